@@ -1,0 +1,431 @@
+"""Record batches, format 2: the one thing that producers send, logs store and consumers receive.
+
+A batch is a header of 61 bytes and its records, which may be compressed as a whole:
+
+    base offset 8 | batch length 4 | leader epoch 4 | magic 1 | CRC-32C 4 | attributes 2
+    last offset delta 4 | base timestamp 8 | max timestamp 8
+    producer id 8 | producer epoch 2 | base sequence 4 | record count 4 | records
+
+The length counts what follows it, the CRC what follows it. Base offset and leader epoch lie before
+the checksummed part, so that a leader stamps both without another look at the rest.
+
+Three depths of looking: `batches` walks headers, `check` proves a batch whole by its CRC, and
+`records` opens it. All three are total: any bytes give a result or Corrupt. `records` does not
+compute the CRC again, because most of its callers hold batches that have passed `check`.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from .compression import MAX_INFLATED_BYTES, Buffer, Codec, compress, decompress
+from .crc import crc32c
+from .errors import Corrupt
+from .varint import decode_signed, encode_signed
+
+HEADER = Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LOG_OVERHEAD = 12
+"""Base offset and length: what must be read to know how long a batch is."""
+MAGIC = 2
+
+CRC_AT = 17
+ATTRIBUTES_AT = 21
+"""Where the attributes begin, and with them the part that the CRC covers."""
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_TIMESTAMP = -1
+
+_CODECS = tuple(Codec)
+_CHECKED_PART = Struct(">hiqqqhii")
+_CRC = Struct(">I")
+_MIN_BATCH_LENGTH = HEADER_BYTES - LOG_OVERHEAD
+_MIN_HEADER_ENTRY_BYTES = 2
+_MAX_I32 = 2**31 - 1
+_MIN_I64 = -(2**63)
+_MAX_I64 = 2**63 - 1
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes, field by field."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """All bytes of the batch, the header's included."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> Codec:
+        number = self.attributes & CODEC_MASK
+        if number >= len(_CODECS):
+            raise Corrupt(f"the batch names an unknown codec, number {number}")
+        return _CODECS[number]
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_FLAG != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_FLAG != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME_FLAG != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may drop the batch's tombstones; it takes the base timestamp's place."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+
+class Record(NamedTuple):
+    """One record with its absolute offset and timestamp.
+
+    Header keys are text by convention only. Bytes that are not UTF-8 survive reading and building
+    as lone surrogates, because compaction must not change what it keeps.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def read_header(buf: Buffer, at: int = 0) -> BatchHeader:
+    """The header at `at`, unchecked; Corrupt only if the bytes do not suffice."""
+    if len(buf) - at < HEADER_BYTES or at < 0:
+        raise Corrupt(f"{max(0, len(buf) - at)} bytes cannot hold a batch header of {HEADER_BYTES}")
+    return BatchHeader._make(HEADER.unpack_from(buf, at))
+
+
+def check(buf: Buffer, at: int, end: int, *, stored: bool = False) -> BatchHeader:
+    """The header of the batch at `at`, proved whole; Corrupt with the reason otherwise.
+
+    What a producer sends holds one record for each of its offsets. With `stored`, the gaps that
+    compaction leaves are allowed too, down to a batch without records.
+    """
+    if end - at < HEADER_BYTES or end > len(buf):
+        raise Corrupt(f"{end - at} bytes cannot hold a batch header of {HEADER_BYTES} bytes")
+    header = BatchHeader._make(HEADER.unpack_from(buf, at))
+    size = LOG_OVERHEAD + header.batch_length
+    if header.magic != MAGIC:
+        raise Corrupt(f"the batch has magic {header.magic} instead of {MAGIC}")
+    if not HEADER_BYTES <= size <= end - at:
+        raise Corrupt(f"the batch claims {size} bytes where {end - at} are left")
+    crc = crc32c(memoryview(buf)[at + ATTRIBUTES_AT : at + size])
+    if crc != header.crc:
+        raise Corrupt(f"the batch has CRC {crc:#010x} but claims {header.crc:#010x}")
+    if header.attributes & CODEC_MASK >= len(_CODECS):
+        raise Corrupt(f"the batch names an unknown codec, number {header.attributes & CODEC_MASK}")
+    offsets = header.last_offset_delta + 1
+    if header.record_count != offsets or offsets < 1:
+        count = header.record_count
+        if offsets < 1 or not stored or not 0 <= count <= offsets:
+            raise Corrupt(f"the batch claims {count} records for {offsets} offsets")
+    return header
+
+
+def batches(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch, by lengths alone; a cut-off last one ends it."""
+    at = 0
+    end = len(buf)
+    while end - at >= HEADER_BYTES:
+        header = BatchHeader._make(HEADER.unpack_from(buf, at))
+        if header.magic != MAGIC:
+            raise Corrupt(f"at byte {at} is a batch of magic {header.magic} instead of {MAGIC}")
+        if header.batch_length < _MIN_BATCH_LENGTH:
+            raise Corrupt(f"at byte {at} is a batch of impossible length {header.batch_length}")
+        after = at + LOG_OVERHEAD + header.batch_length
+        if after > end:
+            return
+        yield at, header
+        at = after
+
+
+def payload(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> tuple[BatchHeader, bytes]:
+    """Header and uncompressed records part of the batch at `at`."""
+    header = read_header(buf, at)
+    if header.magic != MAGIC:
+        raise Corrupt(f"the batch has magic {header.magic} instead of {MAGIC}")
+    if not HEADER_BYTES <= header.size <= len(buf) - at:
+        raise Corrupt(f"the batch claims {header.size} bytes where {len(buf) - at} are left")
+    packed = memoryview(buf)[at + HEADER_BYTES : at + header.size]
+    codec = header.codec
+    if codec is Codec.NONE or (not packed and header.record_count == 0):
+        return header, bytes(packed)
+    return header, decompress(codec, packed, limit)
+
+
+# One long function: a call for each of a record's numbers would make it three times slower.
+def records(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> Iterator[Record]:  # noqa: PLR0912, PLR0915
+    """The records of the batch at `at`, one by one, so that damage may show after some of them.
+
+    The loop leaves most bounds to two facts: an index past the end raises IndexError, and a
+    record whose parts do not end exactly where its length says is damaged.
+    """
+    header, data = payload(buf, at, limit)
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    last_delta = header.last_offset_delta
+    if base_offset + last_delta > _MAX_I64:
+        raise Corrupt(f"the batch at offset {base_offset} has offsets past the largest number")
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    new = tuple.__new__
+    previous = -1
+    at = 0
+    try:
+        for _ in range(header.record_count):
+            n = data[at]
+            at += 1
+            if n < 0x80:
+                end = (n >> 1) ^ -(n & 1)
+            elif (m := data[at]) < 0x80:
+                n = n & 0x7F | m << 7
+                end = (n >> 1) ^ -(n & 1)
+                at += 1
+            else:
+                end, at = decode_signed(data, at - 1, 32)
+            end += at
+            at += 1  # The record's own attributes, of which none is defined.
+
+            n = data[at]
+            if n < 0x80:
+                timestamp = base_timestamp + ((n >> 1) ^ -(n & 1))
+                at += 1
+            else:
+                delta, at = decode_signed(data, at, 64)
+                timestamp = base_timestamp + delta
+            if append_time is not None:
+                timestamp = append_time
+            elif not _MIN_I64 <= timestamp <= _MAX_I64:
+                raise Corrupt(f"the record has a timestamp {timestamp} past the largest number")
+
+            n = data[at]
+            at += 1
+            if n < 0x80:
+                delta = (n >> 1) ^ -(n & 1)
+            elif (m := data[at]) < 0x80:
+                n = n & 0x7F | m << 7
+                delta = (n >> 1) ^ -(n & 1)
+                at += 1
+            else:
+                delta, at = decode_signed(data, at - 1, 32)
+            if not previous < delta <= last_delta:
+                raise Corrupt(f"offset delta {delta} after {previous}, of at most {last_delta}")
+            previous = delta
+
+            n = data[at]
+            at += 1
+            if n == 1:
+                key = None
+            else:
+                if n < 0x80:
+                    n = (n >> 1) ^ -(n & 1)
+                else:
+                    n, at = decode_signed(data, at - 1, 32)
+                if n < 0:
+                    raise Corrupt(f"a key of {n} bytes")
+                key = data[at : at + n]
+                at += n
+
+            n = data[at]
+            at += 1
+            if n == 1:
+                value = None
+            else:
+                if n < 0x80:
+                    n = (n >> 1) ^ -(n & 1)
+                elif (m := data[at]) < 0x80:
+                    n = n & 0x7F | m << 7
+                    n = (n >> 1) ^ -(n & 1)
+                    at += 1
+                else:
+                    n, at = decode_signed(data, at - 1, 32)
+                if n < 0:
+                    raise Corrupt(f"a value of {n} bytes")
+                value = data[at : at + n]
+                at += n
+
+            headers: Headers = ()
+            if data[at]:
+                headers, at = _decode_headers(data, at, end)
+            else:
+                at += 1
+            if at != end:
+                raise Corrupt(f"a record ends at byte {at} where its length says {end}")
+            yield new(Record, (base_offset + delta, timestamp, key, value, headers))
+    except IndexError:
+        raise Corrupt("the records end too early") from None
+    if at != len(data):
+        raise Corrupt(f"{len(data) - at} bytes follow the last record")
+
+
+def _decode_headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
+    count, at = decode_signed(data, at, 32)
+    if not 0 <= count <= (end - at) // _MIN_HEADER_ENTRY_BYTES:
+        raise Corrupt(f"a record claims {count} headers in {end - at} bytes")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        length, at = decode_signed(data, at, 32)
+        if not 0 <= length <= end - at:
+            raise Corrupt(f"a header key of {length} bytes with {end - at} left")
+        key = data[at : at + length].decode("utf-8", "surrogateescape")
+        length, at = decode_signed(data, at + length, 32)
+        value = None
+        if length >= 0:
+            if length > end - at:
+                raise Corrupt(f"a header value of {length} bytes with {end - at} left")
+            value = data[at : at + length]
+            at += length
+        elif length != -1:
+            raise Corrupt(f"a header value of {length} bytes")
+        headers.append((key, value))
+    return tuple(headers), at
+
+
+_signed = lru_cache(maxsize=8192)(encode_signed)
+"""Lengths and deltas repeat from record to record; looking them up halves the cost of `build`."""
+
+
+def build(
+    records: Iterable[tuple[int, int, bytes | None, bytes | None, Headers]],
+    *,
+    base_offset: int = 0,
+    last_offset: int | None = None,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: bool = False,
+    delete_horizon_ms: int | None = None,
+    max_timestamp: int | None = None,
+) -> bytearray:
+    """A whole batch from records whose offsets are absolute, ascending and may have gaps.
+
+    `last_offset` keeps the offsets that compaction has emptied, up to a batch without records.
+    `max_timestamp` is the largest of the records' unless given, as it must be for the append time.
+    Records that cannot be in one batch are the caller's mistake and raise ValueError.
+    """
+    body, count, last_delta, first, largest = _encode(records, base_offset, delete_horizon_ms)
+    if last_offset is not None:
+        if not last_delta <= last_offset - base_offset <= _MAX_I32:
+            raise ValueError(f"the last offset {last_offset} does not suit the records")
+        last_delta = last_offset - base_offset
+    elif count == 0:
+        raise ValueError("a batch without records needs to be told its last offset")
+    attributes = (
+        codec
+        | log_append_time * LOG_APPEND_TIME_FLAG
+        | transactional * TRANSACTIONAL_FLAG
+        | control * CONTROL_FLAG
+        | (delete_horizon_ms is not None) * DELETE_HORIZON_FLAG
+    )
+    packed = body if codec is Codec.NONE or not count else compress(codec, body, level)
+    return _assemble(
+        base_offset,
+        leader_epoch,
+        _CHECKED_PART.pack(
+            attributes,
+            last_delta,
+            first,
+            largest if max_timestamp is None else max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
+        ),
+        packed,
+    )
+
+
+def _assemble(base_offset: int, leader_epoch: int, checked: bytes, packed: Buffer) -> bytearray:
+    batch = bytearray(HEADER_BYTES)
+    _FRONT.pack_into(batch, 0, base_offset, _MIN_BATCH_LENGTH + len(packed), leader_epoch, MAGIC, 0)
+    batch[ATTRIBUTES_AT:] = checked
+    batch += packed
+    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
+    return batch
+
+
+_FRONT = Struct(">qiibI")
+
+
+def _encode(
+    records: Iterable[tuple[int, int, bytes | None, bytes | None, Headers]],
+    base_offset: int,
+    base_timestamp: int | None,
+) -> tuple[bytearray, int, int, int, int]:
+    """Encoded records, their count, last delta, base timestamp and largest timestamp."""
+    out = bytearray()
+    count = 0
+    previous = -1
+    largest = NO_TIMESTAMP
+    signed = _signed
+    for offset, timestamp, key, value, headers in records:
+        if base_timestamp is None:
+            base_timestamp = timestamp
+        delta = offset - base_offset
+        if not previous < delta <= _MAX_I32:
+            raise ValueError(f"offset {offset} does not follow in a batch from {base_offset}")
+        previous = delta
+        largest = max(largest, timestamp)
+        count += 1
+        record = b"".join(
+            (
+                b"\0",
+                signed(timestamp - base_timestamp),
+                signed(delta),
+                b"\1" if key is None else signed(len(key)) + key,
+                b"\1" if value is None else signed(len(value)) + value,
+                _encode_headers(headers) if headers else b"\0",
+            )
+        )
+        out += signed(len(record))
+        out += record
+    first = NO_TIMESTAMP if base_timestamp is None else base_timestamp
+    return out, count, previous, first, largest
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    out = bytearray(_signed(len(headers)))
+    for key, value in headers:
+        name = key.encode("utf-8", "surrogateescape")
+        out += _signed(len(name))
+        out += name
+        if value is None:
+            out += b"\1"
+        else:
+            out += _signed(len(value))
+            out += value
+    return bytes(out)

@@ -1,0 +1,39 @@
+"""CRC-32C, the checksum of every record batch.
+
+The `crc32c` package computes it at memory speed over any buffer, writable views included, so
+nothing is copied. Importing that package costs some 50 ms, nearly all of it spent on reading its
+own version number; a broker should answer sooner than that. Its extension module is therefore
+loaded by itself, without running the package around it, and the ordinary import remains as the
+way out should the package ever be laid out differently.
+"""
+
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Final, TypeAlias, cast
+
+Checksum: TypeAlias = Callable[[bytes | bytearray | memoryview], int]
+
+
+def _load_extension() -> Checksum | None:
+    package = PathFinder.find_spec("crc32c")
+    if package is None or package.submodule_search_locations is None:
+        return None
+    spec = PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
+    if spec is None or spec.loader is None:
+        return None
+    try:
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError:
+        return None
+    return cast("Checksum | None", getattr(module, "crc32c", None))
+
+
+def _load_package() -> Checksum:
+    import crc32c as package  # noqa: PLC0415 - only when the quick way is closed
+
+    return package.crc32c
+
+
+crc32c: Final[Checksum] = _load_extension() or _load_package()
