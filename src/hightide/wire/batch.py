@@ -19,10 +19,10 @@ from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from .compression import MAX_INFLATED_BYTES, Buffer, Codec, compress, decompress
-from .crc import crc32c
-from .errors import Corrupt
-from .varint import decode_signed, encode_signed
+from hightide.wire.compression import MAX_INFLATED_BYTES, Buffer, Codec, compress, decompress
+from hightide.wire.crc import crc32c
+from hightide.wire.errors import Corrupt
+from hightide.wire.varint import decode_signed, encode_signed
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -185,7 +185,7 @@ def payload(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> tuple[
 
 
 # One long function: a call for each of a record's numbers would make it three times slower.
-def records(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> Iterator[Record]:  # noqa: PLR0912, PLR0915
+def records(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> Iterator[Record]:
     """The records of the batch at `at`, one by one, so that damage may show after some of them.
 
     The loop leaves most bounds to two facts: an index past the end raises IndexError, and a

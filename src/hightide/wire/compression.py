@@ -13,7 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import TypeAlias
 
-from .errors import Corrupt
+from hightide.wire.errors import Corrupt
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -65,7 +65,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             return _compress_lz4(data, level)
         case Codec.ZSTD:
-            import zstandard  # noqa: PLC0415
+            import zstandard
 
             return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
 
@@ -118,7 +118,7 @@ def _decompress_gzip(data: memoryview, limit: int) -> bytes:
 
 
 def _compress_snappy(data: Buffer) -> bytes:
-    import cramjam  # noqa: PLC0415
+    import cramjam
 
     view = memoryview(data)
     out = bytearray(_XERIAL_HEADER)
@@ -153,7 +153,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
 
 
 def _decompress_snappy_block(data: memoryview, limit: int) -> bytes:
-    import cramjam  # noqa: PLC0415
+    import cramjam
 
     try:
         size = cramjam.snappy.decompress_raw_len(data)
@@ -165,7 +165,7 @@ def _decompress_snappy_block(data: memoryview, limit: int) -> bytes:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    import lz4.frame  # noqa: PLC0415
+    import lz4.frame
 
     # Kafka's readers refuse blocks that lean on earlier blocks. Kafka's default level does not
     # mean the slow compressor of that number but the fast one, which is number 0 here.
@@ -177,7 +177,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _decompress_lz4(data: memoryview, limit: int) -> bytes:
-    import lz4.frame  # noqa: PLC0415
+    import lz4.frame
 
     context = lz4.frame.create_decompression_context()
     out: list[bytes] = []
@@ -202,7 +202,7 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
 
 
 def _decompress_zstd(data: memoryview, limit: int) -> bytes:
-    import zstandard  # noqa: PLC0415
+    import zstandard
 
     # The library honours `max_output_size` only for frames that do not declare their size, so
     # the declared size is compared here. It also ignores whatever follows the first frame, which

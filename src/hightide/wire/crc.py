@@ -31,7 +31,7 @@ def _load_extension() -> Checksum | None:
 
 
 def _load_package() -> Checksum:
-    import crc32c as package  # noqa: PLC0415 - only when the quick way is closed
+    import crc32c as package
 
     return package.crc32c
 

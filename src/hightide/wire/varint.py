@@ -4,7 +4,7 @@ Signed numbers are zigzagged first, so that small negative ones stay short. Read
 gives a number inside its type or raises Corrupt, and looks at no more bytes than the type needs.
 """
 
-from .errors import Corrupt
+from hightide.wire.errors import Corrupt
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
