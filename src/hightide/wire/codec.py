@@ -1,0 +1,73 @@
+"""Messages to bytes and back, for every declared class and version.
+
+The two functions for a class and version are written, compiled and kept when they are
+first needed (see `decoder` and `encoder`), so that a broker pays only for the versions
+its clients really use.
+
+`decode` is total: any bytes give a message or WireError, in time and memory bounded by
+the number of bytes and by a budget of objects.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeVar, cast
+
+from hightide.wire.decoder import Decoder, write_decoder
+from hightide.wire.encoder import Encoder, write_encoder
+from hightide.wire.errors import WireError
+from hightide.wire.types import Buffer, api_of
+
+T = TypeVar("T")
+
+# The most objects that one message may decode to: structs, strings, byte strings, lists
+# and their elements.  A few bytes of a frame can promise many objects, each of them much
+# larger than its bytes, so bounding the frame alone does not bound the memory.
+OBJECT_BUDGET = 200_000
+
+_decoders: dict[tuple[type, int], Decoder] = {}
+_encoders: dict[tuple[type, int], Encoder] = {}
+
+
+def decode(cls: type[T], data: Buffer, version: int, *, budget: int = OBJECT_BUDGET) -> T:
+    """The message that `data` holds from its first byte to its last.
+
+    Fields of type `Records` are views of `data`; everything else is copied out of it.
+    """
+    read = _decoders.get((cls, version))
+    if read is None:
+        read = _decoders[cls, version] = write_decoder(_checked(cls, version), version)
+    try:
+        return cast(T, read(memoryview(data), budget))
+    except WireError as error:
+        raise WireError(f"{cls.__name__} v{version}: {error}") from None
+    except (struct.error, IndexError):
+        raise WireError(f"{cls.__name__} v{version} is cut short") from None
+    except UnicodeDecodeError:
+        raise WireError(f"{cls.__name__} v{version} holds text that is not UTF-8") from None
+
+
+def encode(message: object, version: int) -> bytes:
+    """The bytes of a message in one of its versions."""
+    out = bytearray()
+    encode_into(out, message, version)
+    return bytes(out)
+
+
+def encode_into(out: bytearray, message: object, version: int) -> None:
+    """Appends the bytes of a message; after an error `out` may hold a part of them."""
+    cls: Any = type(message)
+    write = _encoders.get((cls, version))
+    if write is None:
+        write = _encoders[cls, version] = write_encoder(_checked(cls, version), version)
+    try:
+        write(out, message)
+    except (struct.error, UnicodeEncodeError, AttributeError, TypeError, WireError) as error:
+        raise WireError(f"{cls.__name__} v{version} cannot be encoded: {error}") from error
+
+
+def _checked(cls: type, version: int) -> type:
+    low, high = api_of(cls).versions
+    if not low <= version <= high:
+        raise WireError(f"{cls.__name__} has versions {low} to {high}, not {version}")
+    return cls

@@ -1,0 +1,237 @@
+"""Writes the function that encodes one version of one message.
+
+Like the decoders, the functions are straight-line Python with structs and arrays written
+in place, and one pack for neighbouring values of fixed width.  A tagged field is left out
+when it has its default.  A value that the version cannot carry is an error unless its
+field is ignorable: an answer must not silently lose what it was meant to say.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from hightide.wire.errors import WireError
+from hightide.wire.source import MAX_DEPTH, MAX_TEXT, Source, is_flexible, split
+from hightide.wire.types import UUID_SHAPE, Array, Blob, Field, Fixed, Shape, Struct, Text, api_of
+
+Encoder = Callable[[bytearray, Any], None]
+
+
+# -- what the written functions call -------------------------------------------------------
+
+
+def put_uvarint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def put_long_text(out: bytearray, value: int) -> None:
+    """The length prefix of a string that is too long for a prefix of one byte."""
+    if value > MAX_TEXT + 1:
+        raise WireError(f"a string of {value - 1} bytes is longer than {MAX_TEXT}")
+    put_uvarint(out, value)
+
+
+def put_tagged(out: bytearray, tag: int, content: bytearray) -> None:
+    put_uvarint(out, tag)
+    put_uvarint(out, len(content))
+    out += content
+
+
+def lacking(where: str) -> WireError:
+    return WireError(f"{where} has a value that this version cannot carry")
+
+
+def no_null(where: str) -> WireError:
+    return WireError(f"{where} is null, which this version cannot carry")
+
+
+_KNOWN: dict[str, Any] = {
+    "put_uvarint": put_uvarint,
+    "put_long_text": put_long_text,
+    "put_tagged": put_tagged,
+    "lacking": lacking,
+    "no_null": no_null,
+    "pack": struct.pack,
+}
+
+
+# -- the writer ----------------------------------------------------------------------------
+
+
+def write_encoder(cls: type, version: int) -> Encoder:
+    """Makes `encode(out, message)` for one version of a message."""
+    api = api_of(cls)
+    source = Source(f"encode {cls.__name__} v{version}", _KNOWN)
+    with source.block("def encode(out, message):"):
+        writer = _Writer(source, version, is_flexible(api, version))
+        writer.struct(cls, "message", cls.__name__, 0)
+        writer.flush()
+        source.line("return")
+    return source.compile("encode")
+
+
+class _Writer:
+    """Writes the writing of values, in order, into one function."""
+
+    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+        self.source = source
+        self.version = version
+        self.flexible = flexible
+        # The buffer that is being filled: the message's, or that of a tagged field.
+        self.out = "out"
+        # Fixed-width values not yet written: the expression for each and its letter.
+        self.run: list[tuple[str, str]] = []
+
+    def line(self, text: str) -> None:
+        self.source.line(text)
+
+    def flush(self) -> None:
+        """Writes one pack for the values of fixed width that have gathered."""
+        if not self.run:
+            return
+        codes = "".join(code for _, code in self.run)
+        values = ", ".join(value for value, _ in self.run if value)
+        self.run = []
+        if not values:
+            self.line(f"{self.out} += {bytes(len(codes))!r}")
+        else:
+            self.line(f"{self.out} += {self.source.packing('pack', codes)}({values})")
+
+    def struct(self, cls: type, value: str, where: str, depth: int) -> None:
+        """Writes the writing of the fields of the struct that is named `value`."""
+        if depth > MAX_DEPTH:
+            raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
+        inline, tagged, missing = split(cls, self.version)
+        for field in missing:
+            if not field.spec.ignorable:
+                differs = self.differs(field, f"{value}.{field.name}")
+                self.line(f"if {differs}: raise lacking('{where}.{field.name}')")
+        for field in inline:
+            nullable, inner = field.nullable_in(self.version), f"{where}.{field.name}"
+            if field.optional and not nullable:
+                self.line(f"if {value}.{field.name} is None: raise no_null({inner!r})")
+            self.value(field.shape, nullable, f"{value}.{field.name}", inner, depth)
+        if self.flexible:
+            self.tags(tagged, value, where, depth)
+
+    def differs(self, field: Field, value: str) -> str:
+        """An expression that is true unless the field has its default."""
+        if field.default is None and isinstance(field.shape, Struct):
+            fresh = self.source.refer(f"default_{field.name}", field.shape.cls())
+            return f"{value} is not None and {value} != {fresh}"
+        if field.default is None:
+            return f"{value} is not None"
+        if isinstance(field.default, list | int | str | float):
+            return f"{value} != {field.default!r}"
+        return f"{value} != {self.source.refer(f'default_{field.name}', field.default)}"
+
+    def value(self, shape: Shape, nullable: bool, value: str, where: str, depth: int) -> None:
+        """Writes the writing of one value of any shape."""
+        match shape:
+            case Fixed():
+                self.run.append((f"{value}.bytes" if shape == UUID_SHAPE else value, shape.code))
+            case Text():
+                self.sized(f"{value}.encode()", nullable, value, 2)
+            case Blob():
+                self.sized(value, nullable, value, 4)
+            case Array(item=item):
+                self.array(item, nullable, value, where, depth)
+            case Struct(cls=cls):
+                self.nested(cls, nullable, value, where, depth)
+
+    def length(self, n: str, width: int) -> None:
+        """Writes a length prefix; in flexible versions it is one more than the length."""
+        if not self.flexible:
+            self.run.append((n, "h" if width == 2 else "i"))
+            self.flush()
+            return
+        self.flush()
+        long = "put_long_text" if width == 2 else "put_uvarint"
+        self.line(f"if {n} < 127: {self.out}.append({n} + 1)")
+        self.line(f"else: {long}({self.out}, {n} + 1)")
+
+    def sized(self, data: str, nullable: bool, value: str, width: int) -> None:
+        raw = self.source.fresh("raw")
+        if nullable:
+            null = b"\0" if self.flexible else b"\xff" * width
+            self.flush()
+            self.line(f"if {value} is None: {self.out} += {null!r}")
+            with self.source.block("else:"):
+                self.content(raw, data, width)
+        else:
+            self.content(raw, data, width)
+
+    def content(self, raw: str, data: str, width: int) -> None:
+        n = self.source.fresh("n")
+        self.line(f"{raw} = {data}")
+        self.line(f"{n} = len({raw})")
+        self.length(n, width)
+        self.line(f"{self.out} += {raw}")
+
+    def array(self, item: Shape, nullable: bool, value: str, where: str, depth: int) -> None:
+        items = self.source.fresh("items")
+        self.line(f"{items} = {value}")
+        if nullable:
+            null = b"\0" if self.flexible else b"\xff\xff\xff\xff"
+            self.flush()
+            self.line(f"if {items} is None: {self.out} += {null!r}")
+            with self.source.block("else:"):
+                self.elements(item, items, where, depth)
+        else:
+            self.elements(item, items, where, depth)
+
+    def elements(self, item: Shape, items: str, where: str, depth: int) -> None:
+        n, element = self.source.fresh("n"), self.source.fresh("element")
+        self.line(f"{n} = len({items})")
+        self.length(n, 4)
+        if isinstance(item, Fixed) and item != UUID_SHAPE:
+            self.line(f'{self.out} += pack(f">{{{n}}}{item.code}", *{items})')
+            return
+        with self.source.block(f"for {element} in {items}:"):
+            self.value(item, False, element, where, depth)
+            self.flush()
+
+    def nested(self, cls: type, nullable: bool, value: str, where: str, depth: int) -> None:
+        inner = value
+        if not value.isidentifier():
+            inner = self.source.fresh("part")
+            self.line(f"{inner} = {value}")
+        if not nullable:
+            self.struct(cls, inner, where, depth + 1)
+            return
+        self.flush()
+        self.line(f"if {inner} is None: {self.out} += b'\\xff'")
+        with self.source.block("else:"):
+            self.line(f"{self.out} += b'\\x01'")
+            self.struct(cls, inner, where, depth + 1)
+            self.flush()
+
+    def tags(self, tagged: list[Field], value: str, where: str, depth: int) -> None:
+        """Writes the writing of the tagged fields that end a struct of a flexible version."""
+        if not tagged:
+            self.run.append(("", "x"))
+            return
+        self.flush()
+        wanted = [self.differs(field, f"{value}.{field.name}") for field in tagged]
+        with self.source.block(f"if {' or '.join(wanted)}:"):
+            count, tail, content = (self.source.fresh(s) for s in ("tags", "tail", "content"))
+            self.line(f"{count} = 0")
+            self.line(f"{tail} = bytearray()")
+            for field, differs in zip(tagged, wanted, strict=True):
+                with self.source.block(f"if {differs}:"):
+                    self.line(f"{count} += 1")
+                    self.line(f"{content} = bytearray()")
+                    outer, self.out = self.out, content
+                    nullable, inner = field.nullable_in(self.version), f"{where}.{field.name}"
+                    self.value(field.shape, nullable, f"{value}.{field.name}", inner, depth)
+                    self.flush()
+                    self.out = outer
+                    self.line(f"put_tagged({tail}, {field.spec.tag}, {content})")
+            self.line(f"{self.out}.append({count})")
+            self.line(f"{self.out} += {tail}")
+        self.line(f"else: {self.out}.append(0)")
