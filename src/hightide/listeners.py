@@ -1,0 +1,76 @@
+"""Listeners: what a broker binds to and what it tells its clients to connect to.
+
+Both are written as ``NAME://host:port,…``.  The name picks the security protocol by
+`listener.security.protocol.map`; an empty host stands for every address of the machine, and port 0
+for any free one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hightide.declaration import InvalidSetting
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+DEFAULT_MAP = {protocol: protocol for protocol in PROTOCOLS}
+
+_LISTENER = re.compile(
+    r"(?P<name>[^:/]+)://(\[(?P<ipv6>[^\]]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>-?[0-9]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address under its name.  The host is empty for every address of the machine."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """Listener names and their security protocols, from ``NAME:PROTOCOL,…``."""
+    protocols = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, protocol = entry.rpartition(":")
+        name, protocol = name.strip().upper(), protocol.strip().upper()
+        if not name:
+            raise InvalidSetting(f"a protocol is given as NAME:PROTOCOL, not {entry!r}")
+        if protocol not in PROTOCOLS:
+            raise InvalidSetting(f"{entry!r}: the protocol must be one of {', '.join(PROTOCOLS)}")
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_listeners(text: str, protocols: Mapping[str, str] = DEFAULT_MAP) -> tuple[Listener, ...]:
+    """The listeners of a text such as ``PLAINTEXT://0.0.0.0:9092,SSL://:9093``."""
+    listeners: list[Listener] = []
+    for entry in (part.strip() for part in text.split(",")):
+        listener = _parse(entry, protocols)
+        if any(listener.name == other.name for other in listeners):
+            raise InvalidSetting(f"there are two listeners named {listener.name}")
+        listeners.append(listener)
+    return tuple(listeners)
+
+
+def _parse(entry: str, protocols: Mapping[str, str]) -> Listener:
+    found = _LISTENER.fullmatch(entry)
+    if not found:
+        raise InvalidSetting(f"a listener is written as NAME://host:port, not {entry!r}")
+    name = found["name"].upper()
+    if name not in protocols:
+        raise InvalidSetting(
+            f"{entry!r}: listener.security.protocol.map has no protocol for {name};"
+            f" it has {', '.join(protocols)}"
+        )
+    port = int(found["port"])
+    if not 0 <= port < 1 << 16:
+        raise InvalidSetting(f"{entry!r}: the port must be from 0 to 65535")
+    return Listener(name, protocols[name], found["ipv6"] or found["host"] or "", port)

@@ -1,0 +1,314 @@
+"""Every setting of a broker and of a topic, and where their values are read from.
+
+The settings themselves are declared in `settings_network`, `settings_log`, `settings_cluster` and
+`settings_topic`; this module joins them, and is the one that others import.  A broker's values come
+from a properties file, then from the environment, then from the command line; each is stronger than
+the one before, and an error names the line, the variable or the option that is wrong.
+
+    python -m hightide.settings     prints the reference page
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Self
+
+from hightide import properties
+from hightide.declaration import (
+    Declared,
+    Described,
+    Effect,
+    InvalidSetting,
+    Kind,
+    Scope,
+    Settings,
+    Source,
+    Synonym,
+)
+from hightide.listeners import Listener, parse_listeners, parse_protocol_map
+from hightide.settings_cluster import (
+    CoordinationSettings,
+    GroupSettings,
+    QuotaSettings,
+    ReplicationSettings,
+    TransactionSettings,
+)
+from hightide.settings_log import LogSettings
+from hightide.settings_network import NetworkSettings
+from hightide.settings_topic import Topic
+
+__all__ = [
+    "Broker",
+    "Declared",
+    "Described",
+    "Effect",
+    "InvalidSetting",
+    "Kind",
+    "Listener",
+    "Scope",
+    "Settings",
+    "Source",
+    "Synonym",
+    "Topic",
+    "load_broker",
+    "parse_listeners",
+]
+
+# Variables of Kafka's scripts and images that are no settings of the broker.
+_NOT_A_SETTING = re.compile(
+    r"KAFKA_(OPTS|HEAP_OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS|DEBUG|JMX_.*|JAVA_.*|LOG4J.*|TOOLS_.*"
+    r"|HOME|VERSION|CLUSTER_ID|MODE"
+    # What Kubernetes sets for every service whose name begins with kafka.
+    r"|(.*_)?SERVICE_HOST|(.*_)?SERVICE_PORT(_.*)?|(.*_)?PORT(_[0-9]+_(TCP|UDP)(_.*)?)?)"
+)
+
+
+class Broker(
+    NetworkSettings,
+    LogSettings,
+    CoordinationSettings,
+    ReplicationSettings,
+    GroupSettings,
+    TransactionSettings,
+    QuotaSettings,
+):
+    """All settings of one broker."""
+
+    absent: ClassVar[dict[str, str]] = {
+        "ssl.": "TLS",
+        "zookeeper.ssl.": "TLS to ZooKeeper",
+        "zookeeper.clientCnxnSocket": "TLS to ZooKeeper",
+        "sasl.": "authentication",
+        "listener.name.": "a setting for one listener",
+        "authorizer.class.name": "authorization",
+        "super.users": "authorization",
+        "allow.everyone.if.no.acl.found": "authorization",
+        "delegation.token.": "authentication by delegation token",
+        "password.encoder.": "a password in ZooKeeper",
+        "remote.log.": "tiered storage",
+        "group.share.": "the share group",
+        "share.coordinator.": "the share group",
+    }
+
+    # Where each value was read, as `server.properties:12`.
+    origin: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def read(cls, given: Mapping[str, str], origin: Mapping[str, str] | None = None) -> Self:
+        """The settings of a broker that was given these texts by name."""
+        return cls._layered(((Source.STATIC_BROKER, dict(given)),), dict(origin or {}))
+
+    def changed(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
+        """These settings with what was set since the start, for all brokers and for this one."""
+        static = self.layers[-1:] or ((Source.STATIC_BROKER, {}),)
+        changes = (
+            (Source.DYNAMIC_BROKER, dict(own)),
+            (Source.DYNAMIC_DEFAULT_BROKER, dict(cluster)),
+        )
+        return self._layered((*changes, *static), self.origin)
+
+    @classmethod
+    def _layered(
+        cls, layers: tuple[tuple[Source, Mapping[str, str]], ...], origin: Mapping[str, str]
+    ) -> Self:
+        given: dict[str, str] = {}
+        for _, layer in reversed(layers):
+            given |= layer
+        if "node.id" in given:
+            given.setdefault("broker.id", given["node.id"])
+        broker = cls(**cls.parse(given, origin))
+        broker.__dict__.update(layers=layers, origin=origin)
+        broker.check_together()
+        return broker
+
+    @classmethod
+    def check_change(cls, changes: Mapping[str, str], scope: Scope) -> None:
+        """Raise InvalidSetting unless these may be set while brokers run.
+
+        The scope is CLUSTER for all brokers at once and BROKER for one of them.
+        """
+        cls.parse(changes)
+        problems = []
+        for name in changes:
+            allowed = cls.declared[name].scope
+            if allowed is Scope.FIXED:
+                problems.append(f"{name} cannot be changed while the broker runs")
+            elif allowed is Scope.BROKER and scope is Scope.CLUSTER:
+                problems.append(f"{name} can be changed only for one broker at a time")
+        if problems:
+            raise InvalidSetting(*problems)
+
+    def check_together(self) -> None:
+        """Raise InvalidSetting unless the values fit together."""
+        try:
+            listeners = self.listening()
+        except InvalidSetting as wrong:
+            raise InvalidSetting(self._at("listeners", str(wrong))) from None
+        try:
+            self.advertising()
+        except InvalidSetting as wrong:
+            raise InvalidSetting(self._at("advertised.listeners", str(wrong))) from None
+        addresses = [(each.host, each.port) for each in listeners if each.port]
+        if len(set(addresses)) < len(addresses):
+            raise InvalidSetting(self._at("listeners", "two listeners have the same address"))
+        if self.process_roles == ("controller",):
+            reason = "there are no separate controllers; start a broker instead"
+            raise InvalidSetting(self._at("process.roles", reason))
+        if 0 < self.queued_max_request_bytes < self.socket_request_max_bytes:
+            least = self.socket_request_max_bytes
+            reason = f"must be -1 or at least socket.request.max.bytes, which is {least}"
+            raise InvalidSetting(self._at("queued.max.request.bytes", reason))
+
+    def _at(self, name: str, problem: str) -> str:
+        where = self.origin.get(name)
+        return f"{where}: {name}: {problem}" if where else f"{name}: {problem}"
+
+    def listening(self) -> tuple[Listener, ...]:
+        """What to listen on, without KRaft's listeners for controllers."""
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        controllers = (self.controller_listener_names or "").upper().split(",")
+        listeners = tuple(
+            listener
+            for listener in parse_listeners(self.listeners, protocols)
+            if listener.name not in controllers
+        )
+        for listener in listeners:
+            if listener.protocol != "PLAINTEXT":
+                raise InvalidSetting(
+                    f"{listener} needs {listener.protocol}, which is not in this version;"
+                    " only PLAINTEXT listeners can be opened"
+                )
+        if not listeners:
+            raise InvalidSetting("there must be a listener for clients")
+        return listeners
+
+    def advertising(self) -> tuple[Listener, ...]:
+        """What to tell clients to use; empty to tell each what it used itself."""
+        if self.advertised_listeners is None:
+            return ()
+        listening = {listener.name: listener.protocol for listener in self.listening()}
+        controllers = (self.controller_listener_names or "").upper().split(",")
+        every = listening | {name.strip(): "PLAINTEXT" for name in controllers if name.strip()}
+        advertised = []
+        for listener in parse_listeners(self.advertised_listeners, every):
+            if listener.name in listening:
+                if listener.host in ("", "0.0.0.0", "::"):
+                    raise InvalidSetting(f"{listener} names no host that a client could connect to")
+                advertised.append(listener)
+        return tuple(advertised)
+
+    def directories(self) -> tuple[str, ...]:
+        """Where the logs lie."""
+        return self.log_dirs or (self.log_dir,)
+
+    def describe(self) -> Iterator[Described]:
+        """Every setting with its value and the weaker values behind it."""
+        for about, value in self._values():
+            synonyms = [
+                Synonym(about.name, None if about.secret else given[about.name], source)
+                for source, given in self.layers
+                if about.name in given
+            ]
+            if about.default is not None:
+                synonyms.append(Synonym(about.name, about.text(about.default), Source.DEFAULT))
+            yield self._described(about, value, synonyms)
+
+    def without_effect(self) -> Iterator[str]:
+        """A line for each setting that was given and does nothing here, with the reason."""
+        given = {name for _, layer in self.layers for name in layer}
+        for name, about in self.declared.items():
+            if name in given and about.effect is not Effect.FULL:
+                where = self.origin.get(name)
+                line = f"{name} is accepted without effect: {about.why}"
+                yield f"{where}: {line}" if where else line
+
+
+def load_broker(
+    config_file: Path | None, environ: Mapping[str, str], overrides: Sequence[str]
+) -> Broker:
+    """A broker's settings from a file, then KAFKA_* variables, then `name=value` options."""
+    given: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    for name, value, where in (
+        *(_from_file(config_file) if config_file else ()),
+        *_from_environment(environ),
+        *_from_options(overrides),
+    ):
+        given[name] = value
+        origin[name] = where
+    return Broker.read(given, origin)
+
+
+def _from_file(path: Path) -> Iterator[tuple[str, str, str]]:
+    try:
+        text = path.read_text("utf-8")
+        for each in properties.parse(text):
+            yield each.name, each.value, f"{path.name}:{each.line}"
+    except OSError as failed:
+        raise InvalidSetting(f"{path} cannot be read: {failed.strerror}") from failed
+    except UnicodeDecodeError as failed:
+        raise InvalidSetting(f"{path} is not text in UTF-8") from failed
+    except properties.BadProperties as wrong:
+        raise InvalidSetting(f"{path.name}:{wrong}") from wrong
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Settings from variables: one underscore is a dot, two an underscore, three a dash."""
+    for variable, value in sorted(environ.items()):
+        if variable.startswith("KAFKA_") and not _NOT_A_SETTING.fullmatch(variable):
+            name = variable.removeprefix("KAFKA_").lower()
+            name = name.replace("___", "-").replace("__", "\0").replace("_", ".")
+            yield name.replace("\0", "_"), value, variable
+
+
+def _from_options(overrides: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    for option in overrides:
+        name, equals, value = option.partition("=")
+        if not equals or not name.strip():
+            raise InvalidSetting(f"--override {option}: an override is written as name=value")
+        yield name.strip(), value.strip(), f"--override {option}"
+
+
+def reference_page() -> str:
+    """The reference of all settings, in Markdown."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- Made from the declarations by `make docs`; changes here are lost. -->",
+        "",
+        "Names, types and meanings are Kafka's. A broker reads `server.properties`, then `KAFKA_*`"
+        " environment",
+        "variables (`KAFKA_LOG_SEGMENT_BYTES` is `log.segment.bytes`; two underscores stand for one"
+        " underscore,",
+        "three for a dash), then `--override name=value`; the last one counts.",
+        "",
+        "*Change* says whether a setting can be changed while the broker runs. A setting *without"
+        " effect* is",
+        "accepted so that a Kafka broker's file can be used; one *not in this version* waits for its"
+        " feature.",
+        "The broker names those that it was given when it starts.",
+    ]
+    for title, settings in (("Topics", Topic), ("Brokers", Broker)):
+        lines += ["", f"## {title}", "", "| name | type | default | values | change | meaning |"]
+        lines.append("| --- | --- | --- | --- | --- | --- |")
+        lines += [_row(settings.declared[name]) for name in sorted(settings.declared)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(about: Declared) -> str:
+    text = about.text(about.default)
+    default = "" if not text else f"`{text}`"
+    values = ", ".join(f"`{each}`" for each in about.one_of)
+    if about.at_least is not None:
+        values = f"from {about.at_least}" + (f" to {about.at_most}" if about.at_most else "")
+    doc = Described(about, None, Source.DEFAULT, ()).doc
+    if about.inherits:
+        doc += f" Inherits {', '.join(f'`{name}`' for name in about.inherits)}."
+    kind = about.kind.name.lower()
+    return f"| `{about.name}` | {kind} | {default} | {values} | {about.scope.value} | {doc} |"
+
+
+if __name__ == "__main__":
+    print(reference_page(), end="")

@@ -1,0 +1,193 @@
+"""The broker's settings for logs: where they lie, and what topics inherit.
+
+A setting that topics inherit is declared once, in `settings_topic`; here it gets its broker name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hightide.declaration import Scope, Settings, java_class, long, names, setting
+from hightide.settings_topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, Topic
+
+CLUSTER = Scope.CLUSTER
+
+
+def for_topics(name: str, **differences: Any) -> Any:
+    """Declare the broker's value of a topic's setting, which counts for topics that have no own."""
+    about = Topic.declared[name]
+    doc = f"{about.doc} Topics inherit it as {name}."
+    return dataclasses.replace(about, inherits=(), **({"doc": doc} | differences))
+
+
+class LogSettings(Settings):
+    """Directories, segments, retention, compaction and flushing."""
+
+    log_dir: str = setting(
+        default="hightide-data",
+        doc="Directory of the logs when log.dirs is not set. Kafka's own default lies under /tmp,"
+        " which many systems empty.",
+    )
+    log_dirs: names | None = setting(
+        default=None, doc="Directories of the logs; a new partition goes where the fewest are."
+    )
+    num_partitions: int = setting(
+        default=1, doc="Partitions of a topic that is created without a number.", at_least=1
+    )
+    num_recovery_threads_per_data_dir: int = setting(
+        default=2,
+        doc="Threads for each log directory that check logs after an unclean stop.",
+        scope=CLUSTER,
+        at_least=1,
+    )
+    auto_create_topics_enable: bool = setting(
+        default=True, doc="Whether asking for an unknown topic creates it."
+    )
+    delete_topic_enable: bool = setting(default=True, doc="Whether topics can be deleted.")
+    message_max_bytes: int = for_topics("max.message.bytes")
+    min_insync_replicas: int = for_topics("min.insync.replicas")
+    unclean_leader_election_enable: bool = for_topics("unclean.leader.election.enable")
+    compression_type: str = for_topics("compression.type")
+    compression_gzip_level: int = for_topics("compression.gzip.level")
+    compression_lz4_level: int = for_topics("compression.lz4.level")
+    compression_zstd_level: int = for_topics("compression.zstd.level")
+
+    log_segment_bytes: int = for_topics("segment.bytes")
+    log_segment_delete_delay_ms: long = for_topics("file.delete.delay.ms")
+    log_preallocate: bool = for_topics("preallocate")
+    log_index_interval_bytes: int = for_topics("index.interval.bytes")
+    log_index_size_max_bytes: int = for_topics("segment.index.bytes")
+    log_roll_ms: long | None = for_topics("segment.ms", default=None)
+    log_roll_hours: int = setting(
+        default=7 * 24, doc="log.roll.ms in hours, used when that is not set.", at_least=1
+    )
+    log_roll_jitter_ms: long | None = for_topics("segment.jitter.ms", default=None)
+    log_roll_jitter_hours: int = setting(
+        default=0, doc="log.roll.jitter.ms in hours, used when that is not set.", at_least=0
+    )
+
+    log_retention_bytes: long = for_topics("retention.bytes")
+    log_retention_ms: long | None = for_topics("retention.ms", default=None)
+    log_retention_minutes: int | None = setting(
+        default=None, doc="log.retention.ms in minutes, used when that is not set.", at_least=-1
+    )
+    log_retention_hours: int = setting(
+        default=7 * 24,
+        doc="log.retention.ms in hours, used when neither that nor the minutes are set.",
+        at_least=-1,
+    )
+    log_retention_check_interval_ms: long = setting(
+        default=5 * MINUTE_MS, doc="Time between two looks for segments to delete.", at_least=1
+    )
+    log_initial_task_delay_ms: long = setting(
+        default=30 * 1000,
+        doc="Time from the start to the first retention, flush and checkpoint.",
+        at_least=0,
+    )
+    log_cleanup_policy: names = for_topics("cleanup.policy")
+
+    log_cleaner_enable: bool = setting(default=True, doc="Whether compacted topics are compacted.")
+    log_cleaner_backoff_ms: long = setting(
+        default=15 * 1000,
+        doc="Time between two looks for logs to compact.",
+        scope=CLUSTER,
+        at_least=0,
+    )
+    log_cleaner_dedupe_buffer_size: long = setting(
+        default=128 * 1024 * 1024,
+        doc="Memory for the keys of one compaction; a log with more keys takes several rounds.",
+        scope=CLUSTER,
+        at_least=1024 * 1024,
+    )
+    log_cleaner_delete_retention_ms: long = for_topics("delete.retention.ms")
+    log_cleaner_io_buffer_load_factor: float = setting(
+        default=0.9,
+        doc="How full Kafka's key table may become.",
+        scope=CLUSTER,
+        ignored="keys are held in a dict, which grows by itself",
+    )
+    log_cleaner_io_buffer_size: int = setting(
+        default=512 * 1024,
+        doc="Bytes that a compaction reads and writes at once.",
+        scope=CLUSTER,
+        at_least=0,
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        default=1.7976931348623157e308,
+        doc="Rate of reading and writing that compaction stays below.",
+        scope=CLUSTER,
+    )
+    log_cleaner_max_compaction_lag_ms: long = for_topics("max.compaction.lag.ms")
+    log_cleaner_min_cleanable_ratio: float = for_topics("min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: long = for_topics("min.compaction.lag.ms")
+    log_cleaner_threads: int = setting(
+        default=1, doc="Compactions that run at the same time.", scope=CLUSTER, at_least=0
+    )
+
+    log_flush_interval_messages: long = for_topics("flush.messages")
+    log_flush_interval_ms: long | None = for_topics("flush.ms", default=None)
+    log_flush_scheduler_interval_ms: long = setting(
+        default=MAX_LONG,
+        doc="Time between two looks for logs to force to disk; also log.flush.interval.ms when that"
+        " is not set.",
+        at_least=0,
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        default=MINUTE_MS,
+        doc="Time between two writes of the recovery points, from which a restart after an unclean"
+        " stop checks the logs.",
+        at_least=0,
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        default=MINUTE_MS, doc="Time between two writes of the log start offsets.", at_least=0
+    )
+
+    log_message_timestamp_type: str = for_topics("message.timestamp.type")
+    log_message_timestamp_before_max_ms: long = for_topics("message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: long = for_topics("message.timestamp.after.max.ms")
+    log_message_timestamp_difference_max_ms: long = setting(
+        default=MAX_LONG,
+        doc="How far a record's timestamp may be from the broker's clock.",
+        at_least=0,
+        ignored="Kafka replaced it with log.message.timestamp.before.max.ms and .after.max.ms",
+    )
+    log_message_format_version: str = setting(
+        default="3.0-IV1",
+        doc="Format of stored records.",
+        ignored="records are always stored in format 2",
+    )
+    log_message_downconversion_enable: bool = setting(
+        default=True,
+        doc="Whether records are rewritten for clients older than Kafka 0.11.",
+        ignored="no request version that would need it is served",
+    )
+    log_dir_failure_timeout_ms: long = setting(
+        default=30 * 1000,
+        doc="How long a broker may be unable to tell the controller about a failed directory.",
+        at_least=1,
+        later="it needs replication",
+    )
+
+    producer_id_expiration_ms: int = setting(
+        default=DAY_MS,
+        doc="How long an idle producer's last sequence numbers are remembered.",
+        scope=CLUSTER,
+        at_least=1,
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        default=10 * MINUTE_MS, doc="Time between two looks for producers to forget.", at_least=1
+    )
+    create_topic_policy_class_name: java_class | None = setting(
+        default=None,
+        doc="A class that may refuse to create a topic.",
+        ignored="Java classes cannot be loaded",
+    )
+    alter_config_policy_class_name: java_class | None = setting(
+        default=None,
+        doc="A class that may refuse to change a setting.",
+        ignored="Java classes cannot be loaded",
+    )
+
+
+assert HOUR_MS * LogSettings.log_retention_hours == Topic.retention_ms
