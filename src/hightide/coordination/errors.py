@@ -1,0 +1,116 @@
+"""What coordination can answer instead of a result, with ZooKeeper's own error codes.
+
+One class per code that the program tells apart. The tree puts them into decisions, the interface
+raises them, and a server can send `code` as it is. Each says which znode it is about.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CoordinationError(Exception):
+    """Any refusal or failure of coordination."""
+
+    code: ClassVar[int] = -1
+    meaning: ClassVar[str] = "coordination failed"
+
+    def __init__(self, path: str = "", detail: str = "") -> None:
+        self.path = path
+        self.detail = detail
+        sentence = f"{self.meaning}: {path}" if path else self.meaning
+        super().__init__(f"{sentence} ({detail})" if detail else sentence)
+
+
+class RuntimeInconsistency(CoordinationError):
+    """An operation of a multi that was never tried, because one before it was refused."""
+
+    code = -2
+    meaning = "an earlier operation of the same multi was refused"
+
+
+class ConnectionLoss(CoordinationError):
+    """The connection broke while a call was under way: it may or may not have happened."""
+
+    code = -4
+    meaning = "the connection to the coordinator was lost, the outcome is unknown"
+
+
+class MalformedZnode(CoordinationError):
+    """A znode's bytes are not what its path promises."""
+
+    code = -5
+    meaning = "cannot understand the data of znode"
+
+
+class BadArguments(CoordinationError):
+    """A path that cannot name a znode, or one that must not be deleted."""
+
+    code = -8
+    meaning = "not a valid path here"
+
+
+class NoNode(CoordinationError):
+    """The znode, or for create its parent, does not exist."""
+
+    code = -101
+    meaning = "no such znode"
+
+
+class BadVersion(CoordinationError):
+    """The znode's version is not the expected one: somebody else wrote it."""
+
+    code = -103
+    meaning = "znode has another version than expected"
+
+
+class NoChildrenForEphemerals(CoordinationError):
+    """An ephemeral znode cannot have children."""
+
+    code = -108
+    meaning = "an ephemeral znode cannot have children"
+
+
+class NodeExists(CoordinationError):
+    """The znode to create is there already."""
+
+    code = -110
+    meaning = "znode exists already"
+
+
+class NotEmpty(CoordinationError):
+    """The znode to delete has children."""
+
+    code = -111
+    meaning = "znode has children"
+
+
+class SessionLost(CoordinationError):
+    """The session is closed or expired: its ephemerals are gone and nothing more can be asked."""
+
+    code = -112
+    meaning = "the coordination session is gone"
+
+
+class StorageError(CoordinationError):
+    """The file behind the tree cannot be opened, read or written."""
+
+    meaning = "coordination storage failed"
+
+
+class MultiFailed(CoordinationError):
+    """A multi was refused as a whole: operation `index` for the reason `cause`."""
+
+    meaning = "multi refused, nothing was changed"
+
+    def __init__(self, index: int, cause: CoordinationError, count: int) -> None:
+        super().__init__(detail=f"operation {index + 1} of {count}: {cause}")
+        self.index = index
+        self.cause = cause
+        self.count = count
+
+    @property
+    def codes(self) -> list[int]:
+        """The code per operation as ZooKeeper reports it: rolled back, the culprit, not tried."""
+        not_tried = [RuntimeInconsistency.code] * (self.count - self.index - 1)
+        return [0] * self.index + [self.cause.code, *not_tried]

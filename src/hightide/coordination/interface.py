@@ -1,0 +1,95 @@
+"""What the program may ask of coordination, whoever answers: the tree in this process, the
+embedded coordinator, or a ZooKeeper ensemble.
+
+One object is one session. Calls made one after the other are answered in that order, and a watch
+event reaches its callback before any answer that shows the change. A callback runs on the event
+loop, must not block, and means only "go and read again": it fires once, and never for a watch that
+was armed in an earlier connection. So on every change to CONNECTED everything is read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Protocol
+
+from hightide.coordination.errors import NodeExists, NoNode
+from hightide.coordination.node import Stat, split
+from hightide.coordination.operation import Operation
+from hightide.coordination.watch import WatchEvent
+
+Watch = Callable[[WatchEvent], None]
+
+
+class SessionState(Enum):
+    """CONNECTED: calls are answered. SUSPENDED: the connection is down, the session may live.
+    LOST: the session is over, its ephemerals are gone, every call raises SessionLost."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+StateListener = Callable[[SessionState], None]
+
+
+class Coordination(Protocol):
+    """One session with a coordinator. Every call may raise SessionLost or ConnectionLoss."""
+
+    @property
+    def session_id(self) -> int:
+        """The owner that this session's ephemerals show in their Stat."""
+
+    @property
+    def state(self) -> SessionState: ...
+
+    def on_state(self, listener: StateListener) -> None:
+        """Call `listener` on the event loop whenever the state changes."""
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Data and Stat, or NoNode (which arms no watch). Watches data and deletion."""
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """Stat, or None. Watches creation, data and deletion, also of a znode that is missing."""
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names, sorted, or NoNode (which arms no watch). Watches children and deletion."""
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """The path created, with its sequence number. NodeExists, NoNode (parent missing), …"""
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        """The new Stat. NoNode, BadVersion."""
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """NoNode, BadVersion, NotEmpty."""
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        """All or nothing. Per operation: the path for Create, the Stat for SetData, else None.
+        MultiFailed tells which operation was refused (`index`) and why (`cause`)."""
+
+    async def close(self) -> None:
+        """End the session; its ephemerals go at once."""
+
+
+async def ensure_path(coordination: Coordination, path: str) -> None:
+    """Create `path` with empty data, and its parents, where they are missing."""
+    try:
+        await coordination.create(path)
+    except NodeExists:
+        return
+    except NoNode:
+        await ensure_path(coordination, split(path)[0])
+        await ensure_path(coordination, path)
+
+
+async def delete_recursively(coordination: Coordination, path: str) -> None:
+    """Delete `path` and all below it; somebody else deleting the same is no error."""
+    try:
+        for name in await coordination.children(path):
+            await delete_recursively(coordination, f"{path}/{name}")
+        await coordination.delete(path)
+    except NoNode:
+        return

@@ -1,0 +1,154 @@
+"""The vocabulary of the tree: operations that are asked for, and transactions that came of them.
+
+An operation may be refused; a transaction is a fact. It names what changed and nothing that needs
+deciding again: a sequence number is already in the path, an ephemeral's owner is already known,
+the ephemerals of a closed session are listed one by one. So applying it cannot fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hightide.coordination.errors import CoordinationError
+from hightide.coordination.node import OPEN_ACL, Stat
+
+ANY_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a znode; `sequence` appends the parent's create count to the path."""
+
+    path: str
+    data: bytes | None = b""
+    ephemeral: bool = False
+    sequence: bool = False
+    acl: bytes = OPEN_ACL
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a znode that has no children, if it has this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Replace a znode's data, if it has this version."""
+
+    path: str
+    data: bytes | None
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Change nothing, but refuse the multi unless the znode exists with this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class SetAcl:
+    """Replace a znode's access list; its version here is the access list's own."""
+
+    path: str
+    acl: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """All of these or none, as one transaction; each sees the ones before it."""
+
+    operations: tuple[Create | Delete | SetData | Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Begin a session. Id and password are chosen by the asker: the tree has no randomness."""
+
+    session_id: int
+    timeout_ms: int
+    password: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End the asking session, by its own wish or because it expired, with its ephemerals."""
+
+
+Operation = Create | Delete | SetData | Check
+Request = Operation | SetAcl | Multi | OpenSession | CloseSession
+
+
+class NewNode(NamedTuple):
+    """The answer to Create: where the znode is and how it looks at the end of the transaction."""
+
+    path: str
+    stat: Stat
+
+
+Result = NewNode | Stat | list["NewNode | Stat | None"] | None
+
+
+class Session(NamedTuple):
+    """A session as it must survive a restart. When it is due is kept elsewhere (`lease`)."""
+
+    timeout_ms: int
+    password: bytes
+
+
+class Created(NamedTuple):
+    path: str
+    data: bytes | None
+    acl: bytes
+    owner: int
+
+
+class Deleted(NamedTuple):
+    path: str
+
+
+class DataSet(NamedTuple):
+    path: str
+    data: bytes | None
+
+
+class AclSet(NamedTuple):
+    path: str
+    acl: bytes
+
+
+class SessionOpened(NamedTuple):
+    session_id: int
+    session: Session
+
+
+class SessionClosed(NamedTuple):
+    session_id: int
+
+
+Change = Created | Deleted | DataSet | AclSet | SessionOpened | SessionClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What one request changed, under one zxid."""
+
+    zxid: int
+    time_ms: int
+    session_id: int
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to answer once `transaction` is durable and applied; None if nothing changes."""
+
+    outcome: Result | CoordinationError
+    transaction: Transaction | None

@@ -1,0 +1,108 @@
+"""One-shot watches: who wants to hear of which znode, and what fires them.
+
+A watcher is a number that the shell chooses: a connection of the server, or a session. A watch
+fires once and is gone. The events of a change come in ZooKeeper's order: the znode's own watchers
+first, then those of its parent's children; and a watcher that watches both data and children of a
+deleted znode hears of it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from hightide.coordination.node import split
+from hightide.coordination.operation import Change, Created, DataSet, Deleted
+
+
+class EventType(IntEnum):
+    """ZooKeeper's numbers."""
+
+    CREATED = 1
+    DELETED = 2
+    CHANGED = 3
+    CHILD = 4
+
+
+class WatchEvent(NamedTuple):
+    """Something happened to `path`: go and read."""
+
+    type: EventType
+    path: str
+
+
+class Fired(NamedTuple):
+    """An event that is owed to a watcher."""
+
+    watcher: int
+    event: WatchEvent
+
+
+class Watches:
+    """The watches that are armed. Dicts rather than sets, so that the order is always the same."""
+
+    __slots__ = ("_children", "_data", "_held")
+
+    def __init__(self) -> None:
+        self._data: dict[str, dict[int, None]] = {}
+        self._children: dict[str, dict[int, None]] = {}
+        self._held: dict[int, dict[tuple[bool, str], None]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(held) for held in self._held.values())
+
+    def watch_data(self, path: str, watcher: int) -> None:
+        """Fires when the znode's data changes, or it is created or deleted."""
+        self._data.setdefault(path, {})[watcher] = None
+        self._held.setdefault(watcher, {})[True, path] = None
+
+    def watch_children(self, path: str, watcher: int) -> None:
+        """Fires when a child comes or goes, or the znode itself is deleted."""
+        self._children.setdefault(path, {})[watcher] = None
+        self._held.setdefault(watcher, {})[False, path] = None
+
+    def forget(self, watcher: int) -> None:
+        """Drop what a watcher armed; it is gone."""
+        for is_data, path in self._held.pop(watcher, ()):
+            table = self._data if is_data else self._children
+            watchers = table[path]
+            del watchers[watcher]
+            if not watchers:
+                del table[path]
+
+    def fire(self, change: Change) -> list[Fired]:
+        """Disarm and return every watch that this change touches."""
+        if isinstance(change, DataSet):
+            return _fired(self._take_data(change.path), EventType.CHANGED, change.path)
+        if isinstance(change, Created):
+            own = _fired(self._take_data(change.path), EventType.CREATED, change.path)
+        elif isinstance(change, Deleted):
+            watchers = self._take_data(change.path) | self._take_children(change.path)
+            own = _fired(watchers, EventType.DELETED, change.path)
+        else:
+            return []
+        parent, _ = split(change.path)
+        return own + _fired(self._take_children(parent), EventType.CHILD, parent)
+
+    def _take_data(self, path: str) -> dict[int, None]:
+        watchers = self._data.pop(path, {})
+        for watcher in watchers:
+            self._release(watcher, True, path)
+        return watchers
+
+    def _take_children(self, path: str) -> dict[int, None]:
+        watchers = self._children.pop(path, {})
+        for watcher in watchers:
+            self._release(watcher, False, path)
+        return watchers
+
+    def _release(self, watcher: int, is_data: bool, path: str) -> None:
+        held = self._held[watcher]
+        del held[is_data, path]
+        if not held:
+            del self._held[watcher]
+
+
+def _fired(watchers: Iterable[int], kind: EventType, path: str) -> list[Fired]:
+    return [Fired(watcher, WatchEvent(kind, path)) for watcher in watchers]
