@@ -6,9 +6,6 @@ gives a number inside its type or raises Corrupt, and looks at no more bytes tha
 
 from hightide.wire.errors import Corrupt
 
-MAX_VARINT_BYTES = 5
-MAX_VARLONG_BYTES = 10
-
 
 def encode_unsigned(value: int) -> bytes:
     """The shortest form of a number from 0 to 2**64 - 1."""
@@ -24,6 +21,8 @@ def encode_unsigned(value: int) -> bytes:
 
 def encode_signed(value: int) -> bytes:
     """The zigzag form, the same for a varint and for a varlong."""
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} does not fit in 64 bits")
     return encode_unsigned((value << 1) ^ (value >> 63))
 
 
