@@ -107,7 +107,8 @@ class Broker(
             (Source.DYNAMIC_BROKER, dict(own)),
             (Source.DYNAMIC_DEFAULT_BROKER, dict(cluster)),
         )
-        return self._layered((*changes, *static), self.origin)
+        origin = {name: at for name, at in self.origin.items() if name not in {**cluster, **own}}
+        return self._layered((*changes, *static), origin)
 
     @classmethod
     def _layered(
@@ -142,15 +143,16 @@ class Broker(
 
     def check_together(self) -> None:
         """Raise InvalidSetting unless the values fit together."""
-        try:
-            listeners = self.listening()
-        except InvalidSetting as wrong:
-            raise InvalidSetting(self._at("listeners", str(wrong))) from None
-        try:
-            self.advertising()
-        except InvalidSetting as wrong:
-            raise InvalidSetting(self._at("advertised.listeners", str(wrong))) from None
-        addresses = [(each.host, each.port) for each in listeners if each.port]
+        for name, look in (
+            ("listener.security.protocol.map", self._protocols),
+            ("listeners", self.listening),
+            ("advertised.listeners", self.advertising),
+        ):
+            try:
+                look()
+            except InvalidSetting as wrong:
+                raise InvalidSetting(self._at(name, str(wrong))) from None
+        addresses = [(each.host, each.port) for each in self.listening() if each.port]
         if len(set(addresses)) < len(addresses):
             raise InvalidSetting(self._at("listeners", "two listeners have the same address"))
         if self.process_roles == ("controller",):
@@ -165,14 +167,19 @@ class Broker(
         where = self.origin.get(name)
         return f"{where}: {name}: {problem}" if where else f"{name}: {problem}"
 
+    def _protocols(self) -> dict[str, str]:
+        return parse_protocol_map(self.listener_security_protocol_map)
+
+    def _for_controllers(self) -> set[str]:
+        names = (self.controller_listener_names or "").upper().split(",")
+        return {name.strip() for name in names} - {""}
+
     def listening(self) -> tuple[Listener, ...]:
         """What to listen on, without KRaft's listeners for controllers."""
-        protocols = parse_protocol_map(self.listener_security_protocol_map)
-        controllers = (self.controller_listener_names or "").upper().split(",")
         listeners = tuple(
             listener
-            for listener in parse_listeners(self.listeners, protocols)
-            if listener.name not in controllers
+            for listener in parse_listeners(self.listeners, self._protocols())
+            if listener.name not in self._for_controllers()
         )
         for listener in listeners:
             if listener.protocol != "PLAINTEXT":
@@ -188,15 +195,16 @@ class Broker(
         """What to tell clients to use; empty to tell each what it used itself."""
         if self.advertised_listeners is None:
             return ()
-        listening = {listener.name: listener.protocol for listener in self.listening()}
-        controllers = (self.controller_listener_names or "").upper().split(",")
-        every = listening | {name.strip(): "PLAINTEXT" for name in controllers if name.strip()}
+        listening = {listener.name for listener in self.listening()}
         advertised = []
-        for listener in parse_listeners(self.advertised_listeners, every):
-            if listener.name in listening:
-                if listener.host in ("", "0.0.0.0", "::"):
-                    raise InvalidSetting(f"{listener} names no host that a client could connect to")
-                advertised.append(listener)
+        for listener in parse_listeners(self.advertised_listeners, self._protocols()):
+            if listener.name in self._for_controllers():
+                continue
+            if listener.name not in listening:
+                raise InvalidSetting(f"{listener} has no listener of that name to lead to")
+            if listener.host in ("", "0.0.0.0", "::"):
+                raise InvalidSetting(f"{listener} names no host that a client could connect to")
+            advertised.append(listener)
         return tuple(advertised)
 
     def directories(self) -> tuple[str, ...]:
@@ -286,8 +294,8 @@ def reference_page() -> str:
         "",
         "*Change* says whether a setting can be changed while the broker runs. A setting *without"
         " effect* is",
-        "accepted so that a Kafka broker's file can be used; one *not in this version* waits for its"
-        " feature.",
+        "accepted so that a Kafka broker's file can be used; one *not in this version* waits for"
+        " its feature.",
         "The broker names those that it was given when it starts.",
     ]
     for title, settings in (("Topics", Topic), ("Brokers", Broker)):

@@ -1,0 +1,73 @@
+# Everything that is run on the project is a target here; CI runs `make test` and nothing else.
+
+# The interpreter for the environment: the first of these that is Python 3.11 or newer.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	    && echo $$python && break; \
+	done)
+VENV := .venv
+BIN := $(VENV)/bin
+# Extra words for the command of a target, as in: make run ARGS="--port 0"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test setup lint format unit conformance bench docs clean kcat
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: setup ## set up, then run a local broker until Ctrl-C
+	@exec $(BIN)/hightide up $(ARGS)
+
+test: setup kcat lint unit conformance ## set up, then everything that CI checks
+
+setup: $(VENV)/.installed ## make the environment in .venv
+
+# The stamp is newer than what the environment is made from, so that nothing is done twice.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { \
+	  echo "Python 3.11 or newer is needed, and none was found. Set PYTHON=/path/to/python." >&2; \
+	  exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "$(PYTHON) cannot make environments; on Debian, install python3-venv." >&2; \
+	  exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
+	  --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# kcat is a program of the system and not of the environment.
+kcat:
+	@command -v kcat >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get install --yes --quiet kcat >/dev/null 2>&1 \
+	    || { apt-get update --quiet >/dev/null && apt-get install --yes --quiet kcat >/dev/null; } \
+	    || echo "kcat could not be installed: the tests that need it are left out." >&2; \
+	else \
+	  echo "kcat is not installed: the tests that need it are left out." >&2; \
+	fi
+
+lint: setup ## style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports --no-logo
+
+format: setup ## lay out the code as ruff does
+	$(BIN)/ruff format .
+
+unit: setup ## the tests without sockets and processes
+	$(BIN)/pytest tests/unit $(ARGS)
+
+conformance: setup kcat ## real clients against a real broker
+	$(BIN)/pytest tests/conformance $(ARGS)
+
+bench: setup ## measure; prints figures, fails on nothing
+	$(BIN)/python bench/run.py $(ARGS)
+
+docs: setup ## write the generated pages of docs/reference
+	@mkdir -p docs/reference
+	$(BIN)/python -m hightide.settings > docs/reference/settings.md
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
