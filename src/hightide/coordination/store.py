@@ -55,7 +55,9 @@ class Store:
         except sqlite3.Error as failure:
             self._db.close()
             if "locked" in str(failure):
-                raise StorageError(str(file), "it is in use, by another process or twice by this one") from failure
+                raise StorageError(
+                    str(file), "it is in use, by another process or twice by this one"
+                ) from failure
             raise StorageError(str(file), f"cannot use it: {failure}") from failure
         except StorageError:
             self._db.close()

@@ -1,0 +1,374 @@
+"""Kafka's znode layout: where everything is, and what the bytes there mean.
+
+Paths are functions, payloads are dataclasses with `encode` and `decode`, the JSON is Kafka's, so
+that zkCli and Kafka-era tools can read the cluster. Decoding is total: whatever is found there,
+the answer is a value or MalformedZnode with the path and the reason. Fields we do not know are
+skipped, payloads of older Kafka versions are understood.
+
+The znode of a partition's state is persistent, although Kafka's documentation calls it ephemeral:
+it must outlive the controller that wrote it.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
+
+from hightide.coordination.errors import MalformedZnode
+from hightide.coordination.payload import Payload, to_json
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE = "/brokers/seqid"
+TOPICS = "/brokers/topics"
+DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+ISR_CHANGES = "/isr_change_notification"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+CONFIG_CHANGES = "/config/changes"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+
+ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
+LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS}/log_dir_event_"
+CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
+"""Create these with `sequence`; the number is appended."""
+
+CONFIG_TYPES = ("topics", "clients", "users", "brokers", "ips")
+DEFAULT_ENTITY = "<default>"
+
+PERSISTENT_ROOTS = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    BROKER_SEQUENCE,
+    ISR_CHANGES,
+    PRODUCER_ID_BLOCK,
+    LOG_DIR_EVENTS,
+    *(f"/config/{kind}" for kind in CONFIG_TYPES),
+)
+"""Created empty, with their parents, by every broker that starts and does not find them."""
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def config_path(entity_path: str) -> str:
+    """`entity_path` as in a change notification: topics/T, brokers/1, users/U/clients/C."""
+    return f"/config/{entity_path}"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"/config/topics/{topic}"
+
+
+def broker_config_path(broker_id: int | None) -> str:
+    """None is the default of all brokers."""
+    return f"/config/brokers/{DEFAULT_ENTITY if broker_id is None else broker_id}"
+
+
+def sanitized(name: str) -> str:
+    """A user or client name as a znode name: percent-encoded, as Kafka does it."""
+    return name if name == DEFAULT_ENTITY else quote(name, safe="")
+
+
+def desanitized(name: str) -> str:
+    return unquote(name)
+
+
+def sequence_of(name: str) -> int:
+    """The number at the end of a sequential znode's name or path."""
+    digits = name[-10:]
+    if len(digits) < 10 or not (digits.isascii() and digits.isdigit()):
+        raise MalformedZnode(name, "its name does not end in a sequence number")
+    return int(digits)
+
+
+def id_text(value: uuid.UUID) -> str:
+    """A topic or cluster id as Kafka writes it: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def id_of(text: str, path: str = "") -> uuid.UUID:
+    """The inverse of `id_text`; refuses what Kafka would not have written."""
+    try:
+        value = uuid.UUID(bytes=base64.b64decode(text + "==", b"-_", validate=True))
+    except ValueError as failure:
+        raise MalformedZnode(path, f"{text!r} is not an id") from failure
+    if id_text(value) != text:
+        raise MalformedZnode(path, f"{text!r} is not an id")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterId:
+    """/cluster/id: written once by the first broker. The id need not be a uuid."""
+
+    id: str
+
+    def encode(self) -> bytes:
+        return to_json({"version": "1", "id": self.id})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str = CLUSTER_ID) -> ClusterId:
+        return cls(Payload.parse(data, path).text("id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """/controller: the broker that won the election."""
+
+    broker_id: int
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        return to_json(
+            {"version": 1, "brokerid": self.broker_id, "timestamp": str(self.timestamp_ms)}
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, path: str = CONTROLLER) -> Controller:
+        payload = Payload.parse(data, path)
+        return cls(payload.int32("brokerid"), payload.number_text("timestamp", default=-1))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes, path: str = CONTROLLER_EPOCH) -> int:
+    """Plain text; the znode's version, not this number, is what fences."""
+    if not data.isdigit() or len(data) > 10 or int(data) >= 2**31:
+        raise MalformedZnode(path, "it is not an epoch")
+    return int(data)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """/brokers/topics/T: which brokers hold which partition, the preferred leader first.
+
+    Written as version 3. A znode of version 1 or 2 has no topic id; it decodes to None, and is
+    written back as version 2 until somebody gives the topic an id.
+    """
+
+    topic_id: uuid.UUID | None
+    partitions: Mapping[int, tuple[int, ...]]
+    adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        topic_id = {} if self.topic_id is None else {"topic_id": id_text(self.topic_id)}
+        return to_json(
+            {
+                "version": 3 if topic_id else 2,
+                **topic_id,
+                "partitions": _replica_json(self.partitions),
+                "adding_replicas": _replica_json(self.adding_replicas),
+                "removing_replicas": _replica_json(self.removing_replicas),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> TopicAssignment:
+        payload = Payload.parse(data, path)
+        topic_id = payload.text("topic_id", default="")
+        return cls(
+            id_of(topic_id, path) if topic_id else None,
+            _replicas(payload, "partitions"),
+            _replicas(payload, "adding_replicas", required=False),
+            _replicas(payload, "removing_replicas", required=False),
+        )
+
+
+def _replica_json(partitions: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
+    return {str(partition): list(partitions[partition]) for partition in sorted(partitions)}
+
+
+def _replicas(payload: Payload, key: str, required: bool = True) -> dict[int, tuple[int, ...]]:
+    entries = payload.object(key, required=required)
+    partitions = {entries.int32_key(name): tuple(entries.int32s(name)) for name in entries}
+    return dict(sorted(partitions.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """/brokers/topics/T/partitions/P/state; the znode's version is the partition epoch."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+
+    def encode(self) -> bytes:
+        return to_json(
+            {
+                "version": 1,
+                "leader": self.leader,
+                "leader_epoch": self.leader_epoch,
+                "isr": list(self.isr),
+                "controller_epoch": self.controller_epoch,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> PartitionState:
+        payload = Payload.parse(data, path)
+        return cls(
+            payload.int32("leader"),
+            payload.int32("leader_epoch"),
+            tuple(payload.int32s("isr")),
+            payload.int32("controller_epoch"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EntityConfig:
+    """/config/TYPE/NAME: overrides of one topic, broker, client, user or address."""
+
+    config: Mapping[str, str]
+
+    def encode(self) -> bytes:
+        return to_json({"version": 1, "config": dict(self.config)})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> EntityConfig:
+        """An empty znode means no overrides: Kafka leaves some behind."""
+        if not data:
+            return cls({})
+        entries = Payload.parse(data, path).object("config", required=False)
+        return cls({name: entries.text(name) for name in entries})
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """/config/changes/config_change_N: whose configuration every broker must read again."""
+
+    entity_path: str
+
+    def encode(self) -> bytes:
+        return to_json({"version": 2, "entity_path": self.entity_path})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> ConfigChange:
+        payload = Payload.parse(data, path)
+        if payload.int32("version", default=2) == 1:
+            return cls(f"{payload.text('entity_type')}/{payload.text('entity_name')}")
+        return cls(payload.text("entity_path"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """/latest_producer_id_block: the last ids handed to a broker, both ends included."""
+
+    broker_id: int
+    first_id: int
+    last_id: int
+
+    def encode(self) -> bytes:
+        return to_json(
+            {
+                "version": 1,
+                "broker": self.broker_id,
+                "block_start": str(self.first_id),
+                "block_end": str(self.last_id),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, path: str = PRODUCER_ID_BLOCK) -> ProducerIdBlock | None:
+        """None while the znode is empty: no block was ever handed out."""
+        if not data:
+            return None
+        payload = Payload.parse(data, path)
+        block = cls(
+            payload.int32("broker"),
+            payload.number_text("block_start"),
+            payload.number_text("block_end"),
+        )
+        if not 0 <= block.first_id <= block.last_id:
+            raise MalformedZnode(path, "its block of ids is empty or negative")
+        return block
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionList:
+    """Partitions of an ISR change notification or of a preferred replica election."""
+
+    partitions: tuple[tuple[str, int], ...]
+
+    def encode(self) -> bytes:
+        entries = [{"topic": topic, "partition": number} for topic, number in self.partitions]
+        return to_json({"version": 1, "partitions": entries})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> PartitionList:
+        entries = Payload.parse(data, path).objects("partitions")
+        return cls(tuple((entry.text("topic"), entry.int32("partition")) for entry in entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """/admin/reassign_partitions: the replicas that a tool wants for each partition."""
+
+    replicas: Mapping[tuple[str, int], tuple[int, ...]]
+
+    def encode(self) -> bytes:
+        entries = [
+            {"topic": topic, "partition": partition, "replicas": list(replicas)}
+            for (topic, partition), replicas in self.replicas.items()
+        ]
+        return to_json({"version": 1, "partitions": entries})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str = REASSIGN_PARTITIONS) -> Reassignment:
+        entries = Payload.parse(data, path).objects("partitions")
+        return cls(
+            {
+                (entry.text("topic"), entry.int32("partition")): tuple(entry.int32s("replicas"))
+                for entry in entries
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirEvent:
+    """/log_dir_event_notification/log_dir_event_N: a broker lost a disk (event 1)."""
+
+    broker_id: int
+    event: int = 1
+
+    def encode(self) -> bytes:
+        return to_json({"version": 1, "broker": self.broker_id, "event": self.event})
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> LogDirEvent:
+        payload = Payload.parse(data, path)
+        return cls(payload.int32("broker"), payload.int32("event"))
