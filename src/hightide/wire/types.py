@@ -128,6 +128,8 @@ def _slotted(cls: type[T]) -> type[T]:
     # double the time that importing the messages takes.
     made: Any = cls
     made.__eq__, made.__repr__, made.__hash__ = _equal, _show, None
+    # For a class without a docstring, dataclass would compute one from its signature.
+    made.__doc__ = made.__doc__ or "A part of a message."
     return dataclass(kw_only=True, slots=True, eq=False, repr=False)(cls)
 
 

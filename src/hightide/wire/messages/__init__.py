@@ -12,7 +12,46 @@ from importlib import import_module
 from typing import Any
 
 # API key → the name that its request and answer share, and the module of both.
-APIS: dict[int, tuple[str, str]] = {}
+APIS: dict[int, tuple[str, str]] = {
+    0: ("Produce", "produce"),
+    1: ("Fetch", "fetch"),
+    2: ("ListOffsets", "offsets"),
+    3: ("Metadata", "metadata"),
+    8: ("OffsetCommit", "offsets"),
+    9: ("OffsetFetch", "offsets"),
+    10: ("FindCoordinator", "groups"),
+    11: ("JoinGroup", "groups"),
+    12: ("Heartbeat", "groups"),
+    13: ("LeaveGroup", "groups"),
+    14: ("SyncGroup", "groups"),
+    15: ("DescribeGroups", "groups"),
+    16: ("ListGroups", "groups"),
+    17: ("SaslHandshake", "sasl"),
+    18: ("ApiVersions", "api_versions"),
+    19: ("CreateTopics", "topics"),
+    20: ("DeleteTopics", "topics"),
+    21: ("DeleteRecords", "topics"),
+    22: ("InitProducerId", "produce"),
+    23: ("OffsetForLeaderEpoch", "offsets"),
+    24: ("AddPartitionsToTxn", "transactions"),
+    25: ("AddOffsetsToTxn", "transactions"),
+    26: ("EndTxn", "transactions"),
+    27: ("WriteTxnMarkers", "transactions"),
+    28: ("TxnOffsetCommit", "transactions"),
+    32: ("DescribeConfigs", "configs"),
+    33: ("AlterConfigs", "configs"),
+    35: ("DescribeLogDirs", "cluster"),
+    36: ("SaslAuthenticate", "sasl"),
+    37: ("CreatePartitions", "topics"),
+    42: ("DeleteGroups", "groups"),
+    44: ("IncrementalAlterConfigs", "configs"),
+    47: ("OffsetDelete", "offsets"),
+    60: ("DescribeCluster", "cluster"),
+    61: ("DescribeProducers", "transactions"),
+    65: ("DescribeTransactions", "transactions"),
+    66: ("ListTransactions", "transactions"),
+    75: ("DescribeTopicPartitions", "metadata"),
+}
 
 
 class _ByKey(Mapping[int, type[Any]]):

@@ -1,0 +1,124 @@
+"""Settings of topics and brokers: reading them, replacing them, changing a few."""
+
+from __future__ import annotations
+
+from hightide.wire.types import field, i8, i16, i32, message, part
+
+
+@part
+class DescribeConfigsResource:
+    resource_type: i8
+    resource_name: str
+    configuration_keys: list[str] | None
+
+
+@message(key=32, versions=(1, 4), flexible=4)
+class DescribeConfigsRequest:
+    """Asks for settings of topics or brokers; all of them when the keys are null."""
+
+    resources: list[DescribeConfigsResource]
+    include_synonyms: bool = False
+    include_documentation: bool = field(since=3, default=False)
+
+
+@part
+class DescribeConfigsSynonym:
+    name: str
+    value: str | None
+    source: i8
+
+
+@part
+class DescribeConfigsResourceResult:
+    name: str
+    value: str | None
+    read_only: bool
+    config_source: i8 = -1
+    is_sensitive: bool
+    synonyms: list[DescribeConfigsSynonym]
+    config_type: i8 = field(since=3, ignorable=True, default=0)
+    documentation: str | None = field(since=3, ignorable=True, default="")
+
+
+@part
+class DescribeConfigsResult:
+    error_code: i16 = 0
+    error_message: str | None = None
+    resource_type: i8
+    resource_name: str
+    configs: list[DescribeConfigsResourceResult]
+
+
+@message(key=32, versions=(1, 4), flexible=4)
+class DescribeConfigsResponse:
+    """Settings with their values, where they come from and what they mean."""
+
+    throttle_time_ms: i32 = 0
+    results: list[DescribeConfigsResult]
+
+
+@part
+class AlterableConfig:
+    name: str
+    value: str | None
+
+
+@part
+class AlterConfigsResource:
+    resource_type: i8
+    resource_name: str
+    configs: list[AlterableConfig]
+
+
+@message(key=33, versions=(0, 2), flexible=2)
+class AlterConfigsRequest:
+    """Replaces all settings of a resource by those given."""
+
+    resources: list[AlterConfigsResource]
+    validate_only: bool
+
+
+@part
+class AlterConfigsResourceResponse:
+    error_code: i16 = 0
+    error_message: str | None = None
+    resource_type: i8
+    resource_name: str
+
+
+@message(key=33, versions=(0, 2), flexible=2)
+class AlterConfigsResponse:
+    """Whether the settings of each resource were replaced."""
+
+    throttle_time_ms: i32 = 0
+    responses: list[AlterConfigsResourceResponse]
+
+
+@part
+class IncrementalAlterableConfig:
+    name: str
+    config_operation: i8
+    value: str | None
+
+
+@part
+class IncrementalAlterConfigsResource:
+    resource_type: i8
+    resource_name: str
+    configs: list[IncrementalAlterableConfig]
+
+
+@message(key=44, versions=(0, 1), flexible=1)
+class IncrementalAlterConfigsRequest:
+    """Sets, deletes, appends to or subtracts from single settings."""
+
+    resources: list[IncrementalAlterConfigsResource]
+    validate_only: bool
+
+
+@message(key=44, versions=(0, 1), flexible=1)
+class IncrementalAlterConfigsResponse:
+    """Whether the settings of each resource were changed."""
+
+    throttle_time_ms: i32 = 0
+    responses: list[AlterConfigsResourceResponse]

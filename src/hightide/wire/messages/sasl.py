@@ -1,0 +1,41 @@
+"""Authentication: agreeing on a mechanism, then its own exchange of bytes.
+
+From SaslHandshake version 1 on the exchange is wrapped in SaslAuthenticate; before that the
+raw bytes follow the handshake with only a length in front.
+"""
+
+from __future__ import annotations
+
+from hightide.wire.types import field, i16, i64, message
+
+
+@message(key=17, versions=(0, 1))
+class SaslHandshakeRequest:
+    """Chooses a SASL mechanism."""
+
+    mechanism: str
+
+
+@message(key=17, versions=(0, 1))
+class SaslHandshakeResponse:
+    """Whether the mechanism is offered, and all that are."""
+
+    error_code: i16 = 0
+    mechanisms: list[str]
+
+
+@message(key=36, versions=(0, 2), flexible=2)
+class SaslAuthenticateRequest:
+    """One step of the mechanism from the client."""
+
+    auth_bytes: bytes
+
+
+@message(key=36, versions=(0, 2), flexible=2)
+class SaslAuthenticateResponse:
+    """One step of the mechanism from the broker, or why it failed."""
+
+    error_code: i16 = 0
+    error_message: str | None = None
+    auth_bytes: bytes
+    session_lifetime_ms: i64 = field(since=1, ignorable=True, default=0)
