@@ -1,0 +1,99 @@
+"""The tree of commands, and what happens when one of them fails.
+
+A failure is one sentence on stderr and exit code 1, never a traceback; a command line that
+makes no sense is exit code 2.  `up` and `broker start` stand here for `--help` only: the
+entry point runs them without loading this module, because they must start fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hightide import __version__
+from hightide.cli import cluster, configs, dump, perf, topics
+from hightide.cli.consume import consume
+from hightide.cli.options import Failed
+from hightide.cli.produce import produce
+from hightide.cli.render import say
+from hightide.client.connection import ConnectionFailed
+from hightide.wire.errors import Corrupt, KafkaError
+
+ELSEWHERE = {"add_help_option": False, "ignore_unknown_options": True}
+
+app = typer.Typer(
+    name="hightide",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="A Kafka-compatible broker, and a command line for any Kafka cluster.",
+    epilog="Commands ask the broker at --bootstrap, else at $HIGHTIDE_BOOTSTRAP, else at "
+    "localhost:9092. Data goes to stdout and talk to stderr; -o json prints JSON. "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage.",
+)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hightide {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", callback=print_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    """A Kafka-compatible broker, and a command line for any Kafka cluster."""
+
+
+@app.command(rich_help_panel="Run", context_settings={"allow_extra_args": True})
+def up() -> None:
+    """Start a local cluster and keep it running until Ctrl-C."""
+
+
+broker = typer.Typer(no_args_is_help=True, help="Run one broker.")
+
+
+@broker.command(context_settings={"allow_extra_args": True})
+def start() -> None:
+    """Run one broker with a properties file and overrides."""
+
+
+@broker.callback()
+def broker_group() -> None:
+    """Run one broker."""
+
+
+app.add_typer(broker, name="broker", rich_help_panel="Run")
+app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
+app.add_typer(configs.app, name="config", rich_help_panel="Look and change")
+app.add_typer(cluster.app, name="cluster", rich_help_panel="Look and change")
+app.command(rich_help_panel="Records")(produce)
+app.command(rich_help_panel="Records")(consume)
+app.add_typer(perf.app, name="perf", rich_help_panel="Records")
+app.command("dump-log", rich_help_panel="Records")(dump.dump_log)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return the exit code."""
+    try:
+        app(args=arguments, prog_name="hightide")
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else 1
+    except (Failed, ConnectionFailed, Corrupt, OSError) as error:
+        say(f"hightide: {error}")
+    except KafkaError as error:
+        say(f"hightide: {error.detail} ({error.code.name})")
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does. Nothing is wrong, but Python
+        # would complain when it flushes stdout once more at exit.
+        sys.stdout = None
+    return 1

@@ -1,0 +1,143 @@
+"""`hightide config …`: the settings of topics and brokers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from hightide.cli import render
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    DryRun,
+    Failed,
+    OutputOption,
+    ask,
+    misused,
+    pairs,
+)
+from hightide.cli.render import Output
+from hightide.client.admin import Admin
+from hightide.client.model import ConfigEntry, ConfigSource, ConfigType, ResourceType
+
+app = typer.Typer(no_args_is_help=True, help="Read and change the settings of topics and brokers.")
+
+Resource = Annotated[
+    str,
+    typer.Argument(
+        metavar="RESOURCE",
+        help="topic/NAME, broker/ID, or brokers for the defaults of all brokers.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: ConfigType
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    resource: str
+    name: str
+    value: str | None
+    result: str
+
+
+def parse_resource(text: str) -> tuple[ResourceType, str]:
+    """`topic/NAME`, `broker/ID` or `brokers`."""
+    kind, slash, name = text.partition("/")
+    if kind == "topic" and name:
+        return ResourceType.TOPIC, name
+    if kind == "broker" and name.isdecimal():
+        return ResourceType.BROKER, name
+    if kind == "brokers" and not slash:
+        return ResourceType.BROKER, ""
+    return misused(f"{text!r} is no resource; it should be topic/NAME, broker/ID or brokers")
+
+
+@app.command()
+def get(
+    resource: Resource,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these settings.")
+    ] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only what differs from the built-in default.")
+    ] = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show settings, their values, and where each value comes from."""
+    kind, name = parse_resource(resource)
+
+    async def run(admin: Admin) -> list[ConfigEntry]:
+        if kind is ResourceType.TOPIC:
+            await admin.describe_topics([name])
+        return await admin.describe_configs(kind, name, names or None)
+
+    entries = ask(bootstrap, run)
+    unknown = set(names or ()) - {each.name for each in entries}
+    if unknown:
+        raise Failed(f"{resource} has no setting {', '.join(sorted(unknown))}.")
+    rows = [
+        ConfigRow(
+            name=each.name,
+            value=each.value,
+            source=each.source,
+            type=each.type,
+            read_only=each.read_only,
+            sensitive=each.sensitive,
+            documentation=each.documentation,
+        )
+        for each in entries
+        if not changed or each.source is not ConfigSource.DEFAULT_CONFIG
+    ]
+    render.show(rows, output, ("name", "value", "source"))
+
+
+@app.command("set")
+def set_(
+    resource: Resource,
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...")],
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change settings; those that are not named keep their values."""
+    kind, name = parse_resource(resource)
+    values = pairs(settings, "setting")
+
+    async def run(admin: Admin) -> None:
+        await admin.alter_configs(kind, name, values=values, validate_only=dry_run)
+
+    ask(bootstrap, run)
+    result = "would be set" if dry_run else "set"
+    render.show([ChangeRow(resource, key, values[key], result) for key in values], output)
+
+
+@app.command()
+def unset(
+    resource: Resource,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take settings back to their defaults."""
+    kind, name = parse_resource(resource)
+
+    async def run(admin: Admin) -> None:
+        await admin.alter_configs(kind, name, unset=names, validate_only=dry_run)
+
+    ask(bootstrap, run)
+    result = "would be unset" if dry_run else "unset"
+    render.show([ChangeRow(resource, key, None, result) for key in names], output)

@@ -1,0 +1,183 @@
+"""Records as text: what `produce` reads and what `consume` prints.
+
+The JSON form is the same in both directions, so one topic's records can be piped into
+another: `hightide consume a -o json | hightide produce b --json`.
+
+    {"topic":"a","partition":0,"offset":7,"timestamp":1731664800000,
+     "key":"k","value":"v","headers":[{"key":"h","value":"x"}]}
+
+Bytes that are not UTF-8 are put in base64 under `key_base64` or `value_base64` instead.
+The template form takes kcat's letters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A record to be produced; what is None is left to the client."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A record that was consumed."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def parse_header(text: str) -> tuple[str, bytes | None]:
+    """`name=value`; `name` alone is a header with no value."""
+    name, equals, value = text.partition("=")
+    if not name:
+        raise ValueError(f"{text!r} is no header; it should be name=value")
+    return name, value.encode() if equals else None
+
+
+def parse_line(
+    line: bytes,
+    *,
+    key: bytes | None,
+    separator: bytes | None,
+    headers: Headers,
+    null_if_empty: bool,
+) -> Outgoing:
+    """One line of text: the value, or key and value around the first separator."""
+    value: bytes | None = line
+    if separator is not None:
+        before, found, after = line.partition(separator)
+        if found:
+            key, value = before, after
+    if null_if_empty and not value:
+        value = None
+    return Outgoing(value=value, key=key, headers=headers)
+
+
+def parse_json(line: bytes, *, key: bytes | None, headers: Headers) -> Outgoing:
+    """One line of JSON: an object with `value` and what else the record shall have."""
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError('a line of JSON should be an object such as {"key": "k", "value": "v"}')
+    if "value" not in found and "value_base64" not in found:
+        raise ValueError('the object has no "value"; null is a value too')
+    given = _bytes_of(found, "key")
+    return Outgoing(
+        value=_bytes_of(found, "value"),
+        key=key if given is None else given,
+        headers=headers + _headers_of(found.get("headers")),
+        partition=_whole(found, "partition"),
+        timestamp_ms=_whole(found, "timestamp"),
+    )
+
+
+def as_json(record: Incoming) -> dict[str, Any]:
+    """The object that stands for a record, ready to be written as one line."""
+    made: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+    }
+    made.update(_text("key", record.key))
+    made.update(_text("value", record.value))
+    made["headers"] = [{"key": key, **_text("value", value)} for key, value in record.headers]
+    return made
+
+
+LETTERS = re.compile(r"%([topkKsSTh%])")
+ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
+
+
+def unescape(template: str) -> str:
+    """The `\\n` and `\\t` that a shell hands on as two characters."""
+    return re.sub(r"\\[ntr0\\]", lambda found: ESCAPES[found[0]], template)
+
+
+def fill(template: str, record: Incoming) -> bytes:
+    """A record in kcat's letters: %t topic, %p partition, %o offset, %k key, %s value,
+    %K and %S their lengths (-1 for null), %T timestamp, %h headers, %% a percent sign."""
+    values: Mapping[str, bytes] = {
+        "t": record.topic.encode(),
+        "p": str(record.partition).encode(),
+        "o": str(record.offset).encode(),
+        "k": record.key or b"",
+        "s": record.value or b"",
+        "K": str(-1 if record.key is None else len(record.key)).encode(),
+        "S": str(-1 if record.value is None else len(record.value)).encode(),
+        "T": str(record.timestamp).encode(),
+        "h": b",".join(
+            key.encode() + b"=" + (b"" if value is None else value) for key, value in record.headers
+        ),
+        "%": b"%",
+    }
+    out, at = bytearray(), 0
+    for found in LETTERS.finditer(template):
+        out += template[at : found.start()].encode() + values[found[1]]
+        at = found.end()
+    return bytes(out + template[at:].encode())
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _bytes_of(found: Mapping[str, Any], name: str) -> bytes | None:
+    coded = found.get(f"{name}_base64")
+    if coded is not None:
+        try:
+            return base64.b64decode(coded, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise ValueError(f'"{name}_base64" is not base64') from None
+    value = found.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    # An object as value is the most natural thing to write in a JSON line.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _headers_of(found: Any) -> Headers:
+    if found is None:
+        return ()
+    if isinstance(found, dict):
+        return tuple((key, _bytes_of({"value": value}, "value")) for key, value in found.items())
+    if isinstance(found, list) and all(isinstance(h, dict) and "key" in h for h in found):
+        return tuple((str(h["key"]), _bytes_of(h, "value")) for h in found)
+    raise ValueError('"headers" should be an object, or a list of {"key": …, "value": …}')
+
+
+def _whole(found: Mapping[str, Any], name: str) -> int | None:
+    value = found.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f'"{name}" should be a whole number, not {value!r}')

@@ -1,0 +1,68 @@
+"""Options that many commands share, declared once, and the way from a command to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from hightide.cli.render import Output
+from hightide.client.admin import Admin
+from hightide.client.route import addresses
+
+T = TypeVar("T")
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="HIGHTIDE_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="A broker of the cluster; more may follow after commas.",
+    ),
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, change nothing.")]
+ClientSettings = Annotated[
+    list[str] | None,
+    typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client library; repeatable."),
+]
+
+LOCALHOST = "localhost:9092"
+
+
+class Failed(Exception):
+    """A command that cannot do what it was asked; the text is one sentence for a person."""
+
+
+def misused(sentence: str) -> NoReturn:
+    """A command line that makes no sense: the sentence and exit code 2."""
+    raise typer.BadParameter(sentence)
+
+
+def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
+    """`name=value` texts as a mapping."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            misused(f"{text!r} is no {what}; it should be NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def ask(bootstrap: str, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+    """Ask a cluster one thing and hang up."""
+
+    async def run() -> T:
+        async with Admin(bootstrap) as admin:
+            return await question(admin)
+
+    try:
+        addresses(bootstrap)
+    except ValueError as error:
+        misused(str(error))
+    return asyncio.run(run())

@@ -1,0 +1,100 @@
+"""Where to start reading: one small language for `--from` and for `-o`.
+
+    beginning, start, earliest    the oldest record there is
+    end, latest                   only what comes after now
+    42                            offset 42 of each partition
+    -10                           the last 10 records of each partition
+    15m, 2h, 3d                   records of the last 15 minutes, 2 hours, 3 days
+    2026-11-15T10:00:00Z          records from that time on; without a zone it is local time
+    @1731664800000                the same in milliseconds since 1970; also kcat's s@…
+
+`hightide consume` takes such a position in `--from`, and in `-o` as kcat does.  Everywhere
+else `-o` names the output, and here it does that too: no position is called `json`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+BEGINNING = frozenset({"beginning", "start", "earliest", "oldest"})
+END = frozenset({"end", "latest", "newest"})
+UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The log start offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """So many offsets before the end; a compacted log may hold fewer records there."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    timestamp_ms: int
+
+
+Position = Beginning | End | Offset | Last | Time
+
+
+def parse(text: str, now_ms: int) -> Position:
+    """Read a position; ValueError says what was not understood."""
+    word = text.strip().lower()
+    if word in BEGINNING:
+        return Beginning()
+    if word in END:
+        return End()
+    if re.fullmatch(r"\d+", word):
+        return Offset(int(word))
+    if re.fullmatch(r"-\d+", word):
+        return Last(-int(word))
+    if found := re.fullmatch(r"(?:s?@)(\d+)", word):
+        return Time(int(found[1]))
+    if found := re.fullmatch(r"-?(\d+)([smhd])", word):
+        return Time(now_ms - int(found[1]) * UNITS_MS[found[2]])
+    try:
+        # A time without a zone is the time on the asker's clock.
+        return Time(int(datetime.fromisoformat(text.strip()).astimezone().timestamp() * 1000))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no position: use beginning, end, an offset, -N for the last N, "
+            "15m for the last 15 minutes, or a time such as 2026-11-15T10:00:00"
+        ) from None
+
+
+def first_offset(
+    position: Position, start_offset: int, end_offset: int, at_time: int | None = None
+) -> int:
+    """The offset to read first, inside what the partition holds.
+
+    `at_time` is the offset that the broker found for a `Time`; None is a time after the last
+    record, which begins at the end.
+    """
+    match position:
+        case Beginning():
+            wanted = start_offset
+        case End():
+            wanted = end_offset
+        case Offset(offset):
+            wanted = offset
+        case Last(count):
+            wanted = end_offset - count
+        case Time():
+            wanted = end_offset if at_time is None else at_time
+    return min(max(wanted, start_offset), end_offset)

@@ -1,0 +1,253 @@
+"""One connection to one broker: requests out, answers back in the right hands.
+
+    caller ── send(request) ──▶ frame with a correlation id ──▶ socket
+    caller ◀── future ◀── answer with the same correlation id ◀── socket
+
+Requests are pipelined: many may be under way, and each answer finds its caller by its
+correlation id.  The version of a request is the highest that both sides know, learned from
+ApiVersions when the connection opens.  It is a protocol with callbacks rather than a reader
+task, so that nothing has to be cancelled when it closes.
+
+A broker may be somebody else's or broken, so nothing it sends is trusted: the length of an
+answer is checked before any of it is kept, an answer nobody asked for ends the connection,
+and a caller waits no longer than its timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import struct
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+from hightide import __version__
+from hightide.wire import frame
+from hightide.wire.codec import decode
+from hightide.wire.errors import ErrorCode, KafkaError, WireError
+from hightide.wire.messages import RESPONSES
+from hightide.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from hightide.wire.types import api_of
+
+T = TypeVar("T")
+CLIENT_ID = "hightide"
+TIMEOUT_MS = 30_000
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+API_VERSIONS = 18
+LENGTH = struct.Struct(">i")
+ERROR_CODE = struct.Struct(">h")
+CODES = {code.value: code for code in ErrorCode}
+
+
+class ConnectionFailed(Exception):
+    """A broker that cannot be reached, or a connection that broke; the text names the address."""
+
+
+class Connection(asyncio.Protocol):
+    """An open connection; made by `Connection.open`, ended by `close`."""
+
+    def __init__(self, host: str, port: int, client_id: str, max_answer_bytes: int) -> None:
+        self.address = f"{host}:{port}"
+        self.client_id = client_id
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._max_answer_bytes = max_answer_bytes
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._ids = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[memoryview]] = {}
+        self._abandoned: set[int] = set()
+        self._failure: ConnectionFailed | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str = CLIENT_ID,
+        timeout_ms: int = TIMEOUT_MS,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> Self:
+        """Connect and learn which versions the broker speaks."""
+        loop = asyncio.get_running_loop()
+        made = cls(host, port, client_id, max_answer_bytes)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await loop.create_connection(lambda: made, host, port)
+        except TimeoutError:
+            raise ConnectionFailed(f"{host}:{port} did not accept a connection in time.") from None
+        except OSError as error:
+            raise ConnectionFailed(f"Cannot connect to {host}:{port}: {_why(error)}") from error
+        try:
+            await made._negotiate(timeout_ms)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    async def _negotiate(self, timeout_ms: int) -> None:
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_ID, client_software_version=__version__
+        )
+        _, version = api_of(ApiVersionsRequest).versions
+        answer = await self._api_versions(request, version, timeout_ms)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            # An older broker says which versions of this request it knows (KIP-511), or,
+            # older still, says nothing more; every broker knows version 0.
+            known = {api.api_key: api.max_version for api in answer.api_keys}
+            older = min(known.get(API_VERSIONS, 0), version - 1)
+            answer = await self._api_versions(request, older, timeout_ms)
+        check(answer.error_code, about=self.address)
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    async def _api_versions(
+        self, request: ApiVersionsRequest, version: int, timeout_ms: int
+    ) -> ApiVersionsResponse:
+        answer = await self._exchange(request, version, timeout_ms)
+        # The refusal of a version is always in the layout of version 0, since the asker may
+        # know no other that the broker knows. The answer's header never varies.
+        body = answer[LENGTH.size :]
+        if len(body) >= 2 and ERROR_CODE.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+        return self._read(lambda: decode(ApiVersionsResponse, body, version))
+
+    # -- requests --------------------------------------------------------------------------
+
+    def version_for(self, request_type: Any) -> int:
+        """The highest version of a request that this broker and we both know."""
+        api = api_of(request_type)
+        assert api.key is not None
+        lowest, highest = api.versions
+        theirs = self.versions.get(api.key)
+        if theirs is None:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.address} does not offer {_api_name(request_type)}.",
+            )
+        version = min(highest, theirs[1])
+        if version < max(lowest, theirs[0]):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.address} offers {_api_name(request_type)} in versions {theirs[0]} to "
+                f"{theirs[1]}, this client knows {lowest} to {highest}.",
+            )
+        return version
+
+    async def send(
+        self, request: Any, *, version: int | None = None, timeout_ms: int = TIMEOUT_MS
+    ) -> Any:
+        """Send a request and return its answer, decoded.  The answer's error codes are data."""
+        chosen = self.version_for(type(request)) if version is None else version
+        answer = await self._exchange(request, chosen, timeout_ms)
+        response_type = RESPONSES[api_of(type(request)).key or 0]
+        return self._read(lambda: frame.decode_response(response_type, answer, chosen))[1]
+
+    async def _exchange(self, request: Any, version: int, timeout_ms: int) -> memoryview:
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None
+        correlation_id = next(self._ids) & 0x7FFFFFFF
+        data = frame.encode_request(request, version, correlation_id, self.client_id)
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._pending[correlation_id] = future
+        self._transport.write(data)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            raise ConnectionFailed(
+                f"{self.address} did not answer {_api_name(type(request))} in {timeout_ms} ms."
+            ) from None
+        finally:
+            # The answer to a request that nobody waits for any more may still come.
+            if self._pending.pop(correlation_id, None) is not None:
+                self._abandoned.add(correlation_id)
+
+    def _read(self, parse: Callable[[], T]) -> T:
+        try:
+            return parse()
+        except WireError as error:
+            self._fail(f"{self.address} sent an answer that is not one: {error}")
+            assert self._failure is not None
+            raise self._failure from error
+
+    # -- what asyncio calls ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        at, available = 0, len(self._received)
+        while available - at >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(self._received, at)
+            if not LENGTH.size <= size <= self._max_answer_bytes:
+                self._fail(f"{self.address} announced an answer of {size} bytes.")
+                return
+            end = at + LENGTH.size + size
+            if end > available:
+                break
+            self._answered(memoryview(bytes(self._received[at + LENGTH.size : end])))
+            at = end
+        del self._received[:at]
+
+    def _answered(self, answer: memoryview) -> None:
+        (correlation_id,) = LENGTH.unpack_from(answer)
+        future = self._pending.pop(correlation_id, None)
+        if future is not None:
+            if not future.done():
+                future.set_result(answer)
+        elif correlation_id in self._abandoned:
+            self._abandoned.discard(correlation_id)
+        else:
+            self._fail(f"{self.address} sent an answer to a question that was not asked.")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = f": {_why(error)}" if isinstance(error, OSError) else "."
+        self._fail(f"The connection to {self.address} was closed{reason}")
+
+    def _fail(self, sentence: str) -> None:
+        if self._failure is None:
+            self._failure = ConnectionFailed(sentence)
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(self._failure)
+        self._pending.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_open(self) -> bool:
+        return self._failure is None and self._transport is not None
+
+    def close(self) -> None:
+        """Close at once; requests under way fail."""
+        self._fail(f"The connection to {self.address} was closed by this side.")
+
+
+def check(code: int, message: str | None = None, about: str = "") -> None:
+    """Raise what a broker's answer says went wrong; `about` names what it was about."""
+    if not code:
+        return
+    known = CODES.get(code)
+    if known is None:
+        known = ErrorCode.UNKNOWN_SERVER_ERROR
+        message = message or f"The broker answered with the unknown error code {code}."
+    detail = message or known.meaning
+    raise KafkaError(known, f"{about}: {detail}" if about else detail)
+
+
+def _api_name(request_type: type) -> str:
+    return request_type.__name__.removesuffix("Request")
+
+
+def _why(error: BaseException) -> str:
+    """The operating system's reason in its own words, without numbers and addresses."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused. Is a broker running there?"
+    if isinstance(error, OSError) and error.strerror and error.errno is not None:
+        # asyncio writes "Connect call failed (address)" into strerror for connects.
+        name = error.strerror if error.errno < 0 else os.strerror(error.errno)
+        return f"{name[:1].lower()}{name[1:]}."
+    return f"{error or type(error).__name__}."

@@ -1,0 +1,28 @@
+"""Real brokers for tests: `with Cluster() as cluster:` and any Kafka client.
+
+    from hightide.testing import Cluster
+
+    with Cluster() as cluster:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+
+With pytest the fixture `hightide` is such a cluster (see `hightide.testing.plugin`).
+`Cluster` is loaded when it is first named, because pytest loads the plugin in this package
+for every suite on the machine, also for those that never use it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hightide.testing.cluster import Cluster
+
+__all__ = ["Cluster"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Cluster":
+        from hightide.testing.cluster import Cluster
+
+        return Cluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

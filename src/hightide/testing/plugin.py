@@ -1,0 +1,46 @@
+"""pytest fixtures: a real broker by naming it as an argument.
+
+    def test_orders(hightide):
+        topic = hightide.create_topic(partitions=3)
+        producer = Producer({"bootstrap.servers": hightide.bootstrap})
+
+`hightide` is one broker for the whole session, started when the first test asks for it:
+a broker is cheap to start but cheaper to share, and `create_topic()` gives each test a
+topic of its own.  A suite that wants a fresh broker per test or module says so in its
+pytest settings with `hightide_scope = function` (or `module`, `class`, `package`), and
+settings of the broker go one per line to `hightide_settings`.
+
+Nothing is imported before a fixture is used, so the plugin costs other suites nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from hightide.testing.cluster import Cluster
+
+Scope = Literal["session", "package", "module", "class", "function"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("hightide_scope", "how long a `hightide` broker lives", default="session")
+    parser.addini("hightide_settings", "broker settings, NAME=VALUE", type="linelist", default=[])
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Scope:  # noqa: ARG001 - pytest names it
+    return cast(Scope, config.getini("hightide_scope"))
+
+
+@pytest.fixture(scope=_scope)
+def hightide(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One running broker; see `hightide.testing.Cluster` for what it can do."""
+    from hightide.testing.cluster import Cluster
+
+    lines: list[str] = request.config.getini("hightide_settings")
+    pairs = (line.partition("=") for line in lines)
+    with Cluster(settings={name.strip(): value.strip() for name, _, value in pairs}) as cluster:
+        yield cluster
