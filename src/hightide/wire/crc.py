@@ -7,12 +7,15 @@ loaded by itself, without running the package around it, and the ordinary import
 way out should the package ever be laid out differently.
 """
 
-from collections.abc import Callable
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, cast
 
-Checksum: TypeAlias = Callable[[bytes | bytearray | memoryview], int]
+
+class Checksum(Protocol):
+    """The checksum of `data`, or of all data so far when `value` is that of what came before."""
+
+    def __call__(self, data: bytes | bytearray | memoryview, value: int = ..., /) -> int: ...
 
 
 def _load_extension() -> Checksum | None:
