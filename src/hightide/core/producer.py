@@ -1,0 +1,284 @@
+"""What a partition remembers of its idempotent producers.
+
+A producer numbers its records per partition. The leader accepts a batch only if its first sequence
+follows the last one, so a retry neither repeats nor overtakes anything, and it remembers the last
+five batches so that a retry of one of them is answered with the offsets it was first given:
+
+    seq 0..4 ──▶ written, offset 100       seq 0..4 again ──▶ offset 100, nothing written
+    seq 5..9 ──▶ written, offset 105       seq 12..  ──▶ OUT_OF_ORDER_SEQUENCE_NUMBER
+
+Five is what a client may have in flight. A producer that is not known is accepted with any
+sequence, because its records may have been deleted since (KIP-360). The state is a function of the
+batch headers in the log; a snapshot in Kafka's format spares reading all of them after a restart.
+
+The fields for transactions are kept and stored, though nothing here acts on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
+from struct import Struct
+from typing import NamedTuple
+
+from hightide.wire.crc import crc32c
+from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+
+BATCHES_KEPT = 5
+MAX_PRODUCERS = 100_000
+NO_TIMESTAMP = -1
+NO_OFFSET = -1
+
+_SEQUENCE_MASK = 0x7FFF_FFFF
+
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_CRC_END = 6
+
+
+class Written(NamedTuple):
+    """A batch that was appended: its sequences and its offsets."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerState:
+    """What is known of one producer id."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_seen_ms",
+        "next_sequence",
+        "timestamp",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: list[Written] = []
+        self.next_sequence = -1
+        self.timestamp = NO_TIMESTAMP
+        self.last_seen_ms = 0
+        self.coordinator_epoch = -1
+        self.transaction_first_offset = NO_OFFSET
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset of its newest batch; -1 when no batch is remembered."""
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def __eq__(self, other: object) -> bool:
+        """Equal in everything that a replay of the log can know."""
+        if not isinstance(other, ProducerState):
+            return NotImplemented
+        return (self.epoch, self.batches, self.timestamp, self.transaction_first_offset) == (
+            other.epoch,
+            other.batches,
+            other.timestamp,
+            other.transaction_first_offset,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ProducerState(epoch={self.epoch}, batches={self.batches})"
+
+
+class ProducerStates:
+    """The producers of one partition."""
+
+    __slots__ = ("_capacity", "_states")
+
+    def __init__(self, capacity: int = MAX_PRODUCERS) -> None:
+        self._states: dict[int, ProducerState] = {}
+        self._capacity = capacity
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[tuple[int, ProducerState]]:
+        return iter(self._states.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerStates) and self._states == other._states
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    def check(
+        self, producer_id: int, epoch: int, first_sequence: int, count: int
+    ) -> Written | None:
+        """May this batch be appended? None means yes; a `Written` is the batch that it repeats.
+
+        INVALID_PRODUCER_EPOCH for an epoch that has been replaced, OUT_OF_ORDER_SEQUENCE_NUMBER
+        for a gap, an overlap, or a repetition older than the last five batches.
+        """
+        state = self._states.get(producer_id)
+        if state is None:
+            return None
+        if epoch != state.epoch:
+            if epoch < state.epoch:
+                raise KafkaError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"producer {producer_id} sent epoch {epoch}, its current one is {state.epoch}",
+                )
+            if first_sequence != 0:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} began epoch {epoch} with sequence {first_sequence}",
+                )
+            return None
+        expected = state.next_sequence
+        if first_sequence == expected or (expected < 0 and first_sequence == 0):
+            return None
+        last_sequence = (first_sequence + count - 1) & _SEQUENCE_MASK
+        for batch in state.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {producer_id} sent sequence {first_sequence}, expected {max(expected, 0)}",
+        )
+
+    def appended(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp: int,
+        now_ms: int,
+        transactional: bool = False,
+    ) -> None:
+        """A batch of the producer is in the log: one that `check` allowed, or one being replayed."""
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._add(producer_id, epoch)
+        batches = state.batches
+        if epoch != state.epoch:
+            state.epoch = epoch
+            batches.clear()
+        elif len(batches) == BATCHES_KEPT:
+            del batches[0]
+        last_sequence = (first_sequence + last_offset - base_offset) & _SEQUENCE_MASK
+        batches.append(Written(first_sequence, last_sequence, base_offset, last_offset, timestamp))
+        state.next_sequence = (last_sequence + 1) & _SEQUENCE_MASK
+        state.timestamp = timestamp
+        state.last_seen_ms = now_ms
+        if transactional and state.transaction_first_offset < 0:
+            state.transaction_first_offset = base_offset
+
+    def marked(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, now_ms: int
+    ) -> None:
+        """A control batch that ends the producer's transaction is in the log."""
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._add(producer_id, epoch)
+        if epoch != state.epoch:
+            state.epoch = epoch
+            state.batches.clear()
+            state.next_sequence = -1
+        state.coordinator_epoch = coordinator_epoch
+        state.transaction_first_offset = NO_OFFSET
+        state.timestamp = timestamp
+        state.last_seen_ms = now_ms
+
+    def _add(self, producer_id: int, epoch: int) -> ProducerState:
+        if len(self._states) >= self._capacity:
+            self._make_room()
+        self._states[producer_id] = state = ProducerState(epoch)
+        return state
+
+    def _make_room(self) -> None:
+        """Forget the hundredth part that has been silent longest, so this is rarely needed."""
+        idle = [(s.last_seen_ms, i) for i, s in self if s.transaction_first_offset < 0]
+        for _, producer_id in nsmallest(max(1, self._capacity // 100), idle):
+            del self._states[producer_id]
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that have been silent for `expiration_ms`; returns how many."""
+        # Silence is counted from when this broker saw the producer, not by the timestamps in its
+        # records: those may be years old while the producer is at work.
+        silent = [
+            producer_id
+            for producer_id, state in self._states.items()
+            if now_ms - state.last_seen_ms >= expiration_ms and state.transaction_first_offset < 0
+        ]
+        for producer_id in silent:
+            del self._states[producer_id]
+        return len(silent)
+
+    def clear(self) -> None:
+        self._states.clear()
+
+    def encode(self) -> bytes:
+        """A snapshot file of version 1. Of the batches it has room for the last one only."""
+        entries = [
+            _SNAPSHOT_ENTRY.pack(
+                producer_id,
+                state.epoch,
+                state.batches[-1].last_sequence if state.batches else -1,
+                state.last_offset,
+                state.batches[-1].last_offset - state.batches[-1].base_offset
+                if state.batches
+                else 0,
+                state.timestamp,
+                state.coordinator_epoch,
+                state.transaction_first_offset,
+            )
+            for producer_id, state in self._states.items()
+        ]
+        out = bytearray(_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, 0, len(entries)))
+        out += b"".join(entries)
+        crc = crc32c(memoryview(out)[_CRC_END:])
+        _SNAPSHOT_HEAD.pack_into(out, 0, _SNAPSHOT_VERSION, crc, len(entries))
+        return bytes(out)
+
+    @classmethod
+    def decode(cls, data: bytes, now_ms: int, capacity: int = MAX_PRODUCERS) -> ProducerStates:
+        """The state a snapshot file holds. Corrupt when the file is damaged."""
+        if len(data) < _SNAPSHOT_HEAD.size:
+            raise Corrupt(f"a producer snapshot of {len(data)} bytes is too short")
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise Corrupt(f"a producer snapshot of version {version}; only 1 is known")
+        if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+            raise Corrupt(f"a producer snapshot of {len(data)} bytes cannot hold {count} entries")
+        if crc32c(memoryview(data)[_CRC_END:]) != crc:
+            raise Corrupt("the checksum of a producer snapshot does not match")
+        states = cls(capacity)
+        states._load(_SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]), now_ms)
+        return states
+
+    def _load(self, entries: Iterable[tuple[int, ...]], now_ms: int) -> None:
+        for (
+            producer_id,
+            epoch,
+            last_seq,
+            last_offset,
+            delta,
+            timestamp,
+            coordinator,
+            txn,
+        ) in entries:
+            state = self._add(producer_id, epoch)
+            if last_offset >= 0:
+                first = (last_seq - delta) & _SEQUENCE_MASK
+                base = last_offset - delta
+                state.batches.append(Written(first, last_seq, base, last_offset, timestamp))
+                state.next_sequence = (last_seq + 1) & _SEQUENCE_MASK
+            state.timestamp = timestamp
+            state.last_seen_ms = now_ms
+            state.coordinator_epoch = coordinator
+            state.transaction_first_offset = txn

@@ -1,0 +1,125 @@
+"""Kafka's small text files: offset checkpoints, partition.metadata, meta.properties.
+
+A checkpoint is a version, a count and that many lines. They are written whole and atomically, and
+they only ever spare work: a checkpoint that is damaged is reported and treated as absent, and
+nothing in it is believed against what the log itself says.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from hightide.log.disk import Disk
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+
+_log = logging.getLogger(__name__)
+
+TopicPartition = tuple[str, int]
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    """A checkpoint of version 0."""
+    body = list(lines)
+    return "".join(f"{line}\n" for line in ("0", str(len(body)), *body)).encode()
+
+
+def decode_lines(data: bytes) -> list[list[str]]:
+    """The fields of each line. ValueError with a sentence when it is no checkpoint."""
+    lines = data.decode().split("\n")
+    if len(lines) < 3 or lines[0].strip() != "0":
+        raise ValueError(f"its version is {lines[0]!r}, not 0")
+    count = int(lines[1])
+    if len(lines) - 3 != count or lines[-1]:
+        raise ValueError(f"it should have {count} lines and has {len(lines) - 3}")
+    return [line.split(" ") for line in lines[2:-1]]
+
+
+def read_offsets(disk: Disk, name: str) -> dict[TopicPartition, int]:
+    """The offsets of an offset checkpoint; empty when it is missing or damaged."""
+    if not disk.exists(name):
+        return {}
+    try:
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, partition, offset in decode_lines(disk.read_file(name))
+        }
+    except ValueError as error:
+        _log.warning("ignoring the damaged checkpoint %s/%s: %s", disk.name, name, error)
+        return {}
+
+
+def write_offsets(disk: Disk, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    disk.replace(name, encode_lines(lines))
+
+
+def read_clean_shutdown(disk: Disk) -> bool:
+    """Whether the last process that had this directory closed it in order."""
+    return disk.exists(CLEAN_SHUTDOWN)
+
+
+def write_clean_shutdown(disk: Disk) -> None:
+    content = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
+    disk.replace(CLEAN_SHUTDOWN, content.encode())
+
+
+def remove_clean_shutdown(disk: Disk) -> None:
+    disk.remove(CLEAN_SHUTDOWN)
+    disk.sync_directory("")
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """Kafka's way to write an id: base64 for URLs without padding, 22 characters."""
+    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def parse_topic_id(text: str) -> UUID:
+    return UUID(bytes=urlsafe_b64decode(text + "=="))
+
+
+def read_topic_id(disk: Disk, directory: str) -> UUID | None:
+    """The id in a partition's partition.metadata; None when it is missing or damaged."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    if not disk.exists(path):
+        return None
+    try:
+        lines = disk.read_file(path).decode().splitlines()
+        fields = dict(line.split(": ", 1) for line in lines if line)
+        if fields["version"] != "0":
+            raise ValueError(f"its version is {fields['version']}, not 0")
+        return parse_topic_id(fields["topic_id"])
+    except (ValueError, KeyError) as error:
+        _log.warning("ignoring the damaged file %s/%s: %s", disk.name, path, error)
+        return None
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: UUID) -> None:
+    text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
+    disk.replace(f"{directory}/{PARTITION_METADATA}", text.encode())
+
+
+def read_meta_properties(disk: Disk) -> dict[str, str] | None:
+    """meta.properties of a log directory (cluster.id, broker.id, ...); None when there is none."""
+    if not disk.exists(META_PROPERTIES):
+        return None
+    lines = (line.strip() for line in disk.read_file(META_PROPERTIES).decode().splitlines())
+    return {
+        name.strip(): value.strip()
+        for name, _, value in (line.partition("=") for line in lines if line and line[0] != "#")
+    }
+
+
+def write_meta_properties(disk: Disk, properties: Mapping[str, str]) -> None:
+    text = "".join(f"{name}={value}\n" for name, value in {"version": "0", **properties}.items())
+    disk.replace(META_PROPERTIES, text.encode())

@@ -1,0 +1,380 @@
+"""From the files of a partition to its log, after a clean stop or a crash.
+
+After a clean stop nothing is checked: the end of the log is found from the last index entry and the
+producers from their snapshot. After a crash every segment from the recovery point on is read whole
+and each batch proved by its CRC. The first one that is damaged, cut off or out of place ends the
+log: it and all behind it were never forced to disk, so they are the torn tail of what was being
+written. Indexes, leader epochs and producers are made again from the batches on the way.
+
+Damage before the recovery point is another matter. Those records were safe, so losing them is a
+fault of the disk that must be seen: nothing is cut, the log goes offline, and a person or a healthy
+replica decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hightide.core.producer import ProducerStates
+from hightide.log.disk import Disk, File
+from hightide.log.epochs import LeaderEpochs
+from hightide.log.index import MAX_RELATIVE_OFFSET
+from hightide.log.log import Log, Parts
+from hightide.log.segment import (
+    CLEANED,
+    DELETED,
+    LOG,
+    MAX_OFFSET,
+    SNAPSHOT,
+    SUFFIXES,
+    SWAP,
+    UNKNOWN,
+    OpenFiles,
+    Segment,
+    file_name,
+)
+from hightide.log.snapshots import (
+    follow,
+    newest_snapshot,
+    remove_snapshots,
+    replay,
+    snapshot_offsets,
+)
+from hightide.settings import Topic
+from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader
+from hightide.wire.crc import crc32c
+from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+
+READ_BYTES = 4 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """What the checkpoints of a log directory say about one partition."""
+
+    clean: bool
+    recovery_point: int
+    start_offset: int
+
+
+def load(
+    disk: Disk,
+    topic: str,
+    partition: int,
+    config: Topic,
+    files: OpenFiles,
+    known: Known,
+    now_ms: int,
+) -> Log:
+    """Open the log in the directory of a partition."""
+    directory = f"{topic}-{partition}"
+    names = finish_interrupted_work(disk, directory)
+    segments = find_segments(disk, directory, names, files)
+    if not segments:
+        log = Log.create(disk, topic, partition, config, files, now_ms, max(0, known.start_offset))
+        return log
+    for segment in segments:
+        segment.index_interval_bytes = config.index_interval_bytes
+    epochs = LeaderEpochs.load(disk, directory)
+    parts: Parts | None = None
+    if known.clean:
+        parts = _load_clean(disk, directory, names, segments, epochs, known, now_ms)
+    if parts is not None:
+        return Log(disk, topic, partition, config, files, parts)
+    recovery = Recovery(disk, directory, segments, epochs, known, now_ms)
+    failure: KafkaError | None = None
+    try:
+        recovery.run()
+    except Corrupt as damage:
+        failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+    log = Log(disk, topic, partition, config, files, recovery.parts())
+    if failure is not None:
+        log.fail(failure)
+    return log
+
+
+def finish_interrupted_work(disk: Disk, directory: str) -> dict[str, int]:
+    """Deal with what a crash left half done, as Kafka does; returns the files that remain.
+
+    Files marked as deleted go. A compaction that had not finished writing (.cleaned) is dropped;
+    one that had (.swap) is completed: the segments it replaces are removed, then it takes their
+    names.
+    """
+    names = disk.list(directory)
+    leftover = [n for n in names if n.endswith((DELETED, CLEANED, SWAP, ".tmp"))]
+    if not leftover:
+        return names
+    cleaned = [int(n[:20]) for n in leftover if n.endswith(CLEANED) and n[:20].isdecimal()]
+    swaps = {int(n[:20]) for n in leftover if n.endswith(LOG + SWAP)}
+    swaps = {base for base in swaps if base < min(cleaned, default=MAX_OFFSET)}
+    for name in leftover:
+        if not name.endswith(SWAP) or int(name[:20]) not in swaps:
+            disk.remove(f"{directory}/{name}")
+    for base in sorted(swaps):
+        end = _end_of_swap(disk, directory, base)
+        for name in disk.list(directory):
+            if name.endswith(SUFFIXES) and base <= int(name[:20]) < end:
+                disk.remove(f"{directory}/{name}")
+        disk.sync_directory(directory)
+        for suffix in reversed(SUFFIXES):
+            path = f"{directory}/{file_name(base, suffix)}"
+            if disk.exists(path + SWAP):
+                disk.rename(path + SWAP, path)
+    disk.sync_directory(directory)
+    return disk.list(directory)
+
+
+def _end_of_swap(disk: Disk, directory: str, base_offset: int) -> int:
+    """The offset behind the last batch of a .swap file. It was synced before it got its name."""
+    segment = Segment(disk, directory, base_offset, 0, OpenFiles(1))
+    segment.file = disk.open(segment.path(LOG + SWAP))
+    end = base_offset + 1
+    for _, header in segment.headers():
+        end = header.last_offset + 1
+    return end
+
+
+def find_segments(
+    disk: Disk, directory: str, names: dict[str, int], files: OpenFiles
+) -> list[Segment]:
+    """The segments of a directory in order; files that belong to none are removed."""
+    bases = sorted(int(n[:20]) for n in names if n.endswith(LOG) and n[:20].isdecimal())
+    segments = [
+        Segment(disk, directory, base, names[file_name(base, LOG)], files) for base in bases
+    ]
+    for segment, following in zip(segments, segments[1:], strict=False):
+        segment.limit_offset = following.base_offset
+    known = {f"{base:020d}" for base in bases}
+    for name in names:
+        if name.endswith(SUFFIXES) and name[:20].isdecimal() and name[:20] not in known:
+            _log.warning(
+                "removing %s/%s/%s, which belongs to no segment", disk.name, directory, name
+            )
+            disk.remove(f"{directory}/{name}")
+    # A snapshot belongs to the segment that begins there; the newest may stand at the log's end.
+    for offset in snapshot_offsets(names):
+        if bases and offset < bases[-1] and f"{offset:020d}" not in known:
+            disk.remove(f"{directory}/{file_name(offset, SNAPSHOT)}")
+    return segments
+
+
+def _load_clean(
+    disk: Disk,
+    directory: str,
+    names: dict[str, int],
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    known: Known,
+    now_ms: int,
+) -> Parts | None:
+    """The log as a clean stop left it; None if it is not as a clean stop leaves it."""
+    last = segments[-1]
+    try:
+        end_offset = last.next_offset()
+    except Corrupt as damage:
+        _log.warning("checking %s/%s in spite of a clean stop: %s", disk.name, directory, damage)
+        return None
+    last.drop_indexes()
+    last.files.forget(last)
+    start_offset = max(known.start_offset, segments[0].base_offset)
+    if start_offset > end_offset:
+        return None
+    found = newest_snapshot(disk, directory, names, end_offset, now_ms)
+    producers, since = found or (ProducerStates(), start_offset)
+    replay(producers, segments, since, end_offset, now_ms)
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(start_offset)
+    settled = end_offset if since == end_offset and found else -1
+    return Parts(segments, start_offset, end_offset, end_offset, epochs, producers, settled)
+
+
+class Recovery:
+    """The check of one log after a crash."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segments: list[Segment],
+        epochs: LeaderEpochs,
+        known: Known,
+        now_ms: int,
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.segments = segments
+        self.epochs = epochs
+        self.known = known
+        self.now_ms = now_ms
+        self.producers = ProducerStates()
+        self.end_offset = segments[0].base_offset
+
+    def run(self) -> None:
+        """Check, cut, rebuild. Corrupt when safe records are damaged; then nothing was cut."""
+        segments = self.segments
+        recovery_point = self.known.recovery_point
+        first = 0
+        while first + 1 < len(segments) and segments[first].limit_offset <= recovery_point:
+            first += 1
+        since = self._load_producers(segments[first].base_offset)
+        self.epochs.truncate_from_end(segments[first].base_offset)
+        self.end_offset = segments[first].base_offset
+        buffer = bytearray(READ_BYTES)
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            checked = self._check(segment, buffer, since)
+            self.end_offset = checked.end_offset
+            damage = checked.damage
+            if damage is None and number + 1 < len(segments):
+                damage = _gap(segment, checked.end_offset)
+            if damage is not None and self.end_offset < recovery_point:
+                raise Corrupt(f"{damage}; records before {recovery_point} were safely on disk")
+            if damage is not None:
+                self._cut(number, checked.size, damage)
+                break
+        names = self.disk.list(self.directory)
+        if remove_snapshots(self.disk, self.directory, names, self.end_offset):
+            self.disk.sync_directory(self.directory)
+
+    def _load_producers(self, offset: int) -> int:
+        """The producers as of `offset`; returns from where on the check must follow them."""
+        names = self.disk.list(self.directory)
+        found = newest_snapshot(self.disk, self.directory, names, offset, self.now_ms)
+        self.producers, since = found or (ProducerStates(), self.segments[0].base_offset)
+        replay(self.producers, self.segments, since, offset, self.now_ms)
+        return max(since, offset)
+
+    def _cut(self, number: int, size: int, damage: str) -> None:
+        """End the log after `size` bytes of a segment."""
+        segment = self.segments[number]
+        _log.warning(
+            "cutting %s/%s at offset %d: %s",
+            self.disk.name,
+            self.directory,
+            self.end_offset,
+            damage,
+        )
+        for later in reversed(self.segments[number + 1 :]):
+            later.files.forget(later)
+            later.remove_files()
+        del self.segments[number + 1 :]
+        segment.opened().truncate(size)
+        segment.limit_offset = MAX_OFFSET
+        self.disk.sync_directory(self.directory)
+
+    def _check(self, segment: Segment, buffer: bytearray, since: int) -> Checked:
+        def visit(position: int, header: BatchHeader) -> None:
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0 and header.base_offset >= since:
+                follow(self.producers, header, segment, position, self.now_ms)
+
+        return check_segment(segment, buffer, visit)
+
+    def parts(self) -> Parts:
+        start = max(self.known.start_offset, self.segments[0].base_offset)
+        if start > self.end_offset:
+            start = self.end_offset
+        self.epochs.truncate_from_end(self.end_offset)
+        self.epochs.truncate_from_start(start)
+        recovery_point = min(self.known.recovery_point, self.end_offset)
+        return Parts(
+            self.segments, start, self.end_offset, recovery_point, self.epochs, self.producers
+        )
+
+
+def _gap(segment: Segment, end_offset: int) -> str | None:
+    """Compaction never touches records behind the recovery point, so there each segment must end
+    where the next begins: else its last batches never reached the disk."""
+    if end_offset == segment.limit_offset:
+        return None
+    return f"{segment.path(LOG)} ends at offset {end_offset}, not at {segment.limit_offset}"
+
+
+class Checked(NamedTuple):
+    """How far a segment is good, and what is wrong behind that."""
+
+    size: int
+    end_offset: int
+    damage: str | None
+
+
+# One long loop: it runs for every batch of what may be gigabytes, and a call per batch would
+# double its time for small batches. `visit` is called only where there is something to note.
+def check_segment(
+    segment: Segment, buffer: bytearray, visit: Callable[[int, BatchHeader], None]
+) -> Checked:
+    """Prove each batch of a segment and make its indexes again.
+
+    `visit` gets the batches of producers and those that begin a new leader epoch.
+    """
+    file = segment.opened()
+    end = file.size
+    segment.start_empty(segment.created_ms)
+    segment.write_indexes_anew()
+    interval = segment.index_interval_bytes
+    base = segment.base_offset
+    expected = base
+    limit = base + MAX_RELATIVE_OFFSET
+    unpack = HEADER.unpack_from
+    view = memoryview(buffer)
+    position = indexed_at = 0
+    epoch = -1
+    damage: str | None = None
+    max_timestamp = -1
+    while position < end and damage is None:
+        filled = file.read_into(view[: end - position], position)
+        at = 0
+        while filled - at >= HEADER_BYTES:
+            fields = unpack(buffer, at)
+            offset, length, leader_epoch, magic, crc, _, delta, _, timestamp, producer, _, _, _ = (
+                fields
+            )
+            after = at + LOG_OVERHEAD + length
+            last_offset = offset + delta
+            if magic != MAGIC or after - at < HEADER_BYTES:
+                damage = "there is no batch"
+                break
+            if after > filled:
+                break
+            if crc32c(view[at + 21 : after]) != crc:
+                damage = "the batch's CRC does not match"
+                break
+            if offset < expected or delta < 0 or last_offset > limit:
+                damage = f"offsets {offset} to {last_offset} do not follow {expected - 1}"
+                break
+            if timestamp > max_timestamp:
+                segment.max_timestamp = max_timestamp = timestamp
+                segment.max_timestamp_offset = last_offset
+            if position + at - indexed_at > interval:
+                indexed_at = position + at
+                segment.add_index_entry(last_offset, indexed_at)
+            if leader_epoch > epoch or producer >= 0:
+                epoch = max(epoch, leader_epoch)
+                visit(position + at, BatchHeader._make(fields))
+            expected = last_offset + 1
+            at = after
+        position += at
+        if at == 0 and damage is None:
+            size = _claimed_size(file, position)
+            if position + size > end:
+                damage = "the file ends inside a batch"
+            else:
+                view.release()
+                buffer.extend(bytes(size - len(buffer)))
+                view = memoryview(buffer)
+    segment.first_timestamp = UNKNOWN
+    segment.flush_indexes()
+    if damage is not None:
+        damage = f"at byte {position} of {file.path}: {damage}"
+    return Checked(position, expected, damage)
+
+
+def _claimed_size(file: File, position: int) -> int:
+    head = file.read(position, LOG_OVERHEAD)
+    if len(head) < LOG_OVERHEAD:
+        return HEADER_BYTES
+    return LOG_OVERHEAD + int.from_bytes(head[8:12], "big", signed=True)

@@ -1,0 +1,373 @@
+"""One segment: a file of batches and its two indexes.
+
+A log is a row of segments; only the last one grows. A segment's file is opened when it is first
+needed and closed again when many others have been used since (`OpenFiles`), so a broker with
+thousands of segments starts without opening them and runs within its limit of descriptors. The
+indexes of a sealed segment come and go with its file.
+
+Positions that leave this module are always the beginning of a batch or the end of the file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from struct import Struct
+
+from hightide.log.disk import Disk, File
+from hightide.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader
+from hightide.wire.errors import Corrupt
+
+LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX = ".log", ".index", ".timeindex", ".txnindex"
+SNAPSHOT = ".snapshot"
+DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+MAX_OFFSET = (1 << 63) - 1
+UNKNOWN = -2
+"""A timestamp that has not been looked up yet; -1 is Kafka's "there is none"."""
+
+_log = logging.getLogger(__name__)
+
+# Base offset, length, magic and last offset delta: what it takes to go from batch to batch.
+_STEP = Struct(">qi4xb6xi")
+_step = _STEP.unpack_from
+_STEP_BYTES = _STEP.size
+_MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD
+# A little more than lies between two index entries, so that one read is mostly enough.
+_WALK_BYTES = 4096 + HEADER_BYTES
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """The batches from `base_offset` up to the next segment's base, `limit_offset`."""
+
+    __slots__ = (
+        "_offsets",
+        "_size",
+        "_times",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "disk",
+        "file",
+        "files",
+        "first_timestamp",
+        "index_interval_bytes",
+        "limit_offset",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "used",
+    )
+
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, size: int, files: OpenFiles
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.base_offset = base_offset
+        self.limit_offset = MAX_OFFSET
+        self.files = files
+        self.file: File | None = None
+        self.used = False
+        self.index_interval_bytes = 4096
+        self.created_ms = 0
+        self.first_timestamp = UNKNOWN
+        self.max_timestamp = UNKNOWN
+        self.max_timestamp_offset = base_offset
+        self._size = size
+        self._offsets: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path(LOG)}, {self.size} bytes)"
+
+    @classmethod
+    def create(
+        cls, disk: Disk, directory: str, base_offset: int, files: OpenFiles, now_ms: int
+    ) -> Segment:
+        """A new, empty segment with an empty file."""
+        segment = cls(disk, directory, base_offset, 0, files)
+        segment.file = disk.create(segment.path(LOG))
+        segment.start_empty(now_ms)
+        # What a crash may have left under these names belongs to batches that are gone.
+        disk.remove(segment.path(OFFSET_INDEX))
+        disk.remove(segment.path(TIME_INDEX))
+        files.opened(segment)
+        return segment
+
+    def start_empty(self, now_ms: int) -> None:
+        """Fresh indexes for a file without batches."""
+        self.created_ms = now_ms
+        self.first_timestamp = UNKNOWN
+        self.max_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
+        self._offsets = OffsetIndex(self.path(OFFSET_INDEX), self.base_offset)
+        self._times = TimeIndex(self.path(TIME_INDEX), self.base_offset)
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+
+    @property
+    def size(self) -> int:
+        file = self.file
+        return self._size if file is None else file.size
+
+    def opened(self) -> File:
+        """The file, opened if need be."""
+        file = self.file
+        if file is None:
+            self.file = file = self.disk.open(self.path(LOG))
+            self.files.opened(self)
+        return file
+
+    def release(self) -> None:
+        """Let the file go. Who is still sending from it keeps it open until done."""
+        if self.file is not None:
+            self._size = self.file.size
+            self.file = None
+        if self.limit_offset != MAX_OFFSET:
+            self.drop_indexes()
+
+    def drop_indexes(self) -> None:
+        """Forget indexes that are on disk, or can be made again."""
+        self._offsets = None
+        self._times = None
+
+    # ---- indexes
+
+    @property
+    def offsets(self) -> OffsetIndex:
+        if self._offsets is None:
+            self._load_indexes()
+        assert self._offsets is not None
+        return self._offsets
+
+    @property
+    def times(self) -> TimeIndex:
+        if self._times is None:
+            self._load_indexes()
+        assert self._times is not None
+        return self._times
+
+    def _load_indexes(self) -> None:
+        offsets = OffsetIndex(self.path(OFFSET_INDEX), self.base_offset)
+        times = TimeIndex(self.path(TIME_INDEX), self.base_offset)
+        try:
+            if not self.disk.exists(offsets.path) or not self.disk.exists(times.path):
+                raise Corrupt(f"{self.path(LOG)} has no index")
+            offsets.load(self.disk, self.size)
+            times.load(self.disk)
+        except Corrupt as damage:
+            if self.size:
+                _log.warning("rebuilding an index: %s", damage)
+            self.rebuild_indexes()
+            return
+        self._offsets, self._times = offsets, times
+        if self.max_timestamp == UNKNOWN:
+            self.max_timestamp, self.max_timestamp_offset = times.last()
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes again from the batches and replace the files."""
+        self.start_empty(self.created_ms)
+        self.write_indexes_anew()
+        indexed_at = 0
+        for position, header in self.headers():
+            if self.first_timestamp == UNKNOWN:
+                self.first_timestamp = header.max_timestamp
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+            if position - indexed_at > self.index_interval_bytes:
+                self.add_index_entry(header.last_offset, position)
+                indexed_at = position
+        self.flush_indexes()
+
+    def write_indexes_anew(self) -> None:
+        """Empty the index files, so that what is in memory will be appended to nothing."""
+        for suffix in (OFFSET_INDEX, TIME_INDEX):
+            self.disk.create(self.path(suffix))
+
+    def add_index_entry(self, last_offset: int, position: int) -> None:
+        self.offsets.add(last_offset, position)
+        self.times.add(self.max_timestamp, self.max_timestamp_offset)
+
+    def flush_indexes(self) -> None:
+        """Bring the index files up to date, with the largest timestamp as last entry."""
+        if self._offsets is not None and self._times is not None:
+            self._times.add(self.max_timestamp, self.max_timestamp_offset)
+            self._offsets.flush(self.disk)
+            self._times.flush(self.disk)
+
+    def is_index_full(self, index_bytes: int) -> bool:
+        return len(self.offsets.offsets) * 8 >= index_bytes - 8 or (
+            len(self.times.offsets) * 12 >= index_bytes - 12
+        )
+
+    def has_room_for(self, last_offset: int) -> bool:
+        return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    def largest_timestamp(self, now_ms: int) -> int:
+        """The largest timestamp of its records. Without any, when the file was last written."""
+        if self.max_timestamp == UNKNOWN:
+            self._load_indexes()
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        if not self.created_ms:
+            self.created_ms = self.disk.modified_ms(self.path(LOG)) or now_ms
+        return self.created_ms
+
+    # ---- finding batches
+
+    def locate(self, offset: int) -> int:
+        """Position of the first batch that ends at or behind `offset`; the size if there is none.
+
+        An index that leads astray is noticed by what it leads to, and rebuilt.
+        """
+        position = self.offsets.position_for(offset)
+        try:
+            return self._walk_to(offset, position)
+        except Corrupt as damage:
+            if position == 0:
+                raise
+            _log.warning("rebuilding an index: %s", damage)
+            self.rebuild_indexes()
+            return self._walk_to(offset, self.offsets.position_for(offset))
+
+    def _walk_to(self, offset: int, position: int) -> int:
+        file = self.opened()
+        end = file.size
+        started_at = position
+        while position < end:
+            block = file.read(position, min(end - position, _WALK_BYTES))
+            at = 0
+            last = len(block) - _STEP_BYTES
+            while at <= last:
+                base_offset, length, magic, delta = _step(block, at)
+                if magic != MAGIC or length < _MIN_LENGTH or base_offset < self.base_offset:
+                    raise Corrupt(f"there is no batch at byte {position + at} of {file.path}")
+                if base_offset + delta >= offset:
+                    if base_offset > offset and position + at == started_at != 0:
+                        raise Corrupt(f"the index of {file.path} leads past offset {offset}")
+                    return position + at
+                at += LOG_OVERHEAD + length
+            if at == 0:
+                raise Corrupt(f"{file.path} ends inside a batch at byte {position}")
+            position += at
+        return end
+
+    def fit(self, position: int, max_bytes: int, end: int) -> int:
+        """Where to stop so that whole batches from `position` fit; behind one batch at least."""
+        limit = position + max_bytes
+        stop = max(position, self.offsets.boundary_before(limit))
+        # The index is fine enough for big fetches. For a small one the rest would be a large
+        # share, so it is filled batch by batch.
+        if stop > position and (limit - stop) * 8 <= max_bytes:
+            return stop
+        file = self.opened()
+        while stop < end:
+            _, length, _, _ = _step(file.read(stop, _STEP_BYTES), 0)
+            after = stop + LOG_OVERHEAD + int(length)
+            if after > limit and stop > position:
+                break
+            stop = after
+        return min(stop, end)
+
+    def offset_at(self, position: int) -> int:
+        """Base offset of the batch at `position`."""
+        return int.from_bytes(self.opened().read(position, 8), "big")
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch, found from the last index entry on."""
+        positions = self.offsets.positions
+        offset = self.base_offset
+        for _, header in self.headers(positions[-1] if positions else 0):
+            offset = header.last_offset + 1
+        return offset
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from `position` on, by their lengths alone."""
+        file = self.opened()
+        end = file.size
+        while position < end:
+            block = file.read(position, min(end - position, _WALK_BYTES))
+            at = 0
+            while at + HEADER_BYTES <= len(block):
+                header = BatchHeader._make(HEADER.unpack_from(block, at))
+                if header.magic != MAGIC or header.batch_length < _MIN_LENGTH:
+                    raise Corrupt(f"there is no batch at byte {position + at} of {file.path}")
+                if position + at + header.size > end:
+                    raise Corrupt(f"{file.path} ends inside a batch at byte {position + at}")
+                yield position + at, header
+                at += header.size
+            if at == 0:
+                raise Corrupt(f"{file.path} ends inside a batch at byte {position}")
+            position += at
+
+    def read_batch(self, position: int, size: int) -> bytes:
+        return self.opened().read(position, size)
+
+    # ---- changing
+
+    def truncate(self, position: int, end_offset: int) -> None:
+        """Keep the batches before `position`, which end before `end_offset`."""
+        offsets, times = self.offsets, self.times
+        self.opened().truncate(position)
+        offsets.truncate(self.disk, position)
+        times.truncate(self.disk, end_offset)
+        # The time index has no entry for a largest timestamp that came after its last one.
+        self.max_timestamp, self.max_timestamp_offset = times.last()
+        start = self.offsets.position_for(self.max_timestamp_offset)
+        for _, header in self.headers(start):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+
+    def remove_files(self) -> None:
+        """Remove the files, the batches last: without them the rest means nothing."""
+        for suffix in reversed(SUFFIXES):
+            self.disk.remove(self.path(suffix))
+
+    def rename_files(self, old_suffix: str, new_suffix: str) -> None:
+        """Give the segment's files another ending, as when they are marked as deleted."""
+        for suffix in SUFFIXES:
+            if self.disk.exists(self.path(suffix + old_suffix)):
+                self.disk.rename(self.path(suffix + old_suffix), self.path(suffix + new_suffix))
+
+
+class OpenFiles:
+    """The segments whose files are open, the longest open first, at most `capacity` of them.
+
+    A segment that was used since it came to the front gets a second turn, so files in steady use
+    stay open without any bookkeeping on the path of reads and writes but one flag.
+    """
+
+    __slots__ = ("_segments", "capacity")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._segments: dict[Segment, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def opened(self, segment: Segment) -> None:
+        self._segments[segment] = None
+        segment.used = True
+        while len(self._segments) > self.capacity:
+            oldest = next(iter(self._segments))
+            del self._segments[oldest]
+            if oldest.used:
+                oldest.used = False
+                self._segments[oldest] = None
+            else:
+                oldest.release()
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is gone for good."""
+        self._segments.pop(segment, None)
+        segment.release()

@@ -1,0 +1,100 @@
+"""The state of a log's producers on disk: Kafka's .snapshot files, and what follows them.
+
+A snapshot is named after the offset it was taken at, which is the base of the segment that begins
+there, or the end of the log at a clean stop. The state at any later offset is the newest snapshot
+before it plus the batch headers in between. A damaged snapshot is passed over for an older one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from hightide.core.producer import ProducerStates
+from hightide.log.disk import Disk
+from hightide.log.segment import SNAPSHOT, Segment, file_name
+from hightide.wire.batch import BatchHeader, records
+from hightide.wire.control import parse_marker
+from hightide.wire.errors import Corrupt
+
+EMPTY_SNAPSHOT_BYTES = 10
+
+_log = logging.getLogger(__name__)
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """The offsets of the snapshots among the files of a log, ascending."""
+    return sorted(
+        int(name[:20]) for name in names if name.endswith(SNAPSHOT) and name[:20].isdecimal()
+    )
+
+
+def newest_snapshot(
+    disk: Disk, directory: str, names: dict[str, int], end_offset: int, now_ms: int
+) -> tuple[ProducerStates, int] | None:
+    """The newest readable state at or before `end_offset`, and its offset."""
+    for offset in reversed(snapshot_offsets(names)):
+        name = file_name(offset, SNAPSHOT)
+        if offset > end_offset:
+            continue
+        if names[name] == EMPTY_SNAPSHOT_BYTES:
+            return ProducerStates(), offset
+        try:
+            return ProducerStates.decode(disk.read_file(f"{directory}/{name}"), now_ms), offset
+        except Corrupt as damage:
+            _log.warning("ignoring %s/%s/%s: %s", disk.name, directory, name, damage)
+    return None
+
+
+def replay(
+    producers: ProducerStates,
+    segments: Sequence[Segment],
+    from_offset: int,
+    end_offset: int,
+    now_ms: int,
+) -> None:
+    """Bring the state at `from_offset` to `end_offset`, by the headers of the batches between."""
+    for segment in segments:
+        if segment.limit_offset <= from_offset or not segment.size:
+            continue
+        for position, header in segment.headers(segment.locate(from_offset)):
+            if header.base_offset >= end_offset:
+                return
+            if header.producer_id >= 0:
+                follow(producers, header, segment, position, now_ms)
+
+
+def follow(
+    producers: ProducerStates, header: BatchHeader, segment: Segment, position: int, now_ms: int
+) -> None:
+    """Take one batch of a producer into account."""
+    if not header.is_control:
+        producers.appended(
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+            now_ms,
+            header.is_transactional,
+        )
+        return
+    for record in records(segment.read_batch(position, header.size)):
+        marker = parse_marker(record)
+        if marker is not None:
+            producers.marked(
+                header.producer_id,
+                header.producer_epoch,
+                marker.coordinator_epoch,
+                record.timestamp,
+                now_ms,
+            )
+
+
+def remove_snapshots(disk: Disk, directory: str, names: Iterable[str], after_offset: int) -> bool:
+    """Remove the snapshots taken behind `after_offset`; says whether there were any."""
+    stale = [offset for offset in snapshot_offsets(names) if offset > after_offset]
+    for offset in stale:
+        disk.remove(f"{directory}/{file_name(offset, SNAPSHOT)}")
+    return bool(stale)
