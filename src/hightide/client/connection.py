@@ -105,11 +105,16 @@ class Connection(asyncio.Protocol):
         self, request: ApiVersionsRequest, version: int, timeout_ms: int
     ) -> ApiVersionsResponse:
         answer = await self._exchange(request, version, timeout_ms)
-        # The refusal of a version is always in the layout of version 0, since the asker may
-        # know no other that the broker knows. The answer's header never varies.
+        # The refusal of a version is in the layout of version 0, since the asker may know no
+        # other that the broker knows; some servers get that wrong, but the code comes first.
         body = answer[LENGTH.size :]
         if len(body) >= 2 and ERROR_CODE.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
-            version = 0
+            try:
+                return decode(ApiVersionsResponse, body, 0)
+            except WireError:
+                return ApiVersionsResponse(
+                    error_code=ErrorCode.UNSUPPORTED_VERSION.value, api_keys=[]
+                )
         return self._read(lambda: decode(ApiVersionsResponse, body, version))
 
     # -- requests --------------------------------------------------------------------------

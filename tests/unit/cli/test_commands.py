@@ -1,0 +1,253 @@
+"""What the command line says without a broker: help, usage errors, and failing in words."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+
+from hightide.__main__ import main
+from hightide.cli.consume import line_template, read_output
+from hightide.cli.options import misused, pairs
+from hightide.cli.perf import percentile
+from hightide.cli.topics import kafka_uuid
+from hightide.process import environment
+from hightide.wire import batch
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def hightide(capsys, monkeypatch):
+    """Run one command in this process; a new one for each would cost half a second."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("HIGHTIDE_BOOTSTRAP", raising=False)
+
+    def run(*arguments):
+        try:
+            code = main(list(arguments))
+        except SystemExit as stopped:
+            code = stopped.code
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return run
+
+
+def closed_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def test_help_lists_every_command(hightide):
+    done = hightide("--help")
+    assert done.returncode == 0
+    for command in ("up", "broker", "topic", "config", "cluster", "produce", "consume", "perf"):
+        assert f"│ {command} " in done.stdout
+    assert "dump-log" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("up",),
+        ("topic", "create"),
+        ("topic", "list"),
+        ("topic", "describe"),
+        ("topic", "alter"),
+        ("topic", "delete"),
+        ("config", "get"),
+        ("config", "set"),
+        ("config", "unset"),
+        ("cluster", "info"),
+        ("perf", "produce"),
+        ("perf", "consume"),
+        ("produce",),
+        ("consume",),
+        ("dump-log",),
+    ],
+)
+def test_every_command_explains_itself(hightide, command):
+    done = hightide(*command, "--help")
+    assert done.returncode == 0
+    assert "usage: hightide" in done.stdout.lower()
+    assert done.stderr == ""
+
+
+def test_the_version_is_told(hightide):
+    done = hightide("--version")
+    assert done.stdout.startswith("hightide ")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frob",),
+        ("topic", "frob"),
+        ("topic", "create"),
+        ("topic", "create", "t", "--partitions", "0"),
+        ("topic", "create", "t", "--config", "nonsense"),
+        ("topic", "alter", "t"),
+        ("topic", "list", "-o", "yaml"),
+        ("topic", "list", "--bootstrap", "no-port"),
+        ("config", "get", "table/t"),
+        ("consume", "t", "--from", "yesterday"),
+        ("consume", "t", "-o", "json", "-o", "table"),
+        ("consume", "t", "-o", "table", "--follow"),
+        ("produce", "t", "v", "--header", "=x"),
+        ("up", "--brokers", "3"),
+        ("up", "--port", "70000"),
+        ("up", "--memory", "--data", "x"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_no_traceback(hightide, arguments):
+    done = hightide(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "list"),
+        ("topic", "create", "t"),
+        ("config", "get", "topic/t"),
+        ("cluster", "info", "-o", "json"),
+        ("consume", "t"),
+        ("produce", "t", "v"),
+        ("perf", "produce", "t"),
+    ],
+)
+def test_a_broker_that_is_not_there_is_said_in_words_with_its_address(hightide, arguments):
+    address = f"127.0.0.1:{closed_port()}"
+    done = hightide(*arguments, "--bootstrap", address)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"hightide: Cannot connect to {address}: connection refused. Is a broker running there?\n"
+    )
+
+
+def test_a_listener_that_hangs_up_is_said_in_words():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        child = subprocess.Popen(
+            [sys.executable, "-m", "hightide", "topic", "list", "--bootstrap", address],
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        taken, _ = silent.accept()
+        taken.close()
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert f"The connection to {address} was closed" in said.decode()
+
+
+def test_more_brokers_than_one_are_refused_in_words(hightide):
+    done = hightide("up", "--brokers", "3")
+    assert "runs one broker" in done.stderr
+
+
+@pytest.mark.parametrize("start", [("up", "--help"), ("--version",)])
+def test_what_must_start_fast_loads_no_command_line_library(start):
+    code = (
+        "import sys\n"
+        "from hightide.__main__ import main\n"
+        "try:\n"
+        f"    main({list(start)!r})\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "slow = {'typer', 'rich', 'asyncio', 'confluent_kafka'} & set(sys.modules)\n"
+        "assert not slow, slow\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_o_is_a_form_or_a_position():
+    assert read_output([], None) == ("raw", "beginning")
+    assert read_output(["json"], None) == ("json", "beginning")
+    assert read_output(["-5"], None) == ("raw", "-5")
+    assert read_output(["json", "end"], None) == ("json", "end")
+    assert read_output(["json"], "42") == ("json", "42")
+    with pytest.raises(type(_misuse()), match="one position"):
+        read_output(["end"], "42")
+
+
+def _misuse():
+    try:
+        misused("x")
+    except Exception as error:
+        return error
+
+
+def test_flags_add_columns_before_the_value():
+    assert line_template(False, False, False, False) == "%s\n"
+    assert line_template(True, True, True, True) == "%p\t%o\t%T\t%h\t%k\t%s\n"
+
+
+def test_pairs_are_parted_at_the_first_equals_sign():
+    assert pairs(["a=b=c", "d = e"], "setting") == {"a": "b=c", "d": "e"}
+
+
+def test_percentiles_are_of_the_nearest_rank():
+    values = [float(n) for n in range(1, 101)]
+    assert percentile(values, 0.5) == 50
+    assert percentile(values, 0.99) == 99
+    assert percentile(values, 0.999) == 100
+    assert percentile([7.0], 0.5) == 7
+    assert percentile([], 0.5) == 0
+
+
+def test_ids_are_written_as_kafka_writes_them():
+    assert kafka_uuid(UUID("00112233-4455-6677-8899-aabbccddeeff")) == "ABEiM0RVZneImaq7zN3u_w"
+
+
+def test_dump_log_prints_a_segment_and_says_what_is_damaged(hightide, tmp_path):
+    records = [batch.Record(at, 1_700_000_000_000 + at, b"k", b"v", ()) for at in range(3)]
+    file = tmp_path / "00000000000000000000.log"
+    whole = bytes(batch.build(records))
+    file.write_bytes(whole)
+    done = hightide("dump-log", str(file), "--records")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 4
+    file.write_bytes(whole + whole[:30])
+    done = hightide("dump-log", str(file), "-o", "json")
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 2
+    assert "1 place is damaged" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
+    records = [batch.Record(at, 0, None, b"v" * 100, ()) for at in range(2000)]
+    file = tmp_path / "00000000000000000000.log"
+    file.write_bytes(
+        b"".join(bytes(batch.build([record], base_offset=record.offset)) for record in records)
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hightide", "dump-log", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    os.read(child.stdout.fileno(), 10)
+    child.stdout.close()
+    said = child.stderr.read().decode()
+    child.stderr.close()
+    assert child.wait(60) == 1
+    assert said == ""

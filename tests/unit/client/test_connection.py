@@ -1,0 +1,276 @@
+"""The client's connection against a broker that is slow, broken or hostile.
+
+The other side is a real socket on which each test says exactly what it wants.
+"""
+
+import asyncio
+import struct
+from contextlib import asynccontextmanager
+
+import pytest
+
+from hightide.client.connection import Connection, ConnectionFailed
+from hightide.client.route import addresses
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.frame import decode_request_header, encode_response
+from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from hightide.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+METADATA = 3
+API_VERSIONS = 18
+
+
+class Peer:
+    """The broker's side of one connection."""
+
+    def __init__(self, reader, writer):
+        self._reader, self._writer = reader, writer
+
+    async def request(self):
+        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+        header, _ = decode_request_header(memoryview(await self._reader.readexactly(size)))
+        return header
+
+    def send(self, data):
+        self._writer.write(data)
+
+    async def greet(self, *versions):
+        """Answer ApiVersions with what this broker claims to speak."""
+        header = await self.request()
+        assert header.api_key == API_VERSIONS
+        offered = versions or ((METADATA, 0, 12), (API_VERSIONS, 0, 4))
+        answer = ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(api_key=key, min_version=low, max_version=high)
+                for key, low, high in offered
+            ]
+        )
+        self.send(encode_response(answer, header.api_version, header.correlation_id))
+
+    def answer(self, header, cluster_id):
+        answer = MetadataResponse(brokers=[], cluster_id=cluster_id, topics=[])
+        self.send(encode_response(answer, header.api_version, header.correlation_id))
+
+    def hang_up(self):
+        self._writer.close()
+
+
+@asynccontextmanager
+async def broker(script):
+    """Listen, and run `script(peer)` for whoever connects; its failures are the test's."""
+    failures = []
+
+    async def serve(reader, writer):
+        try:
+            await script(Peer(reader, writer))
+            await reader.read()
+        except Exception as error:
+            failures.append(error)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+    if failures:
+        raise failures[0]
+
+
+def run(script, client):
+    async def both():
+        async with broker(script) as port:
+            await client(port)
+
+    asyncio.run(asyncio.wait_for(both(), 30))
+
+
+def ask(connection, **options):
+    return connection.send(MetadataRequest(topics=[]), **options)
+
+
+def test_the_highest_version_that_both_know_is_used():
+    async def script(peer):
+        await peer.greet((METADATA, 2, 7), (API_VERSIONS, 0, 4))
+        header = await peer.request()
+        assert header.api_version == 7
+        peer.answer(header, "c")
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        assert (await ask(connection)).cluster_id == "c"
+        connection.close()
+
+    run(script, client)
+
+
+def test_answers_find_their_callers_in_whatever_order_they_come():
+    async def script(peer):
+        await peer.greet()
+        headers = [await peer.request() for _ in range(3)]
+        for name, header in zip("cab", (headers[2], headers[0], headers[1]), strict=True):
+            peer.answer(header, name)
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        found = await asyncio.gather(*(ask(connection) for _ in range(3)))
+        assert [answer.cluster_id for answer in found] == ["a", "b", "c"]
+        connection.close()
+
+    run(script, client)
+
+
+def test_an_answer_may_come_byte_by_byte():
+    async def script(peer):
+        await peer.greet()
+        header = await peer.request()
+        whole = encode_response(
+            MetadataResponse(brokers=[], cluster_id="slow", topics=[]),
+            header.api_version,
+            header.correlation_id,
+        )
+        for at in range(len(whole)):
+            peer.send(whole[at : at + 1])
+            await asyncio.sleep(0)
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        assert (await ask(connection)).cluster_id == "slow"
+        connection.close()
+
+    run(script, client)
+
+
+@pytest.mark.parametrize(
+    "known", [[ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=2)], []]
+)
+def test_a_broker_that_refuses_our_api_versions_is_asked_again_in_one_it_knows(known):
+    async def script(peer):
+        first = await peer.request()
+        refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=known)
+        peer.send(encode_response(refusal, 0, first.correlation_id))
+        second = await peer.request()
+        assert second.api_version == (2 if known else 0) < first.api_version
+        answer = ApiVersionsResponse(
+            api_keys=[ApiVersion(api_key=METADATA, min_version=0, max_version=1)]
+        )
+        peer.send(encode_response(answer, second.api_version, second.correlation_id))
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        assert connection.versions == {METADATA: (0, 1)}
+        connection.close()
+
+    run(script, client)
+
+
+def test_an_api_that_the_broker_lacks_is_refused_before_anything_is_sent():
+    async def script(peer):
+        await peer.greet((API_VERSIONS, 0, 4))
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(KafkaError, match="does not offer Metadata"):
+            await ask(connection)
+        connection.close()
+
+    run(script, client)
+
+
+def test_versions_that_do_not_meet_are_refused_with_both_ranges():
+    async def script(peer):
+        await peer.greet((METADATA, 90, 99))
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(KafkaError, match=r"versions 90 to 99, this client knows 0 to 13"):
+            await ask(connection)
+        connection.close()
+
+    run(script, client)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 2**31 - 1])
+def test_an_impossible_length_ends_the_connection(size):
+    async def script(peer):
+        await peer.greet()
+        await peer.request()
+        peer.send(struct.pack(">i", size))
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(ConnectionFailed, match=f"announced an answer of {size} bytes"):
+            await ask(connection)
+        assert not connection.is_open()
+        with pytest.raises(ConnectionFailed):
+            await ask(connection)
+
+    run(script, client)
+
+
+def test_an_answer_that_is_no_message_ends_the_connection():
+    async def script(peer):
+        await peer.greet()
+        header = await peer.request()
+        peer.send(struct.pack(">ii", 20, header.correlation_id) + b"\xff" * 16)
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(ConnectionFailed, match="an answer that is not one"):
+            await ask(connection)
+        assert not connection.is_open()
+
+    run(script, client)
+
+
+def test_an_answer_nobody_asked_for_ends_the_connection():
+    async def script(peer):
+        await peer.greet()
+        await peer.request()
+        peer.send(struct.pack(">ii", 4, 12345))
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(ConnectionFailed, match="was not asked"):
+            await ask(connection)
+
+    run(script, client)
+
+
+def test_a_connection_that_breaks_fails_everybody_who_waits():
+    async def script(peer):
+        await peer.greet()
+        for _ in range(2):
+            await peer.request()
+        peer.hang_up()
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        found = await asyncio.gather(ask(connection), ask(connection), return_exceptions=True)
+        assert [type(each) for each in found] == [ConnectionFailed, ConnectionFailed]
+
+    run(script, client)
+
+
+def test_a_late_answer_to_a_caller_who_gave_up_harms_nobody():
+    async def script(peer):
+        await peer.greet()
+        first, second = await peer.request(), await peer.request()
+        peer.answer(first, "late")
+        peer.answer(second, "in time")
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(ConnectionFailed, match="did not answer Metadata in 1 ms"):
+            await ask(connection, timeout_ms=1)
+        assert (await ask(connection)).cluster_id == "in time"
+        connection.close()
+
+    run(script, client)
+
+
+def test_bootstrap_addresses_are_read_and_checked():
+    assert addresses("a:1, b:2") == [("a", 1), ("b", 2)]
+    assert addresses("[::1]:9092") == [("::1", 9092)]
+    for wrong in ("", "a", "a:", ":1", "a:x", "a:70000", ","):
+        with pytest.raises(ValueError, match="host:port"):
+            addresses(wrong)
