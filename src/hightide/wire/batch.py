@@ -43,8 +43,8 @@ DELETE_HORIZON_FLAG = 0x40
 NO_TIMESTAMP = -1
 
 _CODECS = tuple(Codec)
+_FRONT = Struct(">qiibI")
 _CHECKED_PART = Struct(">hiqqqhii")
-_CRC = Struct(">I")
 _MIN_BATCH_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _MIN_HEADER_ENTRY_BYTES = 2
 _MAX_I32 = 2**31 - 1
@@ -310,19 +310,30 @@ def _decode_headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
         raise Corrupt(f"a record claims {count} headers in {end - at} bytes")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        length, at = decode_signed(data, at, 32)
-        if not 0 <= length <= end - at:
-            raise Corrupt(f"a header key of {length} bytes with {end - at} left")
-        key = data[at : at + length].decode("utf-8", "surrogateescape")
-        length, at = decode_signed(data, at + length, 32)
-        value = None
-        if length >= 0:
-            if length > end - at:
-                raise Corrupt(f"a header value of {length} bytes with {end - at} left")
-            value = data[at : at + length]
-            at += length
-        elif length != -1:
-            raise Corrupt(f"a header value of {length} bytes")
+        n = data[at]
+        at += 1
+        if n > 0x7F:
+            n, at = decode_unsigned(data, at - 1, 32)
+        if n & 1:
+            raise Corrupt(f"a header key of {~(n >> 1)} bytes")
+        start = at
+        at += n >> 1
+        key = data[start:at].decode("utf-8", "surrogateescape")
+
+        n = data[at]
+        at += 1
+        if n > 0x7F:
+            n, at = decode_unsigned(data, at - 1, 32)
+        if not n & 1:
+            start = at
+            at += n >> 1
+            value = data[start:at]
+        elif n == 1:
+            value = None
+        else:
+            raise Corrupt(f"a header value of {~(n >> 1)} bytes")
+        if at > end:
+            raise Corrupt(f"a header ends at byte {at} and its record at {end}")
         headers.append((key, value))
     return tuple(headers), at
 
@@ -354,7 +365,7 @@ def build(
     `max_timestamp` is the largest of the records' unless given, as it must be for the append time.
     Records that cannot be in one batch are the caller's mistake and raise ValueError.
     """
-    body, count, last_delta, first, largest = _encode(records, base_offset, delete_horizon_ms)
+    parts, count, last_delta, first, largest = _encode(records, base_offset, delete_horizon_ms)
     if last_offset is not None:
         if not last_delta <= last_offset - base_offset <= _MAX_I32:
             raise ValueError(f"the last offset {last_offset} does not suit the records")
@@ -368,43 +379,33 @@ def build(
         | control * CONTROL_FLAG
         | (delete_horizon_ms is not None) * DELETE_HORIZON_FLAG
     )
-    packed = body if codec is Codec.NONE or not count else compress(codec, body, level)
-    return _assemble(
-        base_offset,
-        leader_epoch,
-        _CHECKED_PART.pack(
-            attributes,
-            last_delta,
-            first,
-            largest if max_timestamp is None else max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            count,
-        ),
-        packed,
+    if codec is not Codec.NONE and count:
+        parts = [compress(codec, b"".join(parts), level)]
+    fields = _CHECKED_PART.pack(
+        attributes,
+        last_delta,
+        first,
+        largest if max_timestamp is None else max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
     )
-
-
-def _assemble(base_offset: int, leader_epoch: int, checked: bytes, packed: Buffer) -> bytearray:
-    batch = bytearray(HEADER_BYTES)
-    _FRONT.pack_into(batch, 0, base_offset, _MIN_BATCH_LENGTH + len(packed), leader_epoch, MAGIC, 0)
-    batch[ATTRIBUTES_AT:] = checked
-    batch += packed
-    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
+    # The records are copied here once, into the place where they stay.
+    batch = bytearray().join((bytes(ATTRIBUTES_AT), fields, *parts))
+    length = len(batch) - LOG_OVERHEAD
+    crc = crc32c(memoryview(batch)[ATTRIBUTES_AT:])
+    _FRONT.pack_into(batch, 0, base_offset, length, leader_epoch, MAGIC, crc)
     return batch
-
-
-_FRONT = Struct(">qiibI")
 
 
 def _encode(
     records: Iterable[tuple[int, int, bytes | None, bytes | None, Headers]],
     base_offset: int,
     base_timestamp: int | None,
-) -> tuple[bytearray, int, int, int, int]:
-    """Encoded records, their count, last delta, base timestamp and largest timestamp."""
-    out = bytearray()
+) -> tuple[list[bytes], int, int, int, int]:
+    """The records in parts, their count, last delta, base timestamp and largest timestamp."""
+    parts: list[bytes] = []
     count = 0
     previous = -1
     largest = NO_TIMESTAMP
@@ -416,22 +417,20 @@ def _encode(
         if not previous < delta <= _MAX_I32:
             raise ValueError(f"offset {offset} does not follow in a batch from {base_offset}")
         previous = delta
-        largest = max(largest, timestamp)
+        if timestamp > largest:  # noqa: PLR1730 - a call to max() for each record is dear.
+            largest = timestamp
         count += 1
-        record = b"".join(
-            (
-                b"\0",
-                signed(timestamp - base_timestamp),
-                signed(delta),
-                b"\1" if key is None else signed(len(key)) + key,
-                b"\1" if value is None else signed(len(value)) + value,
-                _encode_headers(headers) if headers else b"\0",
-            )
-        )
-        out += signed(len(record))
-        out += record
+        front = b"\0" + signed(timestamp - base_timestamp) + signed(delta)
+        front += b"\1" if key is None else signed(len(key)) + key
+        if value is None:
+            value = b""
+            front += b"\1"
+        else:
+            front += signed(len(value))
+        tail = _encode_headers(headers) if headers else b"\0"
+        parts += (signed(len(front) + len(value) + len(tail)), front, value, tail)
     first = NO_TIMESTAMP if base_timestamp is None else base_timestamp
-    return out, count, previous, first, largest
+    return parts, count, previous, first, largest
 
 
 def _encode_headers(headers: Headers) -> bytes:

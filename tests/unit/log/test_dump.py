@@ -129,6 +129,15 @@ def test_bytes_that_are_lost_between_batches_are_counted() -> None:
     assert damage.size == len(noise)
 
 
+def test_a_batch_that_lies_in_a_value_is_not_taken_for_one_of_the_log() -> None:
+    inner = some_batches(1, base_offset=0)[0]
+    outer = bytearray(build([Record(BASE, NOW_MS, None, inner)], base_offset=BASE))
+    struct.pack_into(">i", outer, 8, -1)
+    items = shown(bytes(outer) + some_batches(1, base_offset=BASE + 1)[0])
+    assert isinstance(items[0], Damage)
+    assert first_offsets(items) == [BASE + 1]
+
+
 @pytest.mark.parametrize("shift", range(0, 2 * HEADER_BYTES, 7))
 def test_a_batch_on_the_border_between_two_chunks_is_found(shift: int) -> None:
     noise = b"\xff" * (CHUNK_BYTES - HEADER_BYTES + shift)

@@ -396,7 +396,7 @@ class TestDamage:
             ("0c00000001017e", "claims 63 headers"),
             ("100000000101020101", "header key of -1 bytes"),
             ("100000000101020003", "header value of -2 bytes"),
-            ("10000000010102007e", "header value of 63 bytes"),
+            ("10000000010102007e", "a header ends at byte 72 and its record at 9"),
             ("ffffffffff01", "32 bits"),
             ("ffffffff7f", "32 bits"),
             ("2000ffffffffffffffffffff01", "64 bits"),
