@@ -47,8 +47,9 @@ kcat:
 	  echo "kcat is not installed: the tests that need it are left out." >&2; \
 	fi
 
-lint: setup ## style, types and the direction of imports
+lint: setup ## style, layout, types and the direction of imports
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports --no-logo
 

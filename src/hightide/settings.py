@@ -52,6 +52,7 @@ __all__ = [
     "Source",
     "Synonym",
     "Topic",
+    "help_text",
     "load_broker",
     "parse_listeners",
 ]
@@ -303,6 +304,20 @@ def reference_page() -> str:
         lines.append("| --- | --- | --- | --- | --- | --- |")
         lines += [_row(settings.declared[name]) for name in sorted(settings.declared)]
     return "\n".join(lines) + "\n"
+
+
+def help_text() -> str:
+    """Every setting of a broker that has an effect, for a terminal."""
+    import textwrap
+
+    paragraphs = []
+    for about in Broker.declared.values():
+        if about.effect is Effect.FULL:
+            default = about.text(about.default) or "none"
+            text = textwrap.fill(about.doc, 78, initial_indent="    ", subsequent_indent="    ")
+            title = f"{about.name}  {about.kind.name.lower()}, default {default}"
+            paragraphs.append(f"{title}\n{text}\n")
+    return "\n".join(paragraphs)
 
 
 def _row(about: Declared) -> str:

@@ -396,6 +396,11 @@ class TestDescribing:
         with pytest.raises(InvalidSetting, match="at least 14"):
             Broker.check_change({"log.segment.bytes": "1"}, Scope.CLUSTER)
 
+    def test_help_tells_what_has_an_effect(self) -> None:
+        text = settings.help_text()
+        assert "log.segment.bytes  int, default 1073741824\n    Size at which" in text
+        assert "num.io.threads" not in text
+
     def test_the_reference_page_is_fresh(self) -> None:
         assert REFERENCE.read_text("utf-8") == settings.reference_page(), "run `make docs`"
 
