@@ -3,6 +3,7 @@
 import io
 import json
 import struct
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from hightide.log import contents
 from hightide.log.contents import CHUNK_BYTES, read_segment
@@ -19,6 +19,11 @@ from hightide.wire.batch import HEADER_BYTES, Record, build
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.crc import crc32c
+
+# What kafka-python does while it is imported is not ours to mend.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 NOW_MS = 1_700_000_000_000
 BASE = 100

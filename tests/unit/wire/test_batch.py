@@ -1,13 +1,12 @@
 """Record batches: what is built comes back, other clients agree, damage is named."""
 
 import struct
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import aiokafka.record.default_records as aiokafka_records
-import kafka.codec
-import kafka.record.default_records as kafka_records
 import pytest
 from aiokafka.record.control_record import ControlRecord
 from hypothesis import given, settings
@@ -31,6 +30,12 @@ from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker, control_type, parse_marker
 from hightide.wire.crc import _load_package, crc32c
 from hightide.wire.errors import Corrupt
+
+# What kafka-python does while it is imported is not ours to mend.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import kafka.codec
+    import kafka.record.default_records as kafka_records
 
 NOW_MS = 1_700_000_000_000
 

@@ -4,13 +4,13 @@ import gzip
 import struct
 import subprocess
 import sys
+import warnings
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
 
 import aiokafka.codec
 import cramjam
-import kafka.codec
 import lz4.frame
 import pytest
 import zstandard
@@ -26,6 +26,11 @@ from hightide.wire.compression import (
     decompress,
 )
 from hightide.wire.errors import Corrupt
+
+# What kafka-python does while it is imported is not ours to mend.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import kafka.codec
 
 PACKING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 MIB = 1024 * 1024
