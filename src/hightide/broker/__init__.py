@@ -1,0 +1,1 @@
+"""The shell: sockets, files and time around the pure machines."""

@@ -1,0 +1,359 @@
+"""One client's connection: frames in, answers out, in order, with bounded memory.
+
+Requests are read into a scratch buffer that all connections share, because nobody looks at it
+between two reads; only a frame that comes in pieces gets a buffer of its own, which grows as bytes
+arrive and not as bytes are promised.  Hot requests are served straight from the buffer, within the
+callback. Answers leave in the order of their requests: one that must wait takes a `Slot` in a queue
+and the answers behind it wait too, while the requests behind it are already being served.
+
+Reading stops, so that TCP tells the client to slow down, while a slow request is being served,
+while the client does not take its answers, while too many answers wait, and while requests of all
+connections together take too much memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, cast
+
+from hightide.log.log import Slice
+from hightide.wire.errors import WireError
+from hightide.wire.hot.fetch import Part
+
+if TYPE_CHECKING:
+    from hightide.broker.server import Server
+
+log = logging.getLogger(__name__)
+
+Answer = bytes | list[Part]
+Buffer = bytes | bytearray
+
+_SIZE = Struct(">i")
+_HEADER_LEAST = 8  # api key, version, correlation id
+_FIRST_BUFFER = 64 * 1024
+_CHUNK = 256 * 1024  # bytes of a log read and handed to the socket at a time
+_WRITE_BUFFER_BYTES = 256 * 1024
+_MOST_WAITING = 1_000
+
+# Why a connection does not read: any of these.
+SERVING, ANSWERING, WAITING, STARVED = 1, 2, 4, 8
+
+
+class Slot:
+    """A place in the order of answers, taken by a request that cannot be answered at once."""
+
+    __slots__ = ("answer", "cancel")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.cancel: Callable[[], object] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol that asyncio drives for each client."""
+
+    __slots__ = (
+        "_blocked",
+        "_filled",
+        "_out",
+        "_own",
+        "_reading_file",
+        "_server",
+        "_slots",
+        "_transport",
+        "_view",
+        "client_address",
+        "frame_since",
+        "idle_checks",
+        "is_closed",
+        "listener",
+        "local_address",
+        "produce_prefix",
+        "stuck_since",
+    )
+
+    def __init__(self, server: Server, listener: str) -> None:
+        self._server = server
+        self.listener = listener
+        self._own: bytearray | None = None
+        self._view: memoryview = server.scratch_view
+        self._filled = 0
+        self._blocked = 0
+        self._slots: deque[Slot] = deque()
+        self._out: deque[Part] = deque()
+        self._reading_file = False
+        self.is_closed = False
+        self.produce_prefix = 0  # where the last usual Produce had its records' length
+        self.idle_checks = 0
+        self.frame_since: float | None = None
+        self.stuck_since: float | None = None
+        self.local_address: tuple[str, int] = ("", 0)
+        self.client_address = ""
+
+    # -- life ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        transport = self._transport
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if local:
+            self.local_address = (local[0], local[1])
+        if peer:
+            self.client_address = peer[0]
+        if not self._server.admit(self):
+            self.is_closed = True
+            transport.abort()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.is_closed = True
+        self._server.forget(self)
+        self._out.clear()
+        for slot in self._slots:
+            if slot.cancel is not None:
+                slot.cancel()
+        self._slots.clear()
+        self._release()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def close(self, why: str) -> None:
+        """Give the client up; what was already answered is still sent."""
+        if not self.is_closed:
+            log.info("closing the connection from %s: %s", self.client_address, why)
+            self.is_closed = True
+            self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """Give the client up at once: its answers cannot be sent whole any more."""
+        log.warning("dropping the connection from %s: %s", self.client_address, why)
+        self.is_closed = True
+        self._transport.abort()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._slots or self._out)
+
+    @property
+    def is_blocked(self) -> bool:
+        return bool(self._blocked)
+
+    # -- requests in -----------------------------------------------------------------------
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._view[self._filled :] if self._own is not None else self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.idle_checks = 0
+        own = self._own
+        if own is None:
+            server = self._server
+            at = self._frames(server.scratch, server.scratch_view, nbytes)
+            if at < nbytes and not self.is_closed:
+                self._keep(server.scratch_view, at, nbytes)
+        else:
+            self._filled += nbytes
+            self._frames_of_own(own)
+        self._server.after_answers()
+
+    def _frames_of_own(self, own: bytearray) -> None:
+        filled = self._filled
+        if filled < 4:
+            return
+        if filled < 4 + _SIZE.unpack_from(own, 0)[0]:
+            if filled == len(own):
+                self._grow(own)
+            return
+        view = self._view
+        at = self._frames(own, view, filled)
+        if self.is_closed:
+            return
+        if at < filled:
+            if at:
+                self._keep(view, at, filled)
+                self._server.recycle(own)
+            elif filled == len(own) and not self._blocked:
+                self._grow(own)
+        else:
+            self._release()
+
+    def _frames(self, buf: bytearray, view: memoryview, filled: int) -> int:
+        """Serve the whole frames in buf[:filled]; how far we got."""
+        at = 0
+        answers: list[Answer] = []
+        serve, limit, slots = self._server.serve, self._server.frame_limit, self._slots
+        try:
+            while filled - at >= 4 and not self._blocked:
+                (size,) = _SIZE.unpack_from(buf, at)
+                if not _HEADER_LEAST <= size <= limit:
+                    raise WireError(f"a request of {size} bytes; 8 to {limit} are allowed")
+                end = at + 4 + size
+                if end > filled:
+                    break
+                answer = serve(self, buf, view, at + 4, end)
+                if answer is not None:
+                    if slots:
+                        slot = Slot()
+                        slot.answer = answer
+                        slots.append(slot)
+                    else:
+                        answers.append(answer)
+                at = end
+        except WireError as error:
+            self._send_all(answers)
+            self.close(str(error))
+            return filled
+        if answers:
+            self._send_all(answers)
+        if len(slots) > _MOST_WAITING:
+            self.block(WAITING)
+        return at
+
+    def _keep(self, view: memoryview, at: int, filled: int) -> None:
+        """Move the beginning of a frame, or frames we may not serve yet, to an own buffer."""
+        left = filled - at
+        need = 4 + _SIZE.unpack_from(view, at)[0] if left >= 4 else _FIRST_BUFFER
+        if need - 4 > self._server.frame_limit:
+            self.close(f"a request of {need - 4} bytes; {self._server.frame_limit} are allowed")
+            return
+        own = self._server.buffer(need, max(left + 1, min(need, max(_FIRST_BUFFER, 2 * left))))
+        self._own, self._view = own, memoryview(own)
+        self._view[:left] = view[at:filled]
+        self._filled = left
+        self.frame_since = self._server.now()
+
+    def _grow(self, own: bytearray) -> None:
+        if self._server.is_short_of_memory:
+            self.block(STARVED)
+            self._server.starved.append(self)
+            return
+        need = 4 + _SIZE.unpack_from(own, 0)[0]
+        if not _HEADER_LEAST <= need - 4 <= self._server.frame_limit:
+            self.close(f"a request of {need - 4} bytes")
+            return
+        bigger = self._server.buffer(need, min(need, 2 * len(own)))
+        bigger_view = memoryview(bigger)
+        bigger_view[: self._filled] = self._view[: self._filled]
+        self._own, self._view = bigger, bigger_view
+        self._server.recycle(own)
+
+    def _release(self) -> None:
+        if self._own is not None:
+            own, self._own = self._own, None
+            self._view, self._filled = self._server.scratch_view, 0
+            self.frame_since = None
+            self._server.recycle(own)
+
+    def block(self, why: int) -> None:
+        """Read no further until `unblock` with the same reason."""
+        if not self._blocked and not self.is_closed:
+            self._transport.pause_reading()
+        self._blocked |= why
+
+    def unblock(self, why: int) -> None:
+        if not self._blocked & why:
+            return
+        self._blocked &= ~why
+        if self._blocked or self.is_closed:
+            return
+        if self._own is not None:
+            self.frame_since = self._server.now()
+            self._frames_of_own(self._own)
+        if not (self.is_blocked or self.is_closed):
+            self._transport.resume_reading()
+        self._server.after_answers()
+
+    # -- answers out -----------------------------------------------------------------------
+
+    def defer(self, cancel: Callable[[], object] | None = None) -> Slot:
+        """Take a place in the order of answers; `cancel` is called if the client goes away."""
+        slot = Slot()
+        slot.cancel = cancel
+        self._slots.append(slot)
+        return slot
+
+    def complete(self, slot: Slot, answer: Answer) -> None:
+        """Fill a place; everything at the head of the queue that is ready leaves."""
+        slot.answer, slot.cancel = answer, None
+        if self.is_closed:
+            return
+        slots = self._slots
+        ready: list[Answer] = []
+        while slots and slots[0].answer is not None:
+            ready.append(slots.popleft().answer)  # type: ignore[arg-type]
+        self._send_all(ready)
+        if self._blocked & WAITING and len(slots) < _MOST_WAITING // 2:
+            self.unblock(WAITING)
+
+    def drop(self, slot: Slot) -> None:
+        """Give a place up: the request has no answer after all."""
+        self.complete(slot, b"")
+
+    def _send_all(self, answers: list[Answer]) -> None:
+        """Send answers in one write where they are plain bytes, else through the pump."""
+        if not answers:
+            return
+        if not self._out:
+            plain = [answer for answer in answers if isinstance(answer, bytes)]
+            if len(plain) == len(answers):
+                self._transport.write(plain[0] if len(plain) == 1 else b"".join(plain))
+                return
+        for answer in answers:
+            if isinstance(answer, list):
+                self._out.extend(answer)
+            else:
+                self._out.append(answer)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Hand parts to the socket while it takes them, log slices a chunk at a time."""
+        out = self._out
+        while out and not self._blocked & ANSWERING and not self._reading_file:
+            part = out[0]
+            if isinstance(part, bytes):
+                out.popleft()
+                self._transport.write(part)
+                continue
+            assert isinstance(part, Slice)
+            data = part.file.read_now(part.position, min(part.length, _CHUNK))
+            if data is None:
+                self._reading_file = True
+                self._server.read_in_thread(self, part, min(part.length, _CHUNK))
+                return
+            self._send_chunk(part, data)
+
+    def _send_chunk(self, part: Slice, data: Buffer) -> None:
+        if not data:
+            self.abort("the log was cut under an answer")
+            self._out.clear()
+            return
+        if len(data) == part.length:
+            self._out.popleft()
+        else:
+            self._out[0] = Slice(part.file, part.position + len(data), part.length - len(data))
+        self._transport.write(data)
+
+    def chunk_read(self, part: Slice, data: Buffer) -> None:
+        """A thread has read what was not in memory."""
+        self._reading_file = False
+        if not self.is_closed and self._out:
+            self._send_chunk(part, data)
+            self._pump()
+
+    def pause_writing(self) -> None:
+        self.stuck_since = self._server.now()
+        self.block(ANSWERING)
+
+    def resume_writing(self) -> None:
+        self.stuck_since = None
+        self._blocked &= ~ANSWERING
+        self._pump()
+        if not self._blocked & ANSWERING:
+            # The pump ran dry: requests may be read again.
+            self._blocked |= ANSWERING
+            self.unblock(ANSWERING)

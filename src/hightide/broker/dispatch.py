@@ -1,0 +1,151 @@
+"""From a request's bytes to its handler, and from the handler's result to an answer.
+
+`HANDLERS` is the one list of what this broker can do: ApiVersions is computed from it.  A version
+that is not in it cannot be answered, because its layout is not known, so the connection is closed,
+as Kafka does; only ApiVersions itself has an answer for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from hightide.broker.connection import SERVING, Answer, Connection
+from hightide.broker.handlers import (
+    api_versions,
+    configs,
+    log_dirs,
+    metadata,
+    offsets,
+    producers,
+    topics,
+)
+from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.fetch import fetch
+from hightide.broker.handlers.produce import produce
+from hightide.wire.codec import decode
+from hightide.wire.errors import WireError
+from hightide.wire.frame import RequestHeader, decode_request_header, encode_response
+from hightide.wire.hot import fetch as hot_fetch
+from hightide.wire.hot import produce as hot_produce
+from hightide.wire.messages import APIS, REQUESTS
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Broker", Any, Context], Any]
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+
+HANDLERS: dict[int, Handler] = {
+    2: offsets.list_offsets,
+    3: metadata.metadata,
+    18: api_versions.api_versions,
+    19: topics.create_topics,
+    20: topics.delete_topics,
+    21: offsets.delete_records,
+    22: producers.init_producer_id,
+    23: offsets.offset_for_leader_epoch,
+    32: configs.describe_configs,
+    33: configs.alter_configs,
+    35: log_dirs.describe_log_dirs,
+    37: topics.create_partitions,
+    44: configs.incremental_alter_configs,
+    60: metadata.describe_cluster,
+    75: metadata.describe_topic_partitions,
+}
+
+_HEAD = Struct(">hh")
+
+
+def served_versions() -> dict[int, tuple[int, int]]:
+    """What ApiVersions tells.
+
+    Produce is told from 0 on although 0 to 2 are refused: librdkafka before 2.1 takes a higher
+    minimum for a broker that knows no compression.
+    """
+    versions = {
+        PRODUCE: (0, hot_produce.HIGHEST),
+        FETCH: (hot_fetch.LOWEST, hot_fetch.HIGHEST),
+    }
+    for key in HANDLERS:
+        versions[key] = REQUESTS[key].__api__.versions
+    return versions
+
+
+class Dispatch:
+    """Serves requests for one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def serve(
+        self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
+    ) -> Answer | None:
+        """Answer the request in buf[start:end], now or later.  WireError if it cannot be read."""
+        key, version = _HEAD.unpack_from(buf, start)
+        if key == PRODUCE and hot_produce.LOWEST <= version <= hot_produce.HIGHEST:
+            return produce(self._broker, connection, buf, view, start, end)
+        if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
+            return fetch(self._broker, connection, buf, view, start, end)
+        return self._serve_cold(connection, view[start:end], key, version)
+
+    def _serve_cold(
+        self, connection: Connection, frame: memoryview, key: int, version: int
+    ) -> Answer | None:
+        handler = HANDLERS.get(key)
+        low, high = self._broker.served.get(key, (0, -1))
+        if handler is None or not low <= version <= high:
+            if key == API_VERSIONS:
+                (correlation_id,) = _CORRELATION.unpack_from(frame, 4)
+                return encode_response(api_versions.unsupported(self._broker), 0, correlation_id)
+            name = APIS[key][0] if key in APIS else f"API key {key}"
+            raise WireError(f"{name} version {version} is not served")
+        header, at = decode_request_header(frame)
+        request = decode(REQUESTS[key], frame[at:], version)
+        context = Context(connection, version, header.client_id)
+        try:
+            result = handler(self._broker, request, context)
+            if asyncio.iscoroutine(result):
+                self._serve_later(connection, header, result)
+                return None
+            return encode_response(result, version, header.correlation_id)
+        except Exception:
+            log.exception("%s version %d failed", APIS[key][0], version)
+            raise WireError("a request failed inside the broker") from None
+
+    def _serve_later(
+        self, connection: Connection, header: RequestHeader, result: Awaitable[Any]
+    ) -> None:
+        """Run a slow handler; the connection serves nothing else meanwhile."""
+        slot = connection.defer()
+        connection.block(SERVING)
+
+        async def run() -> None:
+            try:
+                response = await result
+                answer = encode_response(response, header.api_version, header.correlation_id)
+            except Exception:
+                log.exception("%s version %d failed", APIS[header.api_key][0], header.api_version)
+                connection.close("a request failed inside the broker")
+                return
+            connection.complete(slot, answer)
+            connection.unblock(SERVING)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Wait for what is being served."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+
+
+_CORRELATION = Struct(">i")

@@ -1,0 +1,46 @@
+"""ApiVersions (18), versions 0 to 4.
+
+UNSUPPORTED_VERSION   the request's version is newer than ours: the body is then in version 0, which
+                      every client can read, and tells which versions there are (KIP-511)
+INVALID_REQUEST       the client's software name or version has characters it may not have
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.context import Context
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+_SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
+
+
+def api_versions(
+    broker: Broker, request: ApiVersionsRequest, context: Context
+) -> ApiVersionsResponse:
+    if context.version >= 3:
+        names = (request.client_software_name, request.client_software_version)
+        if not all(_SOFTWARE.match(name) for name in names):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=served(broker))
+
+
+def unsupported(broker: Broker) -> ApiVersionsResponse:
+    """The answer to an ApiVersions of a version that we do not know."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served(broker))
+
+
+def served(broker: Broker) -> list[ApiVersion]:
+    return [
+        ApiVersion(api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in sorted(broker.served.items())
+    ]

@@ -1,0 +1,64 @@
+"""DescribeLogDirs (35), versions 1 to 4: what lies in which log directory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.context import Context
+from hightide.log.disk import Disk, DiskFailed
+from hightide.log.log import Log
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.cluster import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+
+def describe_log_dirs(
+    broker: Broker, request: DescribeLogDirsRequest, _context: Context
+) -> DescribeLogDirsResponse:
+    wanted = None
+    if request.topics is not None:
+        wanted = {(each.topic, index) for each in request.topics for index in each.partitions}
+    logs: dict[Disk, list[Log]] = {disk: [] for disk in broker.store.disks}
+    for key, log in broker.store.logs.items():
+        if wanted is None or key in wanted:
+            logs[log.disk].append(log)
+    return DescribeLogDirsResponse(results=[_describe(disk, found) for disk, found in logs.items()])
+
+
+def _describe(disk: Disk, logs: Iterable[Log]) -> DescribeLogDirsResult:
+    code = ErrorCode.NONE
+    total_bytes = usable_bytes = -1
+    try:
+        total_bytes, usable_bytes = disk.space()
+    except DiskFailed as error:
+        code = error.code
+    topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for log in logs:
+        topics[log.topic].append(
+            DescribeLogDirsPartition(
+                partition_index=log.partition,
+                partition_size=log.size_bytes,
+                offset_lag=0,
+                is_future_key=False,
+            )
+        )
+    return DescribeLogDirsResult(
+        error_code=code,
+        log_dir=disk.name,
+        topics=[
+            DescribeLogDirsTopic(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+    )

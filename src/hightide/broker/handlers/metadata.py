@@ -1,0 +1,251 @@
+"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): where everything is.
+
+Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, and whatever keeps
+a topic from being created automatically.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.context import Context
+from hightide.broker.metadata import BrokerAddress, Partition, Topic
+from hightide.core import topics as rules
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from hightide.wire.messages.metadata import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+_NO_ID = uuid.UUID(int=0)
+_NOT_ASKED = -(2**31)
+_BROKER_ENDPOINTS = 1
+
+# Every operation that makes sense on the resource: there is nothing to forbid one yet.
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 10, 11, 12
+
+
+def _operations(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS = _operations(
+    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
+)
+CLUSTER_OPERATIONS = _operations(
+    _CREATE,
+    _ALTER,
+    _DESCRIBE,
+    _CLUSTER_ACTION,
+    _DESCRIBE_CONFIGS,
+    _ALTER_CONFIGS,
+    _IDEMPOTENT_WRITE,
+)
+
+
+async def metadata(broker: Broker, request: MetadataRequest, context: Context) -> MetadataResponse:
+    wanted = request.topics
+    # In version 0 there is no null: an empty array stands for every topic.
+    if wanted is None or (context.version == 0 and not wanted):
+        found = [_known(topic, request) for topic in broker.metadata]
+    else:
+        creates = request.allow_auto_topic_creation or context.version < 4
+        found = [await _find(broker, topic, request, creates) for topic in wanted]
+    if context.version < 10:
+        # What cannot be told in an old version: a topic asked for by id.
+        found = [topic for topic in found if topic.name is not None]
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=b.broker_id, host=b.host, port=b.port, rack=b.rack)
+            for b in broker.addresses(context.connection)
+        ],
+        cluster_id=broker.metadata.cluster_id,
+        controller_id=broker.metadata.controller_id,
+        topics=found,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+        ),
+    )
+
+
+async def _find(
+    broker: Broker, wanted: MetadataRequestTopic, request: MetadataRequest, creates: bool
+) -> MetadataResponseTopic:
+    if wanted.name is None:
+        topic = broker.metadata.get_by_id(wanted.topic_id)
+        if topic is None:
+            return _missing(None, wanted.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return _known(topic, request)
+    topic = broker.metadata.get(wanted.name)
+    if topic is None:
+        try:
+            topic = await _create(broker, wanted.name, creates)
+        except KafkaError as error:
+            return _missing(wanted.name, _NO_ID, error.code)
+    return _known(topic, request)
+
+
+async def _create(broker: Broker, name: str, creates: bool) -> Topic:
+    rules.check_name(name)
+    if not (creates and broker.settings.auto_create_topics_enable):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    settings = broker.settings
+    assignment = broker.topics.assign(settings.num_partitions, settings.default_replication_factor)
+    try:
+        return await broker.topics.create(name, assignment, {})
+    except KafkaError as error:
+        topic = broker.metadata.get(name)
+        if error.code == ErrorCode.TOPIC_ALREADY_EXISTS and topic is not None:
+            return topic  # somebody else was quicker
+        raise
+
+
+def _known(topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE,
+                partition_index=partition.index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                offline_replicas=[],
+            )
+            for partition in topic.partitions
+        ],
+        topic_authorized_operations=(
+            TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
+        ),
+    )
+
+
+def _missing(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in rules.INTERNAL_TOPICS,
+        partitions=[],
+    )
+
+
+def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, context: Context
+) -> DescribeClusterResponse:
+    """MISMATCHED_ENDPOINT_TYPE when controllers are asked for: brokers do their work here."""
+    code, brokers = ErrorCode.NONE, broker.addresses(context.connection)
+    if context.version >= 1 and request.endpoint_type != _BROKER_ENDPOINTS:
+        code, brokers = ErrorCode.MISMATCHED_ENDPOINT_TYPE, []
+    return DescribeClusterResponse(
+        error_code=code,
+        error_message=None if code == ErrorCode.NONE else "only brokers can be described here",
+        endpoint_type=_BROKER_ENDPOINTS,
+        cluster_id=broker.metadata.cluster_id,
+        controller_id=broker.metadata.controller_id,
+        brokers=[_describe_broker(address) for address in brokers],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+        ),
+    )
+
+
+def _describe_broker(address: BrokerAddress) -> DescribeClusterBroker:
+    return DescribeClusterBroker(
+        broker_id=address.broker_id, host=address.host, port=address.port, rack=address.rack
+    )
+
+
+def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, _context: Context
+) -> DescribeTopicPartitionsResponse:
+    """Partitions of the topics named, or of all, a page at a time, in the order of names.
+
+    `next_cursor` names the first partition that did not fit; a request that carries it goes on
+    there.
+    """
+    names = sorted({topic.name for topic in request.topics}) or broker.metadata.names()
+    first = 0
+    if request.cursor is not None:
+        names = [name for name in names if name >= request.cursor.topic_name]
+        if names and names[0] == request.cursor.topic_name:
+            first = max(request.cursor.partition_index, 0)
+    room = max(1, min(request.response_partition_limit, _PAGE))
+    answer = DescribeTopicPartitionsResponse(topics=[])
+    for name in names:
+        topic = broker.metadata.get(name)
+        if topic is None:
+            answer.topics.append(_unknown_topic(name))
+            continue
+        if room == 0:
+            answer.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        shown = topic.partitions[first : first + room]
+        answer.topics.append(_described(topic, shown))
+        room -= len(shown)
+        if first + len(shown) < len(topic.partitions):
+            answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
+            break
+        first = 0
+    return answer
+
+
+_PAGE = 2000  # max.request.partition.size.limit
+
+
+def _described(topic: Topic, partitions: list[Partition]) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                error_code=ErrorCode.NONE,
+                partition_index=partition.index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=[],
+            )
+            for partition in partitions
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        rules.check_name(name)
+    except KafkaError as error:
+        code = error.code
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=code, name=name, topic_id=_NO_ID, is_internal=False, partitions=[]
+    )

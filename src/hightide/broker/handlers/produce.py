@@ -1,0 +1,200 @@
+"""Produce (0), versions 3 to 12.
+
+Answers per partition:
+UNKNOWN_TOPIC_OR_PARTITION  no such partition here
+INVALID_TOPIC_EXCEPTION     an internal topic, which only the broker writes
+INVALID_REQUIRED_ACKS       acks is none of 0, 1 and -1
+INVALID_TXN_STATE           the producer is transactional
+KAFKA_STORAGE_ERROR         the disk refused the write
+and everything `Log.append` refuses: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, …
+
+A producer sends the same request over and over but for its correlation id and its records.  So the
+bytes between the two, which name the client, the acks, the topic and the partition, are a key under
+which the broker remembers what they mean: the usual request is served without being decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from hightide.broker.connection import Connection
+from hightide.broker.replica import Replica
+from hightide.core.topics import INTERNAL_TOPICS
+from hightide.log.disk import DiskFailed
+from hightide.wire.errors import ErrorCode, KafkaError, WireError
+from hightide.wire.hot import produce as hot
+from hightide.wire.hot.read import body_at
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_HEAD = Struct(">hhi")  # api key, version, correlation id
+_LENGTH = Struct(">i")
+_MOST_PARTITIONS = 10_000
+_MOST_SHAPES = 10_000
+
+
+class Shape(NamedTuple):
+    """What a request with certain bytes before its records means."""
+
+    replica: Replica
+    acks: int
+    answer: hot.Answer
+
+
+class Shapes:
+    """The shapes of requests seen, per version, until something changes."""
+
+    __slots__ = ("by_version", "count")
+
+    def __init__(self) -> None:
+        self.by_version: list[dict[bytes, Shape]] = [{} for _ in range(hot.HIGHEST + 1)]
+        self.count = 0
+
+    def forget(self) -> None:
+        for shapes in self.by_version:
+            shapes.clear()
+        self.count = 0
+
+    def learn(self, version: int, key: bytes, shape: Shape) -> None:
+        if self.count >= _MOST_SHAPES:
+            self.forget()
+        self.by_version[version][key] = shape
+        self.count += 1
+
+
+def produce(
+    broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
+) -> bytes | None:
+    _, version, correlation_id = _HEAD.unpack_from(buf, start)
+    at = start + connection.produce_prefix
+    shape = broker.shapes.by_version[version].get(bytes(view[start + 8 : at]))
+    if shape is not None:
+        # The records' length, then the records, then nothing (three empty tag sections).
+        if version >= hot.FLEXIBLE:
+            length = buf[at]
+            at += 1
+            if length >= 0x80:
+                length &= 0x7F
+                shift = 7
+                while shift <= 28:
+                    byte = buf[at]
+                    at += 1
+                    length |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+            stop = at + length - 1
+            usual = stop + 3 == end and not (buf[stop] or buf[stop + 1] or buf[stop + 2])
+        else:
+            (length,) = _LENGTH.unpack_from(buf, at)
+            at += 4
+            stop = at + length
+            usual = stop == end
+        if usual and at < stop:
+            replica = shape.replica
+            try:
+                base, _, time_ms = replica.append(buf, view, at, stop, broker.now_ms())
+            except KafkaError:
+                pass  # nothing was written; the long way finds the same and words the answer
+            else:
+                if shape.acks == 0:
+                    return None
+                answer = shape.answer
+                return answer.encode(correlation_id, base, time_ms, replica.log.start_offset)
+    return _produce(broker, connection, buf, view, start, end)
+
+
+def _produce(
+    broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
+) -> bytes | None:
+    """Any Produce at all."""
+    _, version, correlation_id = _HEAD.unpack_from(buf, start)
+    at = body_at(buf, start, end, version >= hot.FLEXIBLE)
+    request = hot.decode(buf, view, at, end, version)
+    if sum(len(partitions) for _, partitions in request.topics) > _MOST_PARTITIONS:
+        raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
+    whole_error = _refused(request)
+    now_ms = broker.now_ms()
+    topics: list[tuple[bytes, list[hot.Appended]]] = []
+    failed: hot.Appended | None = None
+    for name, partitions in request.topics:
+        results = []
+        for each in partitions:
+            result = _append(broker, name, each, buf, view, now_ms, whole_error)
+            results.append(result)
+            if result.error_code:
+                failed = result
+        topics.append((name, results))
+    if failed is None:
+        _learn(broker, connection, request, version, view, start)
+    if request.acks == 0:
+        if failed is not None:
+            # There is no answer to put an error in: a closed connection is the producer's sign.
+            connection.close(f"a Produce with acks=0 failed: {failed.error_message}")
+        return None
+    return hot.encode(correlation_id, version, topics)
+
+
+def _refused(request: hot.Produce) -> KafkaError | None:
+    if request.acks not in (-1, 0, 1):
+        return KafkaError(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}"
+        )
+    if request.transactional_id is not None:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
+    return None
+
+
+def _append(
+    broker: Broker,
+    name: bytes,
+    each: hot.PartitionRecords,
+    buf: bytearray,
+    view: memoryview,
+    now_ms: int,
+    refused: KafkaError | None,
+) -> hot.Appended:
+    try:
+        if refused is not None:
+            raise refused
+        replica = broker.replicas.get(name, each.partition)
+        if replica is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
+        if replica.topic in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes here")
+        base, _, time_ms = replica.append(buf, view, each.start, each.end, now_ms)
+    except KafkaError as error:
+        if isinstance(error, DiskFailed):
+            log.error("cannot append to %s-%d: %s", name.decode(), each.partition, error)
+        return hot.Appended(each.partition, error.code, error_message=error.detail or None)
+    return hot.Appended(each.partition, 0, base, time_ms, replica.log.start_offset)
+
+
+def _learn(
+    broker: Broker,
+    connection: Connection,
+    request: hot.Produce,
+    version: int,
+    view: memoryview,
+    start: int,
+) -> None:
+    """Remember the shape of a good request for one partition."""
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return
+    name, (only,) = request.topics[0]
+    replica = broker.replicas.get(name, only.partition)
+    assert replica is not None
+    length = only.end - only.start
+    if version >= hot.FLEXIBLE:
+        length_bytes = max(1, ((length + 1).bit_length() + 6) // 7)
+    else:
+        length_bytes = 4
+    at = only.start - length_bytes
+    connection.produce_prefix = at - start
+    shape = Shape(replica, request.acks, hot.Answer(version, name, only.partition))
+    broker.shapes.learn(version, bytes(view[start + 8 : at]), shape)

@@ -1,0 +1,93 @@
+"""InitProducerId (22), versions 0 to 5: ids for idempotent producers.
+
+Ids come in blocks that the broker takes from the coordination tree, so that no two producers of a
+cluster, now or after any restart, get the same one.
+
+INVALID_REQUEST            a transactional id, which needs a transaction coordinator; or a
+                           producer id without its epoch, or an epoch without its id
+COORDINATOR_NOT_AVAILABLE  no block of ids could be had
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.context import Context
+from hightide.coordination import znodes
+from hightide.coordination.errors import BadVersion, CoordinationError
+from hightide.coordination.interface import Coordination
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.produce import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 1_000
+_LAST_ID = 2**63 - 1
+
+
+class ProducerIds:
+    """Hands out producer ids, a block at a time."""
+
+    def __init__(self, coordination: Coordination, broker_id: int) -> None:
+        self._coordination = coordination
+        self._broker_id = broker_id
+        self._next_id = 0
+        self._end_id = 0
+        self._taking: asyncio.Task[None] | None = None
+
+    async def next(self) -> int:
+        while self._next_id >= self._end_id:
+            # However many producers wait, one block is taken.
+            if self._taking is None:
+                self._taking = asyncio.ensure_future(self._take_block())
+                self._taking.add_done_callback(self._taken)
+            await asyncio.shield(self._taking)
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _taken(self, task: asyncio.Task[None]) -> None:
+        self._taking = None
+        if not task.cancelled():
+            task.exception()  # those who wait for the block see it; nobody may be left to
+
+    async def _take_block(self) -> None:
+        path = znodes.PRODUCER_ID_BLOCK
+        while True:
+            data, stat = await self._coordination.get(path)
+            last = znodes.ProducerIdBlock.decode(data, path)
+            first_id = 0 if last is None else last.last_id + 1
+            if first_id > _LAST_ID - _BLOCK:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+            block = znodes.ProducerIdBlock(self._broker_id, first_id, first_id + _BLOCK - 1)
+            try:
+                await self._coordination.set(path, block.encode(), stat.version)
+            except BadVersion:
+                continue  # another broker was quicker
+            self._next_id, self._end_id = first_id, first_id + _BLOCK
+            return
+
+
+async def init_producer_id(
+    broker: Broker, request: InitProducerIdRequest, _context: Context
+) -> InitProducerIdResponse:
+    try:
+        if request.transactional_id is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id goes with its epoch")
+        producer_id = await broker.producer_ids.next()
+    except KafkaError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    except CoordinationError as error:
+        log.error("cannot take a block of producer ids: %s", error)
+        return InitProducerIdResponse(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1
+        )
+    return InitProducerIdResponse(
+        error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+    )

@@ -1,0 +1,102 @@
+"""Who a broker is: its id and its cluster's id, kept in the tree and in every log directory.
+
+The two must agree.  Log directories of another cluster or of another broker are refused before
+anything in them is touched, and so is an empty coordinator beside directories that know a cluster:
+to serve then would mean to forget every topic.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from hightide.coordination import znodes
+from hightide.coordination.errors import NodeExists, NoNode
+from hightide.coordination.interface import Coordination, ensure_path
+from hightide.log.checkpoint import read_meta_properties, write_meta_properties
+from hightide.log.disk import Disk
+from hightide.settings import Broker as Settings
+
+
+class Refused(Exception):
+    """The broker will not start, for a reason that its operator must settle."""
+
+
+async def identify(
+    coordination: Coordination, disks: Sequence[Disk], settings: Settings
+) -> tuple[str, int]:
+    """The cluster id and the broker id, agreed on and written everywhere."""
+    cluster_id = await _cluster_id(coordination)
+    known = _known(disks)
+    if known is not None and known[0] != cluster_id:
+        coordinator = f"is of cluster {cluster_id}" if cluster_id else "is empty"
+        raise Refused(
+            f"the log directories belong to cluster {known[0]}, but the coordinator {coordinator};"
+            " nothing was touched"
+        )
+    if not cluster_id:
+        cluster_id = await _new_cluster(coordination)
+    broker_id = settings.broker_id
+    if broker_id < 0:
+        broker_id = await _new_broker_id(coordination, settings) if known is None else known[1]
+    if known is not None and known[1] != broker_id:
+        raise Refused(
+            f"the log directories belong to broker {known[1]}, not to broker {broker_id};"
+            " nothing was touched"
+        )
+    for disk in disks:
+        properties = read_meta_properties(disk)
+        if properties is None:
+            write_meta_properties(
+                disk, {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
+            )
+    return cluster_id, broker_id
+
+
+async def _cluster_id(coordination: Coordination) -> str:
+    try:
+        data, _ = await coordination.get(znodes.CLUSTER_ID)
+    except NoNode:
+        return ""
+    return znodes.ClusterId.decode(data).id
+
+
+async def _new_cluster(coordination: Coordination) -> str:
+    await ensure_path(coordination, "/cluster")
+    cluster_id = znodes.id_text(uuid.uuid4())
+    try:
+        await coordination.create(znodes.CLUSTER_ID, znodes.ClusterId(cluster_id).encode())
+    except NodeExists:
+        return await _cluster_id(coordination)  # another broker was quicker
+    return cluster_id
+
+
+async def _new_broker_id(coordination: Coordination, settings: Settings) -> int:
+    if not settings.broker_id_generation_enable:
+        raise Refused("broker.id is not set and broker.id.generation.enable is false")
+    # The version that a write returns is a counter that nobody else was given.
+    stat = await coordination.set(znodes.BROKER_SEQUENCE, b"")
+    return settings.reserved_broker_max_id + stat.version
+
+
+def _known(disks: Sequence[Disk]) -> tuple[str, int] | None:
+    """(cluster id, broker id) as the directories know them; None when all are new."""
+    found: dict[tuple[str, int], str] = {}
+    for disk in disks:
+        properties = read_meta_properties(disk)
+        if properties is None:
+            continue
+        try:
+            number = properties.get("broker.id", properties.get("node.id", ""))
+            found.setdefault((properties["cluster.id"], int(number)), disk.name)
+        except (KeyError, ValueError):
+            raise Refused(
+                f"{disk.name}/meta.properties does not tell a cluster.id and a broker.id"
+            ) from None
+    if len(found) > 1:
+        (one, here), (other, there) = list(found.items())[:2]
+        raise Refused(
+            f"{here} belongs to broker {one[1]} of cluster {one[0]},"
+            f" {there} to broker {other[1]} of cluster {other[0]}"
+        )
+    return next(iter(found), None)

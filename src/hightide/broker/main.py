@@ -1,0 +1,129 @@
+"""`hightide broker start`: settings in, one broker out, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from hightide.settings import Broker as Settings
+from hightide.settings import InvalidSetting, load_broker
+
+OK, FAILED, USAGE = 0, 1, 2
+
+log = logging.getLogger("hightide.broker")
+
+
+def run(argv: list[str]) -> int:
+    """Run a broker with these arguments; its exit code."""
+    if not __debug__:
+        print("hightide relies on its assertions: start it without -O", file=sys.stderr)
+        return USAGE
+    arguments = _parse(argv)
+    logging.basicConfig(
+        level=arguments.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        settings = load_broker(arguments.config, os.environ, _overrides(arguments))
+    except InvalidSetting as wrong:
+        print(wrong, file=sys.stderr)
+        return USAGE
+    for line in settings.without_effect():
+        log.warning("%s", line)
+    return _run(settings, arguments.memory)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="hightide broker start",
+        description="Start one broker. Settings have Kafka's names; docs/reference/settings.md"
+        " lists them. KAFKA_* environment variables are read too.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a server.properties file")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting that counts more than the file and the environment; may be repeated",
+    )
+    parser.add_argument(
+        "--settings", action="store_true", help="list every setting, with its default, and stop"
+    )
+    parser.add_argument("--host", help="listen on this address only (short for listeners)")
+    parser.add_argument("--port", type=int, help="listen on this port; 0 picks a free one")
+    parser.add_argument("--memory", action="store_true", help="keep everything in memory")
+    parser.add_argument(
+        "--log-level", default="info", choices=["debug", "info", "warning", "error"]
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.settings:
+        print(_listing())
+        raise SystemExit(OK)
+    return arguments
+
+
+def _listing() -> str:
+    lines = []
+    for name in sorted(Settings.declared):
+        about = Settings.declared[name]
+        default = about.text(about.default)
+        lines.append(f"{name}={'' if default is None else default}\n    {about.doc}")
+    return "\n".join(lines)
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    overrides = list(arguments.override)
+    if arguments.host is not None or arguments.port is not None:
+        port = 9092 if arguments.port is None else arguments.port
+        overrides.append(f"listeners=PLAINTEXT://{arguments.host or '127.0.0.1'}:{port}")
+    return overrides
+
+
+def _run(settings: Settings, in_memory: bool) -> int:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(_serve(settings, in_memory))
+    return uvloop.run(_serve(settings, in_memory))
+
+
+async def _serve(settings: Settings, in_memory: bool) -> int:
+    # Imported here: a mistake in the settings is told before the broker's parts are loaded.
+    from hightide.broker.broker import Broker
+    from hightide.broker.identity import Refused
+    from hightide.coordination.errors import CoordinationError
+    from hightide.wire.errors import Corrupt, KafkaError
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    broker = Broker(settings, in_memory=in_memory)
+    try:
+        addresses = await broker.start()
+    except (Refused, OSError, KafkaError, Corrupt, CoordinationError, InvalidSetting) as error:
+        log.error("the broker cannot start: %s", error)
+        return FAILED
+    # What exists now stays: the collector need not look at it again, and seldom at the rest,
+    # because nothing on the hot path makes cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    for host, port in addresses:
+        log.info("broker %d listens on %s:%d", broker.broker_id, host, port)
+    host, port = addresses[0]
+    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
+    print(f"listening: {shown}:{port}", flush=True)
+    await stopped.wait()
+    log.info("stopping")
+    await broker.stop()
+    log.info("stopped")
+    return OK

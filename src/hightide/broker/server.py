@@ -1,0 +1,215 @@
+"""Listeners, and what all connections of a broker share: buffers, limits and the sweep.
+
+The sweep is the only timer that looks at connections: twice a second it closes those that are idle
+for too long, that send a request drop by drop, or that do not take their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from hightide.broker.connection import STARVED, Answer, Connection
+from hightide.log.log import Slice
+from hightide.settings import Broker, Listener
+from hightide.wire.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+_SCRATCH_BYTES = 256 * 1024
+_SPARES = 8
+_SPARE_BYTES = 4 * 1024 * 1024
+_SWEEP_S = 0.5
+_FRAME_S = 30.0  # a whole request must arrive within this
+_STUCK_S = 60.0  # a client must take some of its answers within this
+_STOP_S = 5.0
+
+
+class Serve(Protocol):
+    """Serves one request; the answer, or None when it comes later or not at all."""
+
+    def __call__(
+        self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
+    ) -> Answer | None: ...
+
+
+class Server:
+    """Accepts connections and owns what they share.
+
+    Settings that can change while the broker runs are asked for when they are needed.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], Broker],
+        serve: Serve,
+        after_answers: Callable[[], None],
+    ) -> None:
+        self.serve = serve
+        self.after_answers = after_answers
+        self.frame_limit = settings().socket_request_max_bytes
+        self.memory_limit = settings().queued_max_request_bytes
+        self.scratch = bytearray(_SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+        self.starved: deque[Connection] = deque()
+        self._settings = settings
+        self._connections: set[Connection] = set()
+        self._per_ip: Counter[str] = Counter()
+        self._new_this_second = 0
+        self._second = 0
+        self._request_bytes = 0
+        self._spares: list[bytearray] = []
+        self._servers: list[asyncio.Server] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def start(self, listeners: Sequence[Listener], backlog: int) -> list[tuple[str, int]]:
+        """Listen; the addresses that were bound, in the order given."""
+        loop = asyncio.get_running_loop()
+        self.now = loop.time
+        self._loop = loop
+        bound = []
+        for listener in listeners:
+            sock = _listening_socket(listener.host, listener.port, backlog)
+            server = await loop.create_server(
+                partial(Connection, self, listener.name), sock=sock, backlog=backlog
+            )
+            self._servers.append(server)
+            host, port = sock.getsockname()[:2]
+            bound.append((host, port))
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+        return bound
+
+    async def stop(self) -> None:
+        """Take no more requests, send what is already answered, close."""
+        for server in self._servers:
+            server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        deadline = self.now() + _STOP_S
+        for connection in list(self._connections):
+            if not connection.is_waiting:
+                connection.close("the broker stops")
+        # Answers leave as fast as clients take them; nobody signals that, so we look.
+        while any(c.is_waiting for c in self._connections) and self.now() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.close("the broker stops")
+        while self._connections and self.now() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    # -- connections -----------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection in, unless there are too many."""
+        why = self._too_many(connection.client_address)
+        if why is not None:
+            log.warning("refusing a connection from %s: %s", connection.client_address, why)
+            return False
+        self._connections.add(connection)
+        self._per_ip[connection.client_address] += 1
+        return True
+
+    def _too_many(self, address: str) -> str | None:
+        settings = self._settings()
+        if len(self._connections) >= settings.max_connections:
+            return f"{settings.max_connections} connections are open"
+        if address.startswith("127.") or address == "::1":
+            return None  # a machine may talk to itself as much as it likes
+        if self._per_ip[address] >= settings.max_connections_per_ip:
+            return f"{settings.max_connections_per_ip} connections are open from there"
+        second = int(self.now())
+        if second != self._second:
+            self._second, self._new_this_second = second, 0
+        self._new_this_second += 1
+        if self._new_this_second > settings.max_connection_creation_rate:
+            return f"more than {settings.max_connection_creation_rate} new ones in a second"
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            address = connection.client_address
+            self._per_ip[address] -= 1
+            if not self._per_ip[address]:
+                del self._per_ip[address]
+
+    def _sweep(self) -> None:
+        now = self.now()
+        idle_ms = self._settings().connections_max_idle_ms
+        most_checks = idle_ms / 1000 / _SWEEP_S if idle_ms >= 0 else float("inf")
+        for connection in list(self._connections):
+            connection.idle_checks += 1
+            if connection.is_waiting:
+                stuck = connection.stuck_since
+                if stuck is not None and now - stuck > _STUCK_S:
+                    connection.abort(f"its answers were not taken for {_STUCK_S:.0f} s")
+            elif connection.idle_checks > most_checks:
+                connection.close("idle")
+            since = connection.frame_since
+            if since is not None and now - since > _FRAME_S and not connection.is_blocked:
+                connection.close(f"its request did not arrive within {_FRAME_S:.0f} s")
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    # -- memory ----------------------------------------------------------------------------
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        return 0 <= self.memory_limit < self._request_bytes
+
+    def buffer(self, need: int, capacity: int) -> bytearray:
+        """A buffer for a frame of `need` bytes: a used one that fits, else `capacity` new bytes."""
+        for at, spare in enumerate(self._spares):
+            if need <= len(spare):
+                self._request_bytes += len(spare)
+                return self._spares.pop(at)
+        self._request_bytes += capacity
+        return bytearray(capacity)
+
+    def recycle(self, buffer: bytearray) -> None:
+        """Take a buffer back; a few large ones are kept for streams of large requests."""
+        size = len(buffer)
+        self._request_bytes -= size
+        if _SCRATCH_BYTES <= size <= _SPARE_BYTES and len(self._spares) < _SPARES:
+            self._spares.append(buffer)
+        while self.starved and not self.is_short_of_memory:
+            self.starved.popleft().unblock(STARVED)
+
+    # -- cold reads ------------------------------------------------------------------------
+
+    def read_in_thread(self, connection: Connection, part: Slice, length: int) -> None:
+        """Read bytes that are not in the page cache without stopping everybody else."""
+        future = self._loop.run_in_executor(None, part.file.read, part.position, length)
+
+        def done(read: asyncio.Future[bytes]) -> None:
+            error = read.exception()
+            if error is None:
+                connection.chunk_read(part, read.result())
+            elif isinstance(error, KafkaError):
+                connection.abort(f"the log cannot be read: {error}")
+            else:
+                raise error
+
+        future.add_done_callback(done)
+
+
+def _listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    # The protocol must be named: without it asyncio leaves Nagle's algorithm on for accepted
+    # sockets.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return sock

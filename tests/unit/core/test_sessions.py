@@ -1,0 +1,160 @@
+"""Incremental fetch sessions, against a client that keeps the books it should keep."""
+
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from hightide.core.sessions import FetchSessions
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.hot.fetch import Fetch, Fetched, Wanted
+
+
+def request(session_id=0, epoch=-1, wanted=(), forgotten=()) -> Fetch:
+    topics = [(topic, [Wanted(index, -1, offset, -1, 100)]) for topic, index, offset in wanted]
+    dropped = [(topic, [index]) for topic, index in forgotten]
+    return Fetch(-1, 0, 1, 1000, 0, session_id, epoch, topics, dropped, None)
+
+
+def sessions(slots: int = 10) -> FetchSessions:
+    return FetchSessions(slots, 1_000, Random(1))
+
+
+def keys(session) -> list[tuple[bytes, int]]:
+    return [(topic, each.partition) for topic, wanted in session.topics() for each in wanted]
+
+
+class Data:
+    length = 1
+
+
+def test_a_fetch_without_a_session_stays_without():
+    assert sessions().begin(request(wanted=[(b"t", 0, 0)]), 12, 0) is None
+
+
+def test_an_incremental_fetch_is_served_all_that_was_ever_asked_for():
+    all_sessions = sessions()
+    session = all_sessions.begin(request(0, 0, [(b"t", 0, 5), (b"t", 1, 6)]), 12, 0)
+    assert session is not None
+    again = all_sessions.begin(request(session.id, 1, [(b"t", 1, 7), (b"u", 0, 0)]), 12, 0)
+    assert again is session
+    assert keys(session) == [(b"t", 0), (b"t", 1), (b"u", 0)]
+    assert session.partitions[b"t", 1].wanted.fetch_offset == 7
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ((77, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        ((None, 2), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+    ],
+)
+def test_a_fetch_out_of_step_is_refused(asked, code):
+    all_sessions = sessions()
+    session = all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 0)
+    session_id, epoch = asked
+    with pytest.raises(KafkaError) as refused:
+        all_sessions.begin(request(session_id or session.id, epoch), 12, 0)
+    assert refused.value.code == code
+
+
+def test_a_session_keeps_to_names_or_to_ids():
+    all_sessions = sessions()
+    session = all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 0)
+    with pytest.raises(KafkaError) as refused:
+        all_sessions.begin(request(session.id, 1), 13, 0)
+    assert refused.value.code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_a_full_cache_evicts_only_what_was_idle_for_long():
+    all_sessions = sessions(slots=1)
+    first = all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 0)
+    assert all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 999) is None
+    second = all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 1_000)
+    assert second is not None
+    assert [each.id for each in all_sessions] == [second.id] != [first.id]
+
+
+def test_no_slots_means_no_sessions():
+    assert sessions(slots=0).begin(request(0, 0, [(b"t", 0, 5)]), 12, 0) is None
+
+
+def test_partitions_that_gave_records_go_to_the_end_of_the_line():
+    session = sessions().begin(request(0, 0, [(b"t", 0, 0), (b"t", 1, 0), (b"u", 0, 0)]), 12, 0)
+    session.news([(b"t", [Fetched(0, 0, 1, 1, 0, Data())])], everything=False)
+    assert keys(session) == [(b"t", 1), (b"u", 0), (b"t", 0)]
+
+
+def test_an_error_is_told_every_time_and_the_recovery_once():
+    session = sessions().begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
+    good, bad = [(b"t", [Fetched(0, 0, 5, 5, 0)])], [(b"t", [Fetched(0, 3)])]
+    assert session.news(good, everything=True) == good
+    assert session.news(good, everything=False) == []
+    assert session.news(bad, everything=False) == bad
+    assert session.news(bad, everything=False) == bad
+    assert session.news(good, everything=False) == good
+    assert session.news(good, everything=False) == []
+
+
+class ClientAndBroker(RuleBasedStateMachine):
+    """However partitions come, go and change, what the client has been told is what is true."""
+
+    @initialize()
+    def begin(self):
+        self.sessions = sessions()
+        self.truth = {(b"t", index): 0 for index in range(4)}
+        self.asked: dict[tuple[bytes, int], int] = {}
+        self.told: dict[tuple[bytes, int], int] = {}
+        self.session_id, self.epoch = 0, 0
+
+    @rule(
+        added=st.sets(st.integers(0, 3), max_size=2),
+        dropped=st.sets(st.integers(0, 3), max_size=1),
+    )
+    def fetch(self, added, dropped):
+        wanted = [(b"t", index, 0) for index in sorted(added)]
+        gone = [(b"t", index) for index in sorted(dropped - added) if (b"t", index) in self.asked]
+        if self.epoch == 0:
+            gone = []
+            wanted += [(b"t", index, 0) for (_, index) in self.asked if index not in added]
+        session = self.sessions.begin(request(self.session_id, self.epoch, wanted, gone), 12, 0)
+        for topic, index, _ in wanted:
+            self.asked[topic, index] = 0
+        for key in gone:
+            del self.asked[key]
+            self.told.pop(key, None)
+        if session is None or not self.asked:
+            self.session_id, self.epoch = 0, 0
+            self.told.clear()
+            self.asked.clear()
+            return
+        assert set(keys(session)) == set(self.asked)
+        full = [
+            (topic, [Fetched(each.partition, 0, self.truth[topic, each.partition], 0, 0)])
+            for topic, wanted_ in session.topics()
+            for each in wanted_
+        ]
+        for topic, results in session.news(full, everything=self.epoch == 0):
+            for result in results:
+                self.told[topic, result.partition] = result.high_watermark
+        self.session_id, self.epoch = session.id, session.epoch
+        assert {key: self.truth[key] for key in self.asked} == self.told
+
+    @rule(index=st.integers(0, 3))
+    def append(self, index):
+        self.truth[b"t", index] += 1
+
+    @precondition(lambda self: self.epoch > 0)
+    @rule()
+    def lose_the_session(self):
+        self.sessions.begin(request(self.session_id, -1), 12, 0)
+        with pytest.raises(KafkaError):
+            self.sessions.begin(request(self.session_id, self.epoch), 12, 0)
+        self.session_id, self.epoch = 0, 0
+        self.told.clear()
+
+
+TestClientAndBroker = ClientAndBroker.TestCase
+TestClientAndBroker.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
