@@ -1,0 +1,123 @@
+"""The load generators: compiled when needed, run as processes, their JSON read.
+
+`raw` needs a C compiler only. `rdkafka` needs librdkafka's header as well (Debian's
+librdkafka-dev) and is linked to the library inside the confluent-kafka wheel when there is one,
+because that is newer than a distribution's; its interface has been stable since 1.0, so the older
+header serves. Without compiler or header, confluent-kafka's Python client takes its place, with
+the cost of a Python client on the figures; without a compiler there is no `raw`.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.broker import Broker, BrokerFailure, NotSupported
+from harness.process import cpu_s, machine_busy_s, starting_on
+
+LOAD = Path(__file__).resolve().parents[1] / "load"
+BUILT = Path(__file__).resolve().parents[1] / ".build"
+Sample = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Generators:
+    """What can generate load here; each is the beginning of a command line."""
+
+    raw: tuple[str, ...]
+    rdkafka: tuple[str, ...]
+    rdkafka_is: str
+    notes: tuple[str, ...] = ()
+
+    def run(self, broker: Broker, arguments: Sequence[str], cpu: int | None = None) -> Sample:
+        """Run one generator (`raw` or `rdkafka`, then its arguments) against the broker."""
+        command = self.command(arguments, broker)
+        pids = broker.pids
+        busy, used, began = machine_busy_s(), cpu_s(pids), time.perf_counter()
+        children = os.times()
+        with starting_on(cpu):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - began
+        after = os.times()
+        client = after.children_user + after.children_system
+        client -= children.children_user + children.children_system
+        if done.returncode != 0:
+            why = done.stderr.strip().splitlines()[-3:]
+            raise BrokerFailure(f"{' '.join(arguments[:2])}: {' / '.join(why)}")
+        sample: Sample = json.loads(done.stdout.splitlines()[-1])
+        others = machine_busy_s() - busy - (cpu_s(pids) - used) - client
+        sample["other_cores"] = max(0.0, others / seconds)
+        return sample
+
+    def command(self, arguments: Sequence[str], broker: Broker) -> list[str]:
+        program = {"raw": self.raw, "rdkafka": self.rdkafka}[arguments[0]]
+        if not program:
+            raise NotSupported("needs a C compiler")
+        watch = [word for pid in broker.pids for word in ("--broker-pid", str(pid))]
+        return [*program, *arguments[1:], "--port", str(broker.port), *watch]
+
+
+@dataclass(slots=True)
+class _Build:
+    compiler: str | None = field(default_factory=lambda: shutil.which("cc"))
+    notes: list[str] = field(default_factory=list)
+
+    def compile(self, source: str, *more: str) -> Path | None:
+        """The program for load/`source`, built anew when a source or an option has changed."""
+        if self.compiler is None:
+            return None
+        key = hashlib.sha256("\0".join(more).encode())
+        for path in sorted([*LOAD.glob("*.h"), LOAD / source]):
+            key.update(path.read_bytes())
+        program = BUILT / f"{Path(source).stem}-{key.hexdigest()[:12]}"
+        if not program.exists():
+            BUILT.mkdir(exist_ok=True)
+            command = [self.compiler, "-O2", "-o", str(program), str(LOAD / source), *more]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                first = (done.stderr.splitlines() or ["no reason given"])[0]
+                self.notes.append(f"{source} does not compile: {first}")
+                return None
+        return program
+
+
+def _wheel_library() -> Path | None:
+    """librdkafka as it ships inside the confluent-kafka wheel."""
+    spec = find_spec("confluent_kafka")
+    if spec is None or spec.origin is None:
+        return None
+    beside = Path(spec.origin).parent.parent / "confluent_kafka.libs"
+    return next(iter(sorted(beside.glob("librdkafka-*.so*"))), None)
+
+
+def prepare() -> Generators:
+    build = _Build()
+    if build.compiler is None:
+        build.notes.append("no C compiler (cc): raw workloads are left out")
+    raw = build.compile("raw.c")
+    wheel = _wheel_library()
+    rdkafka = None
+    if wheel is not None:
+        rdkafka = build.compile("rdkafka.c", str(wheel), f"-Wl,-rpath,{wheel.parent}")
+    rdkafka = rdkafka or build.compile("rdkafka.c", "-lrdkafka")
+    command = (str(rdkafka),) if rdkafka else (sys.executable, str(LOAD / "rdkafka.py"))
+    if not rdkafka:
+        build.notes.append(
+            "librdkafka from C is not available (needs cc and librdkafka-dev): confluent-kafka's"
+            " Python client generates the load, so client figures are much lower than from C"
+        )
+    version = subprocess.run([*command, "version"], capture_output=True, text=True, check=False)
+    language = "C" if rdkafka else "Python"
+    name = version.stdout.strip() or "no librdkafka"
+    if not version.stdout.strip():
+        build.notes.append("confluent-kafka is not installed: librdkafka workloads will fail")
+    return Generators(
+        (str(raw),) if raw else (), command, f"{name}, {language}", tuple(build.notes)
+    )

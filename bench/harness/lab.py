@@ -1,0 +1,90 @@
+"""What a workload is, and what it may use.
+
+A workload is opened once for each broker and then measured round by round, the brokers taking
+turns. Opening gives a function that measures one round. Most workloads start a fresh broker on an
+empty directory in every round; those that only read keep one broker and its data for all rounds.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.broker import Candidate
+from harness.generator import Generators, Sample
+
+TOPIC = "t"
+PARTITIONS = 6
+
+Measure = Callable[[], Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """The bench itself: generators, a directory for data, and how much to do."""
+
+    generators: Generators
+    directory: Path
+    seconds: float = 0.6
+    warm_up_s: float = 0.3
+    fill_mb: int = 1000
+    recovery_gb: float = 2.0
+    recovery_cold: bool = False
+    quiet_s: float = 0.0
+
+
+Opener = Callable[[Lab, Candidate], AbstractContextManager[Measure]]
+
+
+def afresh(measure: Callable[[Lab, Candidate], Sample]) -> Opener:
+    """The opener of a workload that keeps nothing between rounds."""
+
+    @contextmanager
+    def open_(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
+        yield lambda: measure(lab, candidate)
+
+    return open_
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that a round gives. `goal` is the worst value the project is content with."""
+
+    key: str
+    title: str
+    digits: int = 0
+    more_is_better: bool = False
+    goal: float | None = None
+
+    def is_met_by(self, value: float) -> bool:
+        assert self.goal is not None
+        return value >= self.goal if self.more_is_better else value <= self.goal
+
+    def best(self, values: list[float]) -> float:
+        return max(values) if self.more_is_better else min(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a generator is told: `raw` or `rdkafka`, then its arguments.
+
+    A load that reads needs a log filled with records of this size first.
+    """
+
+    arguments: tuple[str, ...]
+    is_pinned: bool = False
+    reads_record_bytes: int | None = None
+    warms_up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    title: str
+    metrics: tuple[Metric, ...]
+    open: Opener
+    most_rounds: int | None = None
+    load: Load | None = None
+
+
+OTHERS = Metric("other_cores", "others on the machine, cores", 2)

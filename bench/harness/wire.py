@@ -1,0 +1,159 @@
+"""The few Kafka requests the benchmarks need to set up and to check a broker.
+
+Written by hand in the oldest versions that every broker serves, so that the harness depends
+neither on the code it measures nor on a client library that does more than it is told.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass, field
+from types import TracebackType
+
+LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS = 2, 3, 18, 19
+LATEST = -1
+TOPIC_ALREADY_EXISTS = 36
+
+
+class WireFailure(Exception):
+    """The broker answered with an error, or closed the connection instead of answering."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A cursor over the body of one response."""
+
+    data: bytes
+    at: int = 0
+
+    def skip(self, length: int) -> int:
+        """Go forward; returns where the skipped bytes begin."""
+        start = self.at
+        if length < 0 or start + length > len(self.data):
+            raise WireFailure("an answer that is cut short")
+        self.at += length
+        return start
+
+    def _unpack(self, fmt: str) -> int:
+        (value,) = struct.unpack_from(fmt, self.data, self.skip(struct.calcsize(fmt)))
+        return int(value)
+
+    def i8(self) -> int:
+        return self._unpack(">b")
+
+    def i16(self) -> int:
+        return self._unpack(">h")
+
+    def i32(self) -> int:
+        return self._unpack(">i")
+
+    def i64(self) -> int:
+        return self._unpack(">q")
+
+    def string(self) -> str | None:
+        length = self.i16()
+        if length < 0:
+            return None
+        start = self.skip(length)
+        return self.data[start : self.at].decode()
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack(">h", len(raw)) + raw
+
+
+@dataclass(slots=True)
+class Connection:
+    """One blocking connection that asks one question at a time."""
+
+    port: int
+    timeout_s: float = 30.0
+    _socket: socket.socket = field(init=False)
+    _correlation_id: int = 0
+
+    def __post_init__(self) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", self.port), self.timeout_s)
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def ask(self, api_key: int, version: int, body: bytes = b"") -> Answer:
+        self._correlation_id += 1
+        head = struct.pack(">hhi", api_key, version, self._correlation_id) + _string("bench")
+        self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        (length,) = struct.unpack(">i", self._receive(4))
+        answer = Answer(self._receive(length))
+        if answer.i32() != self._correlation_id:
+            raise WireFailure(f"answer to another request (api {api_key} v{version})")
+        return answer
+
+    def _receive(self, length: int) -> bytes:
+        data = bytearray()
+        while len(data) < length:
+            piece = self._socket.recv(length - len(data))
+            if not piece:
+                raise WireFailure("the broker closed the connection")
+            data += piece
+        return bytes(data)
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        answer = self.ask(API_VERSIONS, 0)
+        _check(answer.i16(), "ApiVersions")
+        return {answer.i16(): (answer.i16(), answer.i16()) for _ in range(answer.i32())}
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic with one replica; one that exists already is as good."""
+        topic = _string(name) + struct.pack(">ihii", partitions, 1, 0, 0)
+        body = struct.pack(">i", 1) + topic + struct.pack(">ib", 30_000, 0)
+        answer = self.ask(CREATE_TOPICS, 4, body)
+        answer.i32()
+        for _ in range(answer.i32()):
+            answer.string()
+            code, message = answer.i16(), answer.string()
+            if code != TOPIC_ALREADY_EXISTS:
+                _check(code, f"CreateTopics {name}: {message}")
+
+    def led_partitions(self, topic: str) -> int:
+        """How many partitions of the topic have a leader that takes requests."""
+        answer = self.ask(METADATA, 4, struct.pack(">i", 1) + _string(topic) + b"\0")
+        answer.i32()
+        for _ in range(answer.i32()):
+            answer.i32(), answer.string(), answer.i32(), answer.string()
+        answer.string(), answer.i32()
+        led = 0
+        for _ in range(answer.i32()):
+            answer.i16(), answer.string(), answer.i8()
+            for _ in range(answer.i32()):
+                code, _index, leader = answer.i16(), answer.i32(), answer.i32()
+                led += code == 0 and leader >= 0
+                for _replicas_then_isr in range(2):
+                    answer.skip(4 * answer.i32())
+        return led
+
+    def end_offsets(self, topic: str, partitions: int) -> list[int]:
+        """The log end offset of each partition; WireFailure while one cannot be told."""
+        asked = b"".join(struct.pack(">iq", p, LATEST) for p in range(partitions))
+        head = struct.pack(">ii", -1, 1) + _string(topic)
+        answer = self.ask(LIST_OFFSETS, 1, head + struct.pack(">i", partitions) + asked)
+        offsets = [0] * partitions
+        for _ in range(answer.i32()):
+            answer.string()
+            for _ in range(answer.i32()):
+                index = answer.i32()
+                _check(answer.i16(), f"ListOffsets {topic}-{index}")
+                answer.i64()
+                offsets[index] = answer.i64()
+        return offsets
+
+
+def _check(code: int, what: str) -> None:
+    if code != 0:
+        raise WireFailure(f"{what}: error code {code}")

@@ -1,0 +1,179 @@
+"""Measure Hightide, and other brokers beside it in alternating rounds of the same run.
+
+    python bench/run.py                                   everything, Hightide alone
+    python bench/run.py --only 'produce-*' --rounds 5
+    python bench/run.py --against old='env PYTHONPATH=../old/src python -m hightide \\
+        broker start --port {port} --override log.dirs={data}'
+
+See bench/README.md for what the figures show and what they do not.
+"""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+from contextlib import ExitStack
+from fnmatch import fnmatch
+from pathlib import Path
+
+from harness import footprint, throughput
+from harness.broker import Candidate
+from harness.generator import prepare
+from harness.lab import Lab, Measure, Workload
+from harness.machine import facts
+from harness.process import wait_for_quiet
+from harness.report import Outcome, as_data, as_text, environment_text
+
+WORKLOADS = (*throughput.WORKLOADS, *footprint.WORKLOADS)
+
+
+def measure(lab: Lab, workload: Workload, candidates: list[Candidate], most_rounds: int) -> Outcome:
+    """All rounds of one workload. The order turns round every time, so that no one is first."""
+    rounds = min(most_rounds, workload.most_rounds or most_rounds)
+    outcome = Outcome(workload, {one.name: [] for one in candidates})
+    with ExitStack() as stack:
+        measures: dict[str, Measure] = {}
+        for one in candidates:
+            with outcome.attempt(one.name):
+                measures[one.name] = stack.enter_context(workload.open(lab, one))
+        for number in range(rounds):
+            names = [name for name in measures if outcome.is_in(name)]
+            for name in names if number % 2 == 0 else reversed(names):
+                wait_for_quiet(lab.quiet_s)
+                with outcome.attempt(name):
+                    outcome.rounds[name].append(measures[name]())
+    return outcome
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Measure Hightide, and other brokers beside it, in alternating rounds.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--against",
+        metavar="NAME='COMMAND'",
+        action="append",
+        default=[],
+        help="another broker to measure in the same run; {port} and {data} are put in",
+    )
+    add("--subject", metavar="NAME='COMMAND'", help="measure this in place of Hightide")
+    add(
+        "--override",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="a setting for Hightide's broker",
+    )
+    add(
+        "--only",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="workloads by name, with wildcards; several may be given",
+    )
+    add("--list", action="store_true", help="name the workloads and stop")
+    add("--rounds", type=int, default=8, help="rounds of each workload")
+    add("--seconds", type=float, default=0.6, help="length of a round")
+    add("--warm-up", type=float, default=0.3, help="seconds before it that do not count")
+    add("--fill-mb", type=int, default=1000, help="data to read in consume and fetch workloads")
+    add("--recovery-gb", type=float, default=2.0, help="size of the log that is recovered")
+    add(
+        "--recovery-cold",
+        action="store_true",
+        help="drop the log from the page cache before recovery",
+    )
+    add(
+        "--data",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="where to make the data directory, which is removed at the end",
+    )
+    add("--json", type=Path, help="write everything, every round, to this file")
+    add(
+        "--quiet",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait up to this long before each round for the machine to be quiet",
+    )
+    add(
+        "--autogroup-nice",
+        type=int,
+        help="nice value of the run's own scheduling group (below 0 needs root)",
+    )
+    return parser.parse_args()
+
+
+def enter_own_autogroup(nice: int) -> None:
+    """Give the run, brokers and clients alike, more weight than others on the machine."""
+    os.setsid()
+    Path("/proc/self/autogroup").write_text(str(nice))
+
+
+def raise_file_limit() -> None:
+    """A thousand connections must not fail on a shell's limit; the brokers inherit this."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def chosen(patterns: list[str]) -> list[Workload]:
+    found = [
+        one for one in WORKLOADS if not patterns or any(fnmatch(one.name, p) for p in patterns)
+    ]
+    if not found:
+        sys.exit(f"no workload is named {' or '.join(patterns)}; see --list")
+    return found
+
+
+def main() -> None:
+    options = parse_arguments()
+    workloads = chosen(options.only)
+    if options.list:
+        print("\n".join(f"{one.name:24} {one.title}" for one in workloads))
+        return
+    hightide = Candidate.hightide(options.override)
+    subject = Candidate.parse(options.subject) if options.subject else hightide
+    candidates = [subject, *(Candidate.parse(text) for text in options.against)]
+    if len({one.name for one in candidates}) < len(candidates):
+        sys.exit("each broker needs a name of its own")
+    raise_file_limit()
+    if options.autogroup_nice is not None:
+        enter_own_autogroup(options.autogroup_nice)
+    generators = prepare()
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data) as directory:
+        lab = Lab(
+            generators,
+            directory=Path(directory),
+            seconds=options.seconds,
+            warm_up_s=options.warm_up,
+            fill_mb=options.fill_mb,
+            recovery_gb=options.recovery_gb,
+            recovery_cold=options.recovery_cold,
+            quiet_s=options.quiet,
+        )
+        about = facts(options.data) | {"librdkafka client": generators.rdkafka_is}
+        print(environment_text(about, generators.notes), flush=True)
+        outcomes = []
+        for workload in workloads:
+            outcome = measure(lab, workload, candidates, options.rounds)
+            outcomes.append(outcome)
+            print("\n" + as_text(outcome, subject.name), flush=True)
+    if options.json:
+        arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        result = {
+            "environment": about | {"notes": generators.notes},
+            "arguments": arguments,
+            "subject": subject.name,
+            "workloads": [as_data(outcome, subject.name) for outcome in outcomes],
+        }
+        options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if any(subject.name in outcome.failures for outcome in outcomes):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
