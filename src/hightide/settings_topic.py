@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 from hightide.declaration import (
     Described,
+    InvalidSetting,
     Scope,
     Settings,
     Source,
@@ -240,7 +241,11 @@ class Topic(Settings):
     @classmethod
     def check(cls, overrides: Mapping[str, str]) -> None:
         """Raise InvalidSetting unless a topic may have these settings of its own."""
-        cls.parse(overrides)
+        topic = cls(**cls.parse(overrides))
+        if topic.min_compaction_lag_ms > topic.max_compaction_lag_ms:
+            raise InvalidSetting(
+                "min.compaction.lag.ms must not be more than max.compaction.lag.ms"
+            )
 
     @classmethod
     def effective(cls, broker: Settings, overrides: Mapping[str, str]) -> Self:

@@ -317,6 +317,8 @@ class TestTopics:
             Topic.check({"retention.m": "1"})
         with pytest.raises(InvalidSetting, match="tiered storage is not in this version"):
             Topic.check({"remote.storage.enable": "true"})
+        with pytest.raises(InvalidSetting, match="must not be more than max"):
+            Topic.check({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"})
         Topic.check({"retention.ms": "1"})
 
     def test_what_a_topic_inherits_is_a_brokers_setting_of_the_same_limits(self) -> None:
