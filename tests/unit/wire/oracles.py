@@ -26,7 +26,6 @@ with warnings.catch_warnings():
     for module in ("admin", "consumer", "metadata", "producer", "sasl"):
         import_module(f"kafka.protocol.{module}")
     from kio.index import KioIndexError, load_request_schema, load_response_schema
-    from kio.schema.errors import ErrorCode as KioErrorCode
     from kio.serial import entity_reader, entity_writer
 
 # -- kafka-python --------------------------------------------------------------------------

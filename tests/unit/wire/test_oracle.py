@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from kio.schema.errors import ErrorCode as KioErrorCode
 from message_values import bare, drawn, every_case, every_message, full, versions_of
 from oracles import (
-    KioErrorCode,
     agrees_with_kafka_python,
     agrees_with_kio,
     kafka_python_knows,
