@@ -61,6 +61,7 @@ class Spec(NamedTuple):
     nullable: int = 0
     tag: int | None = None
     ignorable: bool = False
+    secret: bool = False
 
     def carried_by(self, version: int) -> bool:
         return self.since <= version <= self.until
@@ -84,15 +85,17 @@ def field(
     nullable: int = 0,
     tag: int | None = None,
     ignorable: bool = False,
+    secret: bool = False,
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """A field that not all versions carry, or not all in the same way.
 
     `nullable` is the first version in which null is allowed, and counts only where the
     annotation has `| None`.  A version that lacks the field drops its value silently when
-    it is `ignorable`; otherwise only the default may be encoded.
+    it is `ignorable`; otherwise only the default may be encoded.  A `secret` is not shown
+    by repr, so that it does not end in a log.
     """
-    spec = {"spec": Spec(since, until, nullable, tag, ignorable)}
+    spec = {"spec": Spec(since, until, nullable, tag, ignorable, secret)}
     if isinstance(default, list):
         return dataclasses.field(default_factory=list, metadata=spec)
     return dataclasses.field(default=default, metadata=spec)
@@ -141,8 +144,11 @@ def _equal(self: Any, other: Any) -> bool:
 
 
 def _show(self: Any) -> str:
-    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
-    return f"{type(self).__name__}({values})"
+    shown = []
+    for each in dataclasses.fields(self):
+        secret = each.metadata.get("spec", ALWAYS).secret
+        shown.append(f"{each.name}={'[hidden]' if secret else repr(getattr(self, each.name))}")
+    return f"{type(self).__name__}({', '.join(shown)})"
 
 
 # -- what the annotations say --------------------------------------------------------------

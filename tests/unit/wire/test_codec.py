@@ -23,6 +23,7 @@ from hightide.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from hightide.wire.messages.sasl import SaslAuthenticateRequest
 from hightide.wire.types import (
     Records,
     f64,
@@ -434,3 +435,9 @@ def test_messages_are_equal_and_shown_by_their_fields() -> None:
     assert repr(Pair(left=1, right=2)) == "Pair(left=1, right=2)"
     with pytest.raises(AttributeError):
         Inner().other = 1  # type: ignore[attr-defined]
+
+
+def test_secrets_are_not_shown() -> None:
+    request = SaslAuthenticateRequest(auth_bytes=b"\0me\0password")
+    assert repr(request) == "SaslAuthenticateRequest(auth_bytes=[hidden])"
+    assert decode(SaslAuthenticateRequest, encode(request, 2), 2).auth_bytes == request.auth_bytes

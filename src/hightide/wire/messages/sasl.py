@@ -28,7 +28,7 @@ class SaslHandshakeResponse:
 class SaslAuthenticateRequest:
     """One step of the mechanism from the client."""
 
-    auth_bytes: bytes
+    auth_bytes: bytes = field(secret=True)
 
 
 @message(key=36, versions=(0, 2), flexible=2)
@@ -37,5 +37,5 @@ class SaslAuthenticateResponse:
 
     error_code: i16 = 0
     error_message: str | None = None
-    auth_bytes: bytes
+    auth_bytes: bytes = field(secret=True)
     session_lifetime_ms: i64 = field(since=1, ignorable=True, default=0)
