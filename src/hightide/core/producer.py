@@ -160,7 +160,7 @@ class ProducerStates:
         now_ms: int,
         transactional: bool = False,
     ) -> None:
-        """A batch of the producer is in the log: one that `check` allowed, or one being replayed."""
+        """A batch is in the log: one that `check` allowed, or one that is being replayed."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._add(producer_id, epoch)

@@ -45,10 +45,10 @@ def decode_lines(data: bytes) -> list[list[str]]:
     return [line.split(" ") for line in lines[2:-1]]
 
 
-def read_offsets(disk: Disk, name: str) -> dict[TopicPartition, int]:
-    """The offsets of an offset checkpoint; empty when it is missing or damaged."""
+def read_offsets(disk: Disk, name: str) -> dict[TopicPartition, int] | None:
+    """The offsets of an offset checkpoint; None when it is missing or damaged."""
     if not disk.exists(name):
-        return {}
+        return None
     try:
         return {
             (topic, int(partition)): int(offset)
@@ -56,12 +56,17 @@ def read_offsets(disk: Disk, name: str) -> dict[TopicPartition, int]:
         }
     except ValueError as error:
         _log.warning("ignoring the damaged checkpoint %s/%s: %s", disk.name, name, error)
-        return {}
+        return None
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return encode_lines(
+        f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()
+    )
 
 
 def write_offsets(disk: Disk, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
-    disk.replace(name, encode_lines(lines))
+    disk.replace(name, encode_offsets(offsets))
 
 
 def read_clean_shutdown(disk: Disk) -> bool:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from hightide.core.producer import ProducerStates
-from hightide.log.disk import Disk, File
+from hightide.log.disk import Disk, DiskFailed, File
 from hightide.log.epochs import LeaderEpochs
 from hightide.log.index import MAX_RELATIVE_OFFSET
-from hightide.log.log import Log, Parts
+from hightide.log.log import Log
 from hightide.log.segment import (
     CLEANED,
     DELETED,
@@ -35,6 +36,7 @@ from hightide.log.segment import (
     Segment,
     file_name,
 )
+from hightide.log.segments import Parts
 from hightide.log.snapshots import (
     follow,
     newest_snapshot,
@@ -58,6 +60,8 @@ class Known(NamedTuple):
     clean: bool
     recovery_point: int
     start_offset: int
+    # Without a checkpoint it is not known how far compaction may have left gaps.
+    allows_gaps: bool = False
 
 
 def load(
@@ -70,27 +74,32 @@ def load(
     now_ms: int,
 ) -> Log:
     """Open the log in the directory of a partition."""
+    # Logs are loaded in several threads, so each has its own open files until it is ready.
+    own_files = OpenFiles(16)
     directory = f"{topic}-{partition}"
     names = finish_interrupted_work(disk, directory)
-    segments = find_segments(disk, directory, names, files)
+    segments = find_segments(disk, directory, names, own_files)
     if not segments:
-        log = Log.create(disk, topic, partition, config, files, now_ms, max(0, known.start_offset))
-        return log
+        start = max(0, known.start_offset)
+        segments = [Segment.create(disk, directory, start, own_files, now_ms)]
     for segment in segments:
         segment.index_interval_bytes = config.index_interval_bytes
     epochs = LeaderEpochs.load(disk, directory)
+    failure: KafkaError | None = None
     parts: Parts | None = None
     if known.clean:
         parts = _load_clean(disk, directory, names, segments, epochs, known, now_ms)
-    if parts is not None:
-        return Log(disk, topic, partition, config, files, parts)
-    recovery = Recovery(disk, directory, segments, epochs, known, now_ms)
-    failure: KafkaError | None = None
-    try:
-        recovery.run()
-    except Corrupt as damage:
-        failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
-    log = Log(disk, topic, partition, config, files, recovery.parts())
+    if parts is None:
+        recovery = Recovery(disk, directory, segments, epochs, known, now_ms)
+        try:
+            recovery.run()
+        except Corrupt as damage:
+            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+        parts = recovery.parts()
+    for segment in segments:
+        own_files.forget(segment)
+        segment.files = files
+    log = Log(disk, topic, partition, config, files, parts)
     if failure is not None:
         log.fail(failure)
     return log
@@ -145,7 +154,7 @@ def find_segments(
     segments = [
         Segment(disk, directory, base, names[file_name(base, LOG)], files) for base in bases
     ]
-    for segment, following in zip(segments, segments[1:], strict=False):
+    for segment, following in pairwise(segments):
         segment.limit_offset = following.base_offset
     known = {f"{base:020d}" for base in bases}
     for name in names:
@@ -178,7 +187,6 @@ def _load_clean(
         _log.warning("checking %s/%s in spite of a clean stop: %s", disk.name, directory, damage)
         return None
     last.drop_indexes()
-    last.files.forget(last)
     start_offset = max(known.start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         return None
@@ -211,6 +219,7 @@ class Recovery:
         self.now_ms = now_ms
         self.producers = ProducerStates()
         self.end_offset = segments[0].base_offset
+        self.sound = False
 
     def run(self) -> None:
         """Check, cut, rebuild. Corrupt when safe records are damaged; then nothing was cut."""
@@ -228,13 +237,19 @@ class Recovery:
             checked = self._check(segment, buffer, since)
             self.end_offset = checked.end_offset
             damage = checked.damage
-            if damage is None and number + 1 < len(segments):
+            if damage is None and number + 1 < len(segments) and not self.known.allows_gaps:
                 damage = _gap(segment, checked.end_offset)
             if damage is not None and self.end_offset < recovery_point:
                 raise Corrupt(f"{damage}; records before {recovery_point} were safely on disk")
             if damage is not None:
                 self._cut(number, checked.size, damage)
                 break
+        if self.end_offset < recovery_point:
+            raise Corrupt(
+                f"{self.directory} ends at offset {self.end_offset}, but records before"
+                f" {recovery_point} were safely on disk"
+            )
+        self.sound = True
         names = self.disk.list(self.directory)
         if remove_snapshots(self.disk, self.directory, names, self.end_offset):
             self.disk.sync_directory(self.directory)
@@ -275,20 +290,20 @@ class Recovery:
         return check_segment(segment, buffer, visit)
 
     def parts(self) -> Parts:
-        start = max(self.known.start_offset, self.segments[0].base_offset)
-        if start > self.end_offset:
-            start = self.end_offset
+        start = min(max(self.known.start_offset, self.segments[0].base_offset), self.end_offset)
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
-        recovery_point = min(self.known.recovery_point, self.end_offset)
+        recovery_point = self.known.recovery_point
+        if self.sound:
+            recovery_point = min(recovery_point, self.end_offset)
         return Parts(
             self.segments, start, self.end_offset, recovery_point, self.epochs, self.producers
         )
 
 
 def _gap(segment: Segment, end_offset: int) -> str | None:
-    """Compaction never touches records behind the recovery point, so there each segment must end
-    where the next begins: else its last batches never reached the disk."""
+    """Compaction never touches records behind the written recovery point, so there each segment
+    must end where the next begins: else its last batches never reached the disk."""
     if end_offset == segment.limit_offset:
         return None
     return f"{segment.path(LOG)} ends at offset {end_offset}, not at {segment.limit_offset}"
@@ -367,7 +382,11 @@ def check_segment(
                 buffer.extend(bytes(size - len(buffer)))
                 view = memoryview(buffer)
     segment.first_timestamp = UNKNOWN
-    segment.flush_indexes()
+    try:
+        segment.flush_indexes()
+    except DiskFailed as failure:
+        # A full disk must not keep a log from opening; the indexes stay in memory.
+        _log.warning("%s", failure)
     if damage is not None:
         damage = f"at byte {position} of {file.path}: {damage}"
     return Checked(position, expected, damage)

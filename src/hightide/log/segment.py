@@ -134,9 +134,12 @@ class Segment:
             self.drop_indexes()
 
     def drop_indexes(self) -> None:
-        """Forget indexes that are on disk, or can be made again."""
-        self._offsets = None
-        self._times = None
+        """Forget the indexes, unless a failed write left them in memory only."""
+        offsets, times = self._offsets, self._times
+        if offsets is None or times is None:
+            return
+        if offsets.flushed == len(offsets.offsets) and times.flushed == len(times.offsets):
+            self._offsets = self._times = None
 
     # ---- indexes
 

@@ -1,0 +1,73 @@
+"""Taking batches off the end of a log: what a replica does that has more than its leader.
+
+The steps are in an order that a crash between any two of them leaves a log whose recovery ends at
+the new end or further back, and never takes the state of producers from records that are gone. The
+recovery point goes back first, because records written later at the same offsets are not on the
+disk just because the old ones were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hightide.core.producer import ProducerStates
+from hightide.log.segment import Segment
+from hightide.log.snapshots import newest_snapshot, remove_snapshots, replay
+
+if TYPE_CHECKING:
+    from hightide.log.segments import LogSegments
+
+
+def truncate(log: LogSegments, offset: int, now_ms: int) -> int:
+    """Drop the batches that reach `offset` or lie behind it; returns the new end offset."""
+    if offset >= log.end_offset:
+        return log.end_offset
+    if offset < log.bases[0]:
+        return restart(log, offset, now_ms)
+    _lower_recovery_point(log, offset)
+    _remove_snapshots(log, offset)
+    _remove_segments(log, log.segment_index(offset) + 1)
+    segment = log.segments[-1]
+    segment.truncate(segment.locate(offset), offset)
+    end_offset = segment.next_offset()
+    names = log.disk.list(log.directory)
+    found = newest_snapshot(log.disk, log.directory, names, end_offset, now_ms)
+    producers, since = found or (ProducerStates(), log.bases[0])
+    replay(producers, log.segments, since, end_offset, now_ms)
+    log.truncated(end_offset, producers)
+    return end_offset
+
+
+def restart(log: LogSegments, offset: int, now_ms: int) -> int:
+    """Drop everything and begin again, empty, at `offset`."""
+    _lower_recovery_point(log, 0)
+    _remove_snapshots(log, -1)
+    _remove_segments(log, 0)
+    log.segments.append(Segment.create(log.disk, log.directory, offset, log.files, now_ms))
+    log.bases.append(offset)
+    log.start_offset = log.recovery_point = log.cleaned_offset = offset
+    log.truncated(offset, ProducerStates())
+    return offset
+
+
+def _lower_recovery_point(log: LogSegments, offset: int) -> None:
+    if offset < log.recovery_point:
+        log.recovery_point = offset
+        log.recovery_point_written = min(log.recovery_point_written, offset)
+        log.recovery_point_lowered()
+
+
+def _remove_snapshots(log: LogSegments, after_offset: int) -> None:
+    names = log.disk.list(log.directory)
+    if remove_snapshots(log.disk, log.directory, names, after_offset):
+        log.disk.sync_directory(log.directory)
+
+
+def _remove_segments(log: LogSegments, kept: int) -> None:
+    """Remove the files of all segments but the first `kept`, the newest first."""
+    removed = log.segments[kept:]
+    del log.segments[kept:], log.bases[kept:]
+    log.forget(removed)
+    for segment in reversed(removed):
+        segment.remove_files()
+    log.disk.sync_directory(log.directory)
