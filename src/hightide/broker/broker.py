@@ -104,9 +104,10 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is waiting, then close everything in order."""
+        self._server.stop_reading()
         for replica in self.replicas:
-            replica.wake_all()
-        self._wake()
+            for waiter in list(replica.waiters):
+                waiter.serve(is_last_try=True)
         await self._server.stop()
         await self._dispatch.stop()
         await self._housekeeping.stop()

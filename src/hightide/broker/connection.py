@@ -40,7 +40,7 @@ _WRITE_BUFFER_BYTES = 256 * 1024
 _MOST_WAITING = 1_000
 
 # Why a connection does not read: any of these.
-SERVING, ANSWERING, WAITING, STARVED = 1, 2, 4, 8
+SERVING, ANSWERING, WAITING, STARVED, STOPPING = 1, 2, 4, 8, 16
 
 
 class Slot:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from hightide.settings import Broker as Settings
-from hightide.settings import InvalidSetting, load_broker
+from hightide.settings import InvalidSetting, help_text, load_broker
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -24,6 +24,7 @@ def run(argv: list[str]) -> int:
     if not __debug__:
         print("hightide relies on its assertions: start it without -O", file=sys.stderr)
         return USAGE
+    gc.disable()  # until the broker serves: what is loaded and recovered now is there to stay
     arguments = _parse(argv)
     logging.basicConfig(
         level=arguments.log_level.upper(),
@@ -41,10 +42,13 @@ def run(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
+    asks_for_help = any(argument in ("-h", "--help") for argument in argv)
     parser = argparse.ArgumentParser(
         prog="hightide broker start",
-        description="Start one broker. Settings have Kafka's names; docs/reference/settings.md"
-        " lists them. KAFKA_* environment variables are read too.",
+        description="Start one broker. Settings come from FILE, then from KAFKA_* environment"
+        " variables, then from --override.",
+        epilog=f"settings:\n\n{help_text()}" if asks_for_help else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="a server.properties file")
     parser.add_argument(
@@ -54,29 +58,13 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="a setting that counts more than the file and the environment; may be repeated",
     )
-    parser.add_argument(
-        "--settings", action="store_true", help="list every setting, with its default, and stop"
-    )
     parser.add_argument("--host", help="listen on this address only (short for listeners)")
     parser.add_argument("--port", type=int, help="listen on this port; 0 picks a free one")
     parser.add_argument("--memory", action="store_true", help="keep everything in memory")
     parser.add_argument(
         "--log-level", default="info", choices=["debug", "info", "warning", "error"]
     )
-    arguments = parser.parse_args(argv)
-    if arguments.settings:
-        print(_listing())
-        raise SystemExit(OK)
-    return arguments
-
-
-def _listing() -> str:
-    lines = []
-    for name in sorted(Settings.declared):
-        about = Settings.declared[name]
-        default = about.text(about.default)
-        lines.append(f"{name}={'' if default is None else default}\n    {about.doc}")
-    return "\n".join(lines)
+    return parser.parse_args(argv)
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
@@ -114,7 +102,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
         return FAILED
     # What exists now stays: the collector need not look at it again, and seldom at the rest,
     # because nothing on the hot path makes cycles.
-    gc.collect()
+    gc.enable()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     for host, port in addresses:

@@ -20,8 +20,8 @@ class Waiter(Protocol):
 
     need_bytes: int
 
-    def serve(self) -> None:
-        """Called when there are enough."""
+    def serve(self, is_last_try: bool = False) -> None:
+        """Called when there are enough, or when there will be no more."""
 
 
 class Replica:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from hightide.broker.connection import STARVED, Answer, Connection
+from hightide.broker.connection import STARVED, STOPPING, Answer, Connection
 from hightide.log.log import Slice
 from hightide.settings import Broker, Listener
 from hightide.wire.errors import KafkaError
@@ -86,12 +86,17 @@ class Server:
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
         return bound
 
-    async def stop(self) -> None:
-        """Take no more requests, send what is already answered, close."""
+    def stop_reading(self) -> None:
+        """Take no more connections and no more requests."""
         for server in self._servers:
             server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        for connection in self._connections:
+            connection.block(STOPPING)
+
+    async def stop(self) -> None:
+        """Send what is already answered, then close."""
         deadline = self.now() + _STOP_S
         for connection in list(self._connections):
             if not connection.is_waiting:

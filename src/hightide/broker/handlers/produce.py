@@ -72,7 +72,7 @@ def produce(
 ) -> bytes | None:
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = start + connection.produce_prefix
-    shape = broker.shapes.by_version[version].get(bytes(view[start + 8 : at]))
+    shape: Shape | None = broker.shapes.by_version[version].get(bytes(view[start + 8 : at]))
     if shape is not None:
         # The records' length, then the records, then nothing (three empty tag sections).
         if version >= hot.FLEXIBLE:
