@@ -16,9 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from hightide.coordination.errors import CoordinationError, SessionLost, StorageError
 from hightide.coordination.operation import (
@@ -51,8 +50,7 @@ class Subscriber(Protocol):
     def lost(self) -> None: ...
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """A request or a question, and whom to answer."""
 
     session_id: int

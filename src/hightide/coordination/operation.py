@@ -3,11 +3,13 @@
 An operation may be refused; a transaction is a fact. It names what changed and nothing that needs
 deciding again: a sequence number is already in the path, an ephemeral's owner is already known,
 the ephemerals of a closed session are listed one by one. So applying it cannot fail.
+
+Named tuples rather than frozen dataclasses: a class of these costs a seventh to define, and there
+are many, on the way to a broker's first answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from hightide.coordination.errors import CoordinationError
@@ -16,8 +18,7 @@ from hightide.coordination.node import OPEN_ACL, Stat
 ANY_VERSION = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(NamedTuple):
     """Create a znode; `sequence` appends the parent's create count to the path."""
 
     path: str
@@ -27,16 +28,14 @@ class Create:
     acl: bytes = OPEN_ACL
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Delete a znode that has no children, if it has this version."""
 
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(NamedTuple):
     """Replace a znode's data, if it has this version."""
 
     path: str
@@ -44,16 +43,14 @@ class SetData:
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """Change nothing, but refuse the multi unless the znode exists with this version."""
 
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class SetAcl:
+class SetAcl(NamedTuple):
     """Replace a znode's access list; its version here is the access list's own."""
 
     path: str
@@ -61,15 +58,13 @@ class SetAcl:
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Multi:
+class Multi(NamedTuple):
     """All of these or none, as one transaction; each sees the ones before it."""
 
     operations: tuple[Create | Delete | SetData | Check, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(NamedTuple):
     """Begin a session. Id and password are chosen by the asker: the tree has no randomness."""
 
     session_id: int
@@ -77,9 +72,10 @@ class OpenSession:
     password: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
 class CloseSession:
     """End the asking session, by its own wish or because it expired, with its ephemerals."""
+
+    __slots__ = ()
 
 
 Operation = Create | Delete | SetData | Check
@@ -136,8 +132,7 @@ class SessionClosed(NamedTuple):
 Change = Created | Deleted | DataSet | AclSet | SessionOpened | SessionClosed
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """What one request changed, under one zxid."""
 
     zxid: int
@@ -146,8 +141,7 @@ class Transaction:
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What to answer once `transaction` is durable and applied; None if nothing changes."""
 
     outcome: Result | CoordinationError

@@ -8,14 +8,16 @@ read; version 5 is written. The znode's czxid is the broker epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from hightide.coordination.errors import MalformedZnode
 from hightide.coordination.payload import Payload, to_json
 
+_NONE: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+
+class Endpoint(NamedTuple):
     """One listener of a broker, as others can reach it."""
 
     listener: str
@@ -39,15 +41,14 @@ class Endpoint:
         return cls(listener, host, int(port), protocols.text(listener, default=listener))
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class BrokerRegistration(NamedTuple):
     """What a live broker says about itself."""
 
     endpoints: tuple[Endpoint, ...]
     timestamp_ms: int
     rack: str | None = None
     jmx_port: int = -1
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    features: Mapping[str, tuple[int, int]] = _NONE
     """Per feature the lowest and the highest version supported."""
 
     def encode(self) -> bytes:

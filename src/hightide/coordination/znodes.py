@@ -1,6 +1,6 @@
 """Kafka's znode layout: where everything is, and what the bytes there mean.
 
-Paths are functions, payloads are dataclasses with `encode` and `decode`, the JSON is Kafka's, so
+Paths are functions, payloads are named tuples with `encode` and `decode`, the JSON is Kafka's, so
 that zkCli and Kafka-era tools can read the cluster. Decoding is total: whatever is found there,
 the answer is a value or MalformedZnode with the path and the reason. Fields we do not know are
 skipped, payloads of older Kafka versions are understood.
@@ -14,11 +14,14 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from hightide.coordination.errors import MalformedZnode
 from hightide.coordination.payload import Payload, to_json
+
+_NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -128,8 +131,7 @@ def id_of(text: str, path: str = "") -> uuid.UUID:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterId:
+class ClusterId(NamedTuple):
     """/cluster/id: written once by the first broker. The id need not be a uuid."""
 
     id: str
@@ -142,8 +144,7 @@ class ClusterId:
         return cls(Payload.parse(data, path).text("id"))
 
 
-@dataclass(frozen=True, slots=True)
-class Controller:
+class Controller(NamedTuple):
     """/controller: the broker that won the election."""
 
     broker_id: int
@@ -171,8 +172,7 @@ def decode_controller_epoch(data: bytes, path: str = CONTROLLER_EPOCH) -> int:
     return int(data)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAssignment:
+class TopicAssignment(NamedTuple):
     """/brokers/topics/T: which brokers hold which partition, the preferred leader first.
 
     Written as version 3. A znode of version 1 or 2 has no topic id; it decodes to None, and is
@@ -181,8 +181,8 @@ class TopicAssignment:
 
     topic_id: uuid.UUID | None
     partitions: Mapping[int, tuple[int, ...]]
-    adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    adding_replicas: Mapping[int, tuple[int, ...]] = _NONE
+    removing_replicas: Mapping[int, tuple[int, ...]] = _NONE
 
     def encode(self) -> bytes:
         topic_id = {} if self.topic_id is None else {"topic_id": id_text(self.topic_id)}
@@ -218,8 +218,7 @@ def _replicas(payload: Payload, key: str, required: bool = True) -> dict[int, tu
     return dict(sorted(partitions.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(NamedTuple):
     """/brokers/topics/T/partitions/P/state; the znode's version is the partition epoch."""
 
     leader: int
@@ -249,8 +248,7 @@ class PartitionState:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EntityConfig:
+class EntityConfig(NamedTuple):
     """/config/TYPE/NAME: overrides of one topic, broker, client, user or address."""
 
     config: Mapping[str, str]
@@ -267,8 +265,7 @@ class EntityConfig:
         return cls({name: entries.text(name) for name in entries})
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
+class ConfigChange(NamedTuple):
     """/config/changes/config_change_N: whose configuration every broker must read again."""
 
     entity_path: str
@@ -284,8 +281,7 @@ class ConfigChange:
         return cls(payload.text("entity_path"))
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(NamedTuple):
     """/latest_producer_id_block: the last ids handed to a broker, both ends included."""
 
     broker_id: int
@@ -318,8 +314,7 @@ class ProducerIdBlock:
         return block
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionList:
+class PartitionList(NamedTuple):
     """Partitions of an ISR change notification or of a preferred replica election."""
 
     partitions: tuple[tuple[str, int], ...]
@@ -334,8 +329,7 @@ class PartitionList:
         return cls(tuple((entry.text("topic"), entry.int32("partition")) for entry in entries))
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
+class Reassignment(NamedTuple):
     """/admin/reassign_partitions: the replicas that a tool wants for each partition."""
 
     replicas: Mapping[tuple[str, int], tuple[int, ...]]
@@ -358,8 +352,7 @@ class Reassignment:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirEvent:
+class LogDirEvent(NamedTuple):
     """/log_dir_event_notification/log_dir_event_N: a broker lost a disk (event 1)."""
 
     broker_id: int
