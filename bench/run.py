@@ -14,7 +14,7 @@ import os
 import resource
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -110,7 +110,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def enter_own_autogroup(nice: int) -> None:
     """Give the run, brokers and clients alike, more weight than others on the machine."""
-    os.setsid()
+    # The leader of a process group (a shell's job) cannot; then its whole session gains.
+    with suppress(PermissionError):
+        os.setsid()
     Path("/proc/self/autogroup").write_text(str(nice))
 
 

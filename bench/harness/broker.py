@@ -17,6 +17,7 @@ from harness.process import starting_on, with_descendants
 from harness.wire import CREATE_TOPICS, Connection, WireFailure
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+BUILT = Path(__file__).resolve().parents[1] / ".build"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 NOT_YET = (OSError, WireFailure)
@@ -84,7 +85,7 @@ class Broker:
         for mark, value in (("{port}", str(self.port)), ("{data}", shlex.quote(str(self.data)))):
             command = command.replace(mark, value)
         words = shlex.split(command)
-        environment = os.environ | self.candidate.environment
+        environment = _environment() | self.candidate.environment
         with self.log_path.open("ab") as log, starting_on(self.cpu):
             began = time.perf_counter()
             # Its own process group, so that it can be ended whole; not its own session, so that
@@ -151,6 +152,17 @@ class Broker:
     def _said(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-15:]
         return "; it said:\n    " + "\n    ".join(lines) if lines else "; it said nothing"
+
+
+def _environment() -> dict[str, str]:
+    """The environment of every broker: byte code is cached, as in an installed package.
+
+    A setting against it, usual in containers, would have Python brokers compile their source in
+    every start. The cache has a place of its own, since a source tree may not be writable.
+    """
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment | {"PYTHONPYCACHEPREFIX": str(BUILT / "pycache")}
 
 
 def free_port() -> int:

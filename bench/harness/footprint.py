@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.broker import Broker, BrokerFailure, Candidate, running
 from harness.generator import Sample
-from harness.lab import PARTITIONS, TOPIC, Lab, Metric, Workload, afresh
+from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, afresh
 from harness.process import cpu_s, rss_mb, settled_rss_mb
 from harness.throughput import fill
 from harness.wire import Connection
@@ -21,9 +21,15 @@ RECOVERY_TIMEOUT_S = 600.0
 GB = 1_000_000_000
 
 
-def _start(lab: Lab, candidate: Candidate) -> Sample:
-    with running(candidate, lab.directory) as broker:
-        return {"first_answer_s": broker.start_s, "start_cpu_s": cpu_s(broker.pids)}
+@contextmanager
+def _start(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
+    def measure() -> Sample:
+        with running(candidate, lab.directory) as broker:
+            return {"first_answer_s": broker.start_s, "start_cpu_s": cpu_s(broker.pids)}
+
+    # The first start reads files from disk and fills the byte-code cache; it does not count.
+    measure()
+    yield measure
 
 
 # ---- memory at rest ---------------------------------------------------------------------------
@@ -175,7 +181,7 @@ WORKLOADS = (
             Metric("first_answer_s", "first answer, s", 3, goal=0.4),
             Metric("start_cpu_s", "CPU until then, s", 3),
         ),
-        afresh(_start),
+        _start,
     ),
     Workload(
         "memory",

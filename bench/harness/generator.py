@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from harness.broker import Broker, BrokerFailure, NotSupported
+from harness.broker import BUILT, Broker, BrokerFailure, NotSupported
 from harness.process import cpu_s, machine_busy_s, starting_on
 
 LOAD = Path(__file__).resolve().parents[1] / "load"
-BUILT = Path(__file__).resolve().parents[1] / ".build"
 Sample = dict[str, float]
 
 
