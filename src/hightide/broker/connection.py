@@ -177,6 +177,7 @@ class Connection(asyncio.BufferedProtocol):
             if at:
                 self._keep(view, at, filled)
                 self._server.recycle(own)
+                self._server.has_grown(self)
             elif filled == len(own) and not self._blocked:
                 self._grow(own)
         else:
@@ -228,9 +229,8 @@ class Connection(asyncio.BufferedProtocol):
         self.frame_since = self._server.now()
 
     def _grow(self, own: bytearray) -> None:
-        if self._server.is_short_of_memory:
+        if not self._server.may_grow(self):
             self.block(STARVED)
-            self._server.starved.append(self)
             return
         need = 4 + _SIZE.unpack_from(own, 0)[0]
         if not _HEADER_LEAST <= need - 4 <= self._server.frame_limit:
@@ -248,6 +248,7 @@ class Connection(asyncio.BufferedProtocol):
             self._view, self._filled = self._server.scratch_view, 0
             self.frame_since = None
             self._server.recycle(own)
+            self._server.has_grown(self)
 
     def block(self, why: int) -> None:
         """Read no further until `unblock` with the same reason."""

@@ -63,6 +63,7 @@ class Server:
         self._new_this_second = 0
         self._second = 0
         self._request_bytes = 0
+        self._favoured: Connection | None = None
         self._spares: list[bytearray] = []
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -164,8 +165,28 @@ class Server:
 
     # -- memory ----------------------------------------------------------------------------
 
+    def may_grow(self, connection: Connection) -> bool:
+        """Whether a connection may take a larger buffer; if not, it is unblocked when it may.
+
+        When memory is short one connection at a time may still grow.  If none could, those that
+        hold half a request each would wait for one another for ever.
+        """
+        if self._is_short_of_memory:
+            if self._favoured is not None and self._favoured is not connection:
+                self.starved.append(connection)
+                return False
+            self._favoured = connection
+        return True
+
+    def has_grown(self, connection: Connection) -> None:
+        """A connection is through with a request that it needed a buffer for."""
+        if self._favoured is connection:
+            self._favoured = None
+        while self.starved and (self._favoured is None or not self._is_short_of_memory):
+            self.starved.popleft().unblock(STARVED)
+
     @property
-    def is_short_of_memory(self) -> bool:
+    def _is_short_of_memory(self) -> bool:
         return 0 <= self.memory_limit < self._request_bytes
 
     def buffer(self, need: int, capacity: int) -> bytearray:
@@ -183,8 +204,6 @@ class Server:
         self._request_bytes -= size
         if _SCRATCH_BYTES <= size <= _SPARE_BYTES and len(self._spares) < _SPARES:
             self._spares.append(buffer)
-        while self.starved and not self.is_short_of_memory:
-            self.starved.popleft().unblock(STARVED)
 
     # -- cold reads ------------------------------------------------------------------------
 

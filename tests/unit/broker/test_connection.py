@@ -1,0 +1,342 @@
+"""Connections on real sockets, with a server that echoes instead of a broker."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hightide.broker import server as server_module
+from hightide.broker.connection import SERVING, Connection
+from hightide.broker.server import Server
+from hightide.log.disk import RealDisk
+from hightide.log.log import Slice
+from hightide.settings import Broker, Listener
+
+HEADER = b"\0\0\0\0\0\0\0\1"
+Serve = Callable[[Connection, bytes], object]
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(HEADER) + len(payload)) + HEADER + payload
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Let the loop run until something is so; the test's own timeout ends it if it never is."""
+    while not is_so():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def echo(_connection: Connection, payload: bytes) -> bytes:
+    return payload
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def read(self, count: int) -> bytes:
+        return await asyncio.wait_for(self.reader.readexactly(count), 10)
+
+    async def closed(self) -> bool:
+        try:
+            return await asyncio.wait_for(self.reader.read(), 10) == b""
+        except ConnectionError:
+            return True
+
+
+class Serving:
+    """A server under test and the connections that it has seen."""
+
+    def __init__(self, serve: Serve, **settings: int) -> None:
+        self.connections: list[Connection] = []
+        self.clients: list[Client] = []
+        values = Broker(**settings)
+
+        def serve_bytes(connection, _buf, view, start, end):
+            if connection not in self.connections:
+                self.connections.append(connection)
+            return serve(connection, bytes(view[start + len(HEADER) : end]))
+
+        self.server = Server(lambda: values, serve_bytes, lambda: None)
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection(*self.address))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def serving(serve: Serve = echo, **settings: int) -> AsyncIterator[Serving]:
+    made = Serving(serve, **settings)
+    (made.address,) = await made.server.start(
+        [Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], 50
+    )
+    try:
+        yield made
+    finally:
+        for client in made.clients:
+            client.writer.transport.abort()
+        made.server.stop_reading()
+        await made.server.stop()
+
+
+def run(test: Callable[[], object]) -> None:
+    asyncio.run(test())  # type: ignore[arg-type]
+
+
+def test_a_frame_may_be_cut_anywhere():
+    async def test():
+        async with serving() as s:
+            client = await s.connect()
+            whole = frame(b"hello") + frame(b"world")
+            for cut in range(1, len(whole)):
+                await client.send(whole[:cut])
+                await asyncio.sleep(0)  # most cuts then arrive as two reads
+                await client.send(whole[cut:])
+                assert await client.read(10) == b"helloworld"
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [1, 1_000, 70_000, 300_000, 3_000_000])
+def test_frames_of_any_size_arrive_whole_and_leave_no_buffers_behind(size: int):
+    async def test():
+        async with serving() as s:
+            client = await s.connect()
+            payload = bytes(i % 251 for i in range(size))
+            for _ in range(3):
+                await client.send(frame(payload))
+                assert await client.read(size) == payload
+            assert s.server._request_bytes == 0
+
+    run(test)
+
+
+def test_answers_leave_in_order_though_a_later_one_is_ready_first():
+    slots = []
+
+    def serve(connection: Connection, payload: bytes):
+        if payload == b"slow":
+            slots.append((connection, connection.defer()))
+            return None
+        return payload
+
+    async def test():
+        async with serving(serve) as s:
+            client = await s.connect()
+            await client.send(frame(b"a") + frame(b"slow") + frame(b"b") + frame(b"slow"))
+            assert await client.read(1) == b"a"
+            await client.send(frame(b"c"))
+            await until(lambda: len(s.connections[0]._slots) == 4)
+            (connection, first), (_, second) = slots
+            connection.complete(second, b"2")
+            connection.complete(first, b"1")
+            assert await client.read(4) == b"1b2c"
+
+    run(test)
+
+
+def test_requests_behind_a_slow_one_wait_for_it():
+    served = []
+
+    def serve(connection: Connection, payload: bytes):
+        served.append(payload)
+        if payload == b"slow":
+            slot = connection.defer()
+            connection.block(SERVING)
+
+            def done():
+                assert served[-1] == b"slow"
+                connection.complete(slot, b"S")
+                connection.unblock(SERVING)
+
+            asyncio.get_running_loop().call_later(0.02, done)
+            return None
+        return payload
+
+    async def test():
+        async with serving(serve) as s:
+            client = await s.connect()
+            await client.send(
+                frame(b"a") + frame(b"slow") + frame(b"b") + frame(b"slow") + frame(b"c")
+            )
+            assert await client.read(5) == b"aSbSc"
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [-(2**31), -1, 0, 7, 100 * 1024 * 1024 + 1, 2**31 - 1])
+def test_a_size_that_cannot_be_closes_the_connection_and_no_other(size: int):
+    async def test():
+        async with serving() as s:
+            bad, good = await s.connect(), await s.connect()
+            await bad.send(frame(b"first") + struct.pack(">i", size) + b"x" * 20)
+            assert await bad.read(5) == b"first"
+            assert await bad.closed()
+            await good.send(frame(b"ok"))
+            assert await good.read(2) == b"ok"
+
+    run(test)
+
+
+def test_a_promise_of_bytes_takes_no_memory():
+    async def test():
+        async with serving() as s:
+            clients = [await s.connect() for _ in range(20)]
+            for client in clients:
+                await client.send(frame(b"x") + struct.pack(">i", 100 * 1024 * 1024) + b"abc")
+                assert await client.read(1) == b"x"
+            assert s.server._request_bytes <= 20 * 64 * 1024
+
+    run(test)
+
+
+def test_when_requests_take_too_much_memory_reading_stops_until_it_is_given_back():
+    limit = 1024 * 1024
+
+    async def test():
+        settings = {"socket_request_max_bytes": limit, "queued_max_request_bytes": limit}
+        async with serving(**settings) as s:
+            clients = [await s.connect() for _ in range(4)]
+            payload = b"y" * (limit - 100)
+            whole = frame(payload)
+            for client in clients:
+                await client.send(whole[: len(whole) * 3 // 4])
+            await until(lambda: s.server.starved)
+            assert s.server._request_bytes < 4 * limit
+            for client in clients:
+                client.writer.write(whole[len(whole) * 3 // 4 :])
+            for client in clients:
+                assert await client.read(len(payload)) == payload
+            assert s.server._request_bytes == 0
+
+    run(test)
+
+
+def test_a_client_that_takes_no_answers_is_sent_no_more_and_asked_no_more(tmp_path: Path):
+    disk = RealDisk(tmp_path)
+    file = disk.create("log")
+    chunk = bytes(range(256)) * 4096
+    for _ in range(32):
+        file.append(chunk)
+
+    def serve(_connection: Connection, _payload: bytes):
+        return [b"head", Slice(file, 0, 32 * len(chunk)), b"tail"]
+
+    async def test():
+        async with serving(serve) as s:
+            client = await s.connect()
+            client.writer.transport.pause_reading()
+            await client.send(frame(b"") * 3)
+            await until(lambda: s.connections and s.connections[0].is_blocked)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert s.connections[0]._transport.get_write_buffer_size() < 2 * 1024 * 1024
+            client.writer.transport.resume_reading()
+            for _ in range(3):
+                assert await client.read(4) == b"head"
+                for _ in range(32):
+                    assert await client.read(len(chunk)) == chunk
+                assert await client.read(4) == b"tail"
+
+    run(test)
+
+
+def test_a_log_that_is_cut_under_an_answer_drops_the_connection(tmp_path: Path):
+    file = RealDisk(tmp_path).create("log")
+    file.append(b"x" * 100)
+
+    def serve(_connection: Connection, _payload: bytes):
+        return [b"head", Slice(file, 0, 5_000)]
+
+    async def test():
+        async with serving(serve) as s:
+            client = await s.connect()
+            await client.send(frame(b""))
+            await asyncio.wait_for(client.reader.read(), 10)
+            assert s.connections[0].is_closed
+
+    run(test)
+
+
+def test_more_connections_than_allowed_are_refused():
+    async def test():
+        async with serving(max_connections=2) as s:
+            clients = [await s.connect() for _ in range(3)]
+            for client in clients[:2]:
+                await client.send(frame(b"x"))
+                assert await client.read(1) == b"x"
+            assert await clients[2].closed()
+            clients[0].writer.close()
+            await until(lambda: len(s.server._connections) == 1)
+            again = await s.connect()
+            await again.send(frame(b"y"))
+            assert await again.read(1) == b"y"
+
+    run(test)
+
+
+def test_the_sweep_closes_who_sends_a_request_drop_by_drop():
+    async def test():
+        async with serving() as s:
+            client = await s.connect()
+            await client.send(frame(b"x") + frame(b"half")[:9])
+            assert await client.read(1) == b"x"
+            await until(lambda: s.connections[0].frame_since is not None)
+            s.connections[0].frame_since -= server_module._FRAME_S + 1
+            s.server._sweep()
+            assert await client.closed()
+
+    run(test)
+
+
+def test_the_sweep_closes_who_is_idle_for_too_long():
+    async def test():
+        async with serving(connections_max_idle_ms=2_000) as s:
+            client = await s.connect()
+            await client.send(frame(b"x"))
+            assert await client.read(1) == b"x"
+            for _ in range(6):
+                s.server._sweep()
+            assert await client.closed()
+
+    run(test)
+
+
+def test_a_client_that_goes_away_takes_its_waits_with_it():
+    cancelled = []
+
+    def serve(connection: Connection, _payload: bytes):
+        connection.defer(lambda: cancelled.append(1))
+
+    async def test():
+        async with serving(serve) as s:
+            client = await s.connect()
+            await client.send(frame(b"") * 3)
+            await until(lambda: s.connections and len(s.connections[0]._slots) == 3)
+            client.writer.close()
+            await until(lambda: not s.server._connections)
+            assert cancelled == [1, 1, 1]
+
+    run(test)
+
+
+def test_an_address_that_is_taken_is_named_in_the_error():
+    async def test():
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            server = Server(Broker, lambda *_: None, lambda: None)
+            with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
+                await server.start([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)], 5)
+
+    run(test)
