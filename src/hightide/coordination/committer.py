@@ -103,7 +103,7 @@ class Committer:
     async def submit(self, request: Request, session_id: int) -> Result:
         """Decide, make durable, apply, answer."""
         if self._over is not None:
-            raise self._over
+            raise self._over.with_traceback(None)
         if self._store is not None:
             result: Result = await self._enqueue(session_id, request)
             return result
@@ -112,7 +112,7 @@ class Committer:
     async def ask(self, question: Callable[[], T], session_id: int) -> T:
         """Answer a question about the tree, after what was asked before it."""
         if self._over is not None:
-            raise self._over
+            raise self._over.with_traceback(None)
         if self._running is None:
             return question()
         answer: T = await self._enqueue(session_id, question)

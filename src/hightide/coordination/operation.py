@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hightide.coordination.errors import CoordinationError
 from hightide.coordination.node import OPEN_ACL, Stat
+from hightide.coordination.session import Session
 
 ANY_VERSION = -1
 
@@ -90,13 +91,6 @@ class NewNode(NamedTuple):
 
 
 Result = NewNode | Stat | list["NewNode | Stat | None"] | None
-
-
-class Session(NamedTuple):
-    """A session as it must survive a restart. When it is due is kept elsewhere (`lease`)."""
-
-    timeout_ms: int
-    password: bytes
 
 
 class Created(NamedTuple):

@@ -15,9 +15,10 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from hightide.coordination.errors import StorageError
+from hightide.coordination.errors import CoordinationError, StorageError
 from hightide.coordination.node import Stat, Znode
-from hightide.coordination.operation import CloseSession, Session
+from hightide.coordination.operation import CloseSession
+from hightide.coordination.session import Session
 from hightide.coordination.tree import Draft, Tree
 
 _FORMAT = 1
@@ -93,9 +94,11 @@ class Store:
                 for session_id, timeout_ms, password in self._db.execute("SELECT * FROM session")
             }
             tree = Tree.restored(zxid, nodes, sessions)
-            tree.check()
-        except (sqlite3.Error, TypeError, KeyError, AssertionError) as damage:
+            flaw = next(tree.flaws(), None)
+        except (sqlite3.Error, TypeError, AttributeError, CoordinationError) as damage:
             raise StorageError(str(self._file), f"its content is damaged: {damage}") from damage
+        if flaw is not None:
+            raise StorageError(str(self._file), f"its content is damaged: {flaw}")
         return tree
 
     def write(

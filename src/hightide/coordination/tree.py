@@ -40,6 +40,7 @@ from hightide.coordination.node import (
     new_znode,
     split,
 )
+from hightide.coordination.session import Session
 from hightide.coordination.watch import EventType, Fired, Watches, WatchEvent
 
 _K = TypeVar("_K", str, int)
@@ -51,7 +52,7 @@ class View(Protocol):
     @property
     def zxid(self) -> int: ...
     def node(self, path: str) -> Znode | None: ...
-    def session(self, session_id: int) -> op.Session | None: ...
+    def session(self, session_id: int) -> Session | None: ...
     def ephemerals(self, session_id: int) -> Iterable[str]: ...
 
 
@@ -63,7 +64,7 @@ class Tree:
     def __init__(self) -> None:
         self.zxid = 0
         self.nodes: dict[str, Znode] = {}
-        self.sessions: dict[int, op.Session] = {}
+        self.sessions: dict[int, Session] = {}
         self.watches = Watches()
         # Only znodes that have had children, and sessions that have had ephemerals, have an entry.
         self._children: dict[str, set[str]] = {}
@@ -73,7 +74,7 @@ class Tree:
 
     @classmethod
     def restored(
-        cls, zxid: int, nodes: Mapping[str, Znode], sessions: Mapping[int, op.Session]
+        cls, zxid: int, nodes: Mapping[str, Znode], sessions: Mapping[int, Session]
     ) -> Tree:
         """The tree that had these znodes and sessions. Watches belong to connections: none."""
         tree = cls()
@@ -88,7 +89,7 @@ class Tree:
     def node(self, path: str) -> Znode | None:
         return self.nodes.get(path)
 
-    def session(self, session_id: int) -> op.Session | None:
+    def session(self, session_id: int) -> Session | None:
         return self.sessions.get(session_id)
 
     def ephemerals(self, session_id: int) -> Iterable[str]:
@@ -173,24 +174,34 @@ class Tree:
 
     def check(self) -> None:
         """Assert every invariant; for tests and the simulator."""
+        assert not (flaws := list(self.flaws())), flaws
+
+    def flaws(self) -> Iterator[str]:
+        """What is wrong with this tree, in words; nothing unless it came from a damaged file."""
         children: dict[str, set[str]] = {}
-        for path in self.nodes:
-            if path != "/":
-                parent, name = split(path)
-                assert parent in self.nodes, f"{path} has no parent"
-                children.setdefault(parent, set()).add(name)
-        assert children == self._children
         owned: dict[int, set[str]] = {}
-        for path, (data, _, stat) in self.nodes.items():
-            assert stat.num_children == len(children.get(path, ()))
-            assert stat.data_length == len(data or b"")
-            assert stat.czxid <= min(stat.mzxid, stat.pzxid)
-            assert max(stat.mzxid, stat.pzxid) <= self.zxid
+        for path, (_, _, stat) in self.nodes.items():
+            if path != "/":
+                _put(children, *split(path))
             if stat.ephemeral_owner:
-                assert stat.num_children == 0, f"ephemeral {path} has children"
-                owned.setdefault(stat.ephemeral_owner, set()).add(path)
-        assert owned == self._ephemerals
-        assert owned.keys() <= self.sessions.keys(), "an ephemeral outlived its session"
+                _put(owned, stat.ephemeral_owner, path)
+        if children != self._children or owned != self._ephemerals:
+            yield "its indexes disagree with its znodes"
+        for parent in children.keys() - self.nodes.keys():
+            yield f"{parent} is missing but has children"
+        for owner in owned.keys() - self.sessions.keys():
+            yield f"session {owner} is missing but has ephemerals"
+        for path, (data, _, stat) in self.nodes.items():
+            if stat.num_children != len(children.get(path, ())):
+                yield f"{path} miscounts its children"
+            if stat.ephemeral_owner and stat.num_children:
+                yield f"{path} is ephemeral and has children"
+            if stat.data_length != len(data or b""):
+                yield f"{path} misjudges the length of its data"
+            if not stat.czxid <= min(stat.mzxid, stat.pzxid):
+                yield f"{path} changed before it was created"
+            if max(stat.mzxid, stat.pzxid) > self.zxid:
+                yield f"{path} is newer than the tree"
 
     def _install(self, path: str, node: Znode | None) -> None:
         old = self.nodes.get(path)
@@ -218,12 +229,12 @@ class Draft:
         self.zxid = base.zxid
         self.nodes: dict[str, Znode | None] = {}
         """Every znode that differs from the base, as it will be; None is deleted."""
-        self.sessions: dict[int, op.Session | None] = {}
+        self.sessions: dict[int, Session | None] = {}
 
     def node(self, path: str) -> Znode | None:
         return self.nodes[path] if path in self.nodes else self._base.node(path)
 
-    def session(self, session_id: int) -> op.Session | None:
+    def session(self, session_id: int) -> Session | None:
         if session_id in self.sessions:
             return self.sessions[session_id]
         return self._base.session(session_id)
@@ -339,7 +350,7 @@ class _Attempt(Draft):
     def _open(self, request: op.OpenSession) -> None:
         assert request.session_id > 0, "0 means no owner"
         assert self.session(request.session_id) is None, "session ids are used once"
-        session = op.Session(request.timeout_ms, request.password)
+        session = Session(request.timeout_ms, request.password)
         self.sessions[request.session_id] = session
         self.changes.append(op.SessionOpened(request.session_id, session))
 

@@ -22,6 +22,7 @@ from hightide.coordination.errors import MalformedZnode
 from hightide.coordination.payload import Payload, to_json
 
 _NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+_NO_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -170,6 +171,88 @@ def decode_controller_epoch(data: bytes, path: str = CONTROLLER_EPOCH) -> int:
     if not data.isdigit() or len(data) > 10 or int(data) >= 2**31:
         raise MalformedZnode(path, "it is not an epoch")
     return int(data)
+
+
+class Endpoint(NamedTuple):
+    """One listener of a broker, as others can reach it."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    @property
+    def address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, address: str, protocols: Payload, path: str) -> Endpoint:
+        listener, separator, rest = address.partition("://")
+        host, colon, port = rest.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        plausible = separator and colon and port.isascii() and port.isdigit() and len(port) <= 5
+        if not plausible or int(port) > 65535:
+            raise MalformedZnode(path, f"{address!r} is not an endpoint")
+        return cls(listener, host, int(port), protocols.text(listener, default=listener))
+
+
+class BrokerRegistration(NamedTuple):
+    """/brokers/ids/N: what a live broker says about itself; the znode's czxid is the broker epoch.
+
+    Version 1 had one address, 2 has endpoints named by security protocol, 3 added the rack,
+    4 named listeners, 5 features. All are read, version 5 is written.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    timestamp_ms: int
+    rack: str | None = None
+    jmx_port: int = -1
+    features: Mapping[str, tuple[int, int]] = _NO_FEATURES
+    """Per feature the lowest and the highest version supported."""
+
+    def encode(self) -> bytes:
+        # Clients from before endpoints read host and port, which are those of a plain listener.
+        plain = next((e for e in self.endpoints if e.security_protocol == "PLAINTEXT"), None)
+        rack = {} if self.rack is None else {"rack": self.rack}
+        return to_json(
+            {
+                "version": 5,
+                "host": plain.host if plain else None,
+                "port": plain.port if plain else -1,
+                "endpoints": [endpoint.address for endpoint in self.endpoints],
+                "listener_security_protocol_map": {
+                    endpoint.listener: endpoint.security_protocol for endpoint in self.endpoints
+                },
+                "jmx_port": self.jmx_port,
+                "timestamp": str(self.timestamp_ms),
+                **rack,
+                "features": {
+                    name: {"min_version": lowest, "max_version": highest}
+                    for name, (lowest, highest) in self.features.items()
+                },
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> BrokerRegistration:
+        payload = Payload.parse(data, path)
+        protocols = payload.object("listener_security_protocol_map", required=False)
+        addresses = payload.texts("endpoints", default=[])
+        if payload.int32("version") == 1:
+            addresses = [f"PLAINTEXT://{payload.text('host')}:{payload.int32('port')}"]
+        features = payload.object("features", required=False)
+        return cls(
+            tuple(Endpoint.parse(address, protocols, path) for address in addresses),
+            payload.number_text("timestamp", default=-1),
+            payload.text("rack", default="") or None,
+            payload.int32("jmx_port", default=-1),
+            {name: _versions(features.object(name)) for name in features},
+        )
+
+
+def _versions(feature: Payload) -> tuple[int, int]:
+    return feature.int32("min_version"), feature.int32("max_version")
 
 
 class TopicAssignment(NamedTuple):

@@ -136,6 +136,18 @@ def test_a_file_in_use_is_refused_in_words(tmp_path):
     asyncio.run(main())
 
 
+DAMAGE = {
+    "orphan": "DELETE FROM node WHERE path='/a'",
+    "miscount": "UPDATE node SET num_children=7 WHERE path='/a'",
+    "from the future": "UPDATE committed SET zxid=0",
+    "no zxid": "DELETE FROM committed",
+    "relative": "INSERT INTO node VALUES('x',x'',x'',0,0,0,0,0,0,0,0,0,0,0)",
+    "blob for a path": "UPDATE node SET path=x'00' WHERE path='/a/b'",
+    "text for a number": "UPDATE node SET czxid='soon' WHERE path='/a/b'",
+    "no session": "UPDATE node SET ephemeral_owner=99 WHERE path='/a/b'",
+}
+
+
 def damaged(file: Path, kind: str):
     if kind == "directory":
         file.mkdir()
@@ -148,7 +160,7 @@ def damaged(file: Path, kind: str):
     else:
         asyncio.run(create_a_child(file))
         database = sqlite3.connect(file)
-        database.execute("DELETE FROM node WHERE path='/a'")
+        database.execute(DAMAGE[kind])
         database.commit()
         database.close()
 
@@ -160,7 +172,7 @@ async def create_a_child(file):
     await coordination.close()
 
 
-@pytest.mark.parametrize("kind", ["directory", "not SQLite", "newer", "orphan"])
+@pytest.mark.parametrize("kind", ["directory", "not SQLite", "newer", *DAMAGE])
 def test_a_file_that_cannot_be_used_is_refused_with_its_name(tmp_path, kind):
     file = tmp_path / "coordination.db"
     damaged(file, kind)

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from hightide.coordination import znodes
 from hightide.coordination.errors import MalformedZnode
-from hightide.coordination.registration import BrokerRegistration, Endpoint
 from hightide.coordination.znodes import (
+    BrokerRegistration,
     ClusterId,
     ConfigChange,
     Controller,
+    Endpoint,
     EntityConfig,
     LogDirEvent,
     PartitionList,

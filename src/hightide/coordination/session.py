@@ -1,13 +1,21 @@
-"""Until when each session may stay silent.
+"""Sessions: what must survive a restart, and until when each may stay silent.
 
-Kept apart from the tree because a lease must not survive a restart (every session then gets a
-full fresh timeout) and because its clock differs: znodes carry wall-clock times, leases are
-measured by a clock that never jumps. `now_ms` is that second clock here.
+The two are kept apart. A Session is part of the tree; a lease is not, because after a restart
+every session gets a full fresh timeout, and because its clock differs: znodes carry wall-clock
+times, leases are measured by a clock that never jumps. `now_ms` is that second clock here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Session(NamedTuple):
+    """A session as the tree keeps it; the password lets a client take it to a new connection."""
+
+    timeout_ms: int
+    password: bytes
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """When sessions expire."""
 
-from hightide.coordination.lease import Leases
+from hightide.coordination.session import Leases
 
 
 def test_a_silent_session_expires_once_and_a_touched_one_lives_on():
