@@ -91,7 +91,7 @@ def run(arguments: list[str]) -> int:
     except (Failed, ConnectionFailed, Corrupt, OSError) as error:
         say(f"hightide: {error}")
     except KafkaError as error:
-        say(f"hightide: {error.detail} ({error.code.name})")
+        say(f"hightide: {error.detail.removesuffix('.')} ({error.code.name}).")
     except BrokenPipeError:
         # The reader of our output went away, as `head` does. Nothing is wrong, but Python
         # would complain when it flushes stdout once more at exit.

@@ -232,15 +232,17 @@ class Connection(asyncio.Protocol):
 
 
 def check(code: int, message: str | None = None, about: str = "") -> None:
-    """Raise what a broker's answer says went wrong; `about` names what it was about."""
+    """Raise what a broker's answer says went wrong.
+
+    A broker's own message says what it is about; where there is none, `about` does.
+    """
     if not code:
         return
     known = CODES.get(code)
     if known is None:
         known = ErrorCode.UNKNOWN_SERVER_ERROR
         message = message or f"The broker answered with the unknown error code {code}."
-    detail = message or known.meaning
-    raise KafkaError(known, f"{about}: {detail}" if about else detail)
+    raise KafkaError(known, message or ": ".join(filter(None, (about, known.meaning))))
 
 
 def _api_name(request_type: type) -> str:

@@ -1,0 +1,84 @@
+"""Which client runs which behaviour, and the brokers they run against.
+
+A behaviour that asks for `client` runs once with each client that can do all of what its
+`needs` marker names.  Brokers are shared by a whole session where a test does nothing to
+them that others could notice: tests make topics of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+with warnings.catch_warnings():
+    # The clients use what newer Pythons advise against; that is theirs to mend.
+    warnings.simplefilter("ignore")
+    from adapters import aio, confluent, kafka_python, kcat
+
+from hightide.testing import Cluster
+
+CLIENTS = {each.NAME: each for each in (confluent, kafka_python, aio, kcat)}
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "needs(*abilities): what a client must be able to do")
+
+
+def pytest_generate_tests(metafunc):
+    marker = metafunc.definition.get_closest_marker("needs")
+    needed = set(marker.args) if marker else set()
+    if "client" in metafunc.fixturenames:
+        able = [name for name, each in CLIENTS.items() if needed <= each.CAN]
+        metafunc.parametrize("client", able, indirect=True)
+    for role, ability in (("producer", "produce"), ("consumer", "read")):
+        if role in metafunc.fixturenames:
+            able = [name for name, each in CLIENTS.items() if ability in each.CAN]
+            metafunc.parametrize(role, able, indirect=True)
+
+
+def client_named(name):
+    if name == kcat.NAME and not kcat.is_installed():
+        pytest.skip("kcat is not installed on this machine (Debian package: kcat)")
+    return CLIENTS[name]
+
+
+@pytest.fixture
+def client(request):
+    return client_named(request.param)
+
+
+@pytest.fixture
+def producer(request):
+    return client_named(request.param)
+
+
+@pytest.fixture
+def consumer(request):
+    return client_named(request.param)
+
+
+@pytest.fixture(scope="session")
+def broker():
+    """A broker with Kafka's defaults that many tests share."""
+    with Cluster() as cluster:
+        yield cluster
+        assert cluster.is_running(), cluster.log()
+
+
+@pytest.fixture(scope="session")
+def strict_broker():
+    """A broker that creates no topics by itself."""
+    with Cluster(settings={"auto.create.topics.enable": False}) as cluster:
+        yield cluster
+        assert cluster.is_running(), cluster.log()
+
+
+@pytest.fixture
+def topic(broker):
+    """A topic of one partition that nobody else uses."""
+    return broker.create_topic()
