@@ -8,11 +8,10 @@ broker can be used, and says that it does nothing yet.
 from __future__ import annotations
 
 from hightide.declaration import Scope, Settings, java_class, long, names, setting, short
-from hightide.settings_topic import DAY_MS, HOUR_MS, MINUTE_MS
+from hightide.settings_topic import DAY_MS, HOUR_MS, MINUTE_MS, REPLICATION
 
 CLUSTER = Scope.CLUSTER
 ENSEMBLE = "this version coordinates inside one broker"
-REPLICATION = "it needs replication"
 GROUPS = "it needs consumer groups"
 TRANSACTIONS = "it needs transactions"
 QUOTAS = "it needs quotas"
@@ -125,7 +124,7 @@ class ReplicationSettings(Settings):
         default=64 * 1024, doc="Size of a follower's receive buffer.", later=REPLICATION
     )
     replica_high_watermark_checkpoint_interval_ms: long = setting(
-        default=5 * 1000, doc="Time between two writes of the high watermarks."
+        default=5 * 1000, doc="Time between two writes of the high watermarks.", later=REPLICATION
     )
     replica_selector_class: java_class | None = setting(
         default=None, doc="Which replica a consumer should read from.", later=REPLICATION

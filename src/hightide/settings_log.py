@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from hightide.declaration import Scope, Settings, java_class, long, names, setting
-from hightide.settings_topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, Topic
+from hightide.settings_topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, REPLICATION, Topic
 
 CLUSTER = Scope.CLUSTER
 
@@ -117,6 +117,7 @@ class LogSettings(Settings):
         default=1.7976931348623157e308,
         doc="Rate of reading and writing that compaction stays below.",
         scope=CLUSTER,
+        later="compaction has no brake yet",
     )
     log_cleaner_max_compaction_lag_ms: long = for_topics("max.compaction.lag.ms")
     log_cleaner_min_cleanable_ratio: float = for_topics("min.cleanable.dirty.ratio")
@@ -140,7 +141,10 @@ class LogSettings(Settings):
         at_least=0,
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        default=MINUTE_MS, doc="Time between two writes of the log start offsets.", at_least=0
+        default=MINUTE_MS,
+        doc="Time between two writes of the log start offsets.",
+        at_least=0,
+        ignored="they are written as soon as they move",
     )
 
     log_message_timestamp_type: str = for_topics("message.timestamp.type")
@@ -166,7 +170,7 @@ class LogSettings(Settings):
         default=30 * 1000,
         doc="How long a broker may be unable to tell the controller about a failed directory.",
         at_least=1,
-        later="it needs replication",
+        later=REPLICATION,
     )
 
     producer_id_expiration_ms: int = setting(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from hightide.declaration import Scope, Settings, java_class, long, names, setting
 from hightide.listeners import DEFAULT_MAP
+from hightide.settings_topic import REPLICATION
 
 CLUSTER = Scope.CLUSTER
 MAX_INT = (1 << 31) - 1
 NO_KRAFT = "the brokers coordinate through ZooKeeper or the embedded coordinator, not through KRaft"
+SYSTEM = "the operating system sizes the buffers of each connection by need"
 ONE_LOOP = "one event loop does the work of all connections"
 
 
@@ -48,13 +50,13 @@ class NetworkSettings(Settings):
     inter_broker_listener_name: str | None = setting(
         default=None,
         doc="Listener that brokers use among themselves.",
-        later="it needs replication",
+        later=REPLICATION,
     )
     security_inter_broker_protocol: str = setting(
         default="PLAINTEXT",
         doc="Security protocol among brokers when inter.broker.listener.name is not set.",
         one_of=("PLAINTEXT",),
-        later="it needs replication",
+        later=REPLICATION,
     )
     control_plane_listener_name: str | None = setting(
         default=None,
@@ -68,10 +70,14 @@ class NetworkSettings(Settings):
     )
 
     socket_send_buffer_bytes: int = setting(
-        default=100 * 1024, doc="Size of a connection's send buffer; -1 leaves it to the system."
+        default=100 * 1024,
+        doc="Size of a connection's send buffer; -1 leaves it to the system.",
+        ignored=SYSTEM,
     )
     socket_receive_buffer_bytes: int = setting(
-        default=100 * 1024, doc="Size of a connection's receive buffer; -1 leaves it to the system."
+        default=100 * 1024,
+        doc="Size of a connection's receive buffer; -1 leaves it to the system.",
+        ignored=SYSTEM,
     )
     socket_request_max_bytes: int = setting(
         default=100 * 1024 * 1024, doc="Largest request that is read.", at_least=1
@@ -105,7 +111,10 @@ class NetworkSettings(Settings):
         doc="Bytes of requests in memory above which no more are read; -1 is no limit.",
     )
     max_request_partition_size_limit: int = setting(
-        default=2000, doc="Most partitions that one admin request may name.", at_least=1
+        default=2000,
+        doc="Most partitions in one answer that describes topics.",
+        at_least=1,
+        ignored="the limit is always 2,000",
     )
     max_incremental_fetch_session_cache_slots: int = setting(
         default=1000, doc="Most incremental fetch sessions that are kept.", at_least=0
@@ -116,17 +125,17 @@ class NetworkSettings(Settings):
     request_timeout_ms: int = setting(
         default=30 * 1000,
         doc="How long a request to another broker may take.",
-        later="it needs replication",
+        later=REPLICATION,
     )
     socket_connection_setup_timeout_ms: long = setting(
         default=10 * 1000,
         doc="How long connecting to another broker may take.",
-        later="it needs replication",
+        later=REPLICATION,
     )
     socket_connection_setup_timeout_max_ms: long = setting(
         default=30 * 1000,
         doc="How far socket.connection.setup.timeout.ms grows when connecting fails.",
-        later="it needs replication",
+        later=REPLICATION,
     )
 
     num_network_threads: int = setting(
@@ -148,6 +157,7 @@ class NetworkSettings(Settings):
         doc="Threads for retention, compaction and flushing.",
         scope=CLUSTER,
         at_least=1,
+        ignored="the pool of threads is as large as the machine suggests",
     )
     queued_max_requests: int = setting(
         default=500,

@@ -25,6 +25,7 @@ from hightide.declaration import (
 MINUTE_MS = 60 * 1000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+REPLICATION = "it needs replication"
 MAX_LONG = (1 << 63) - 1
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLUSTER = Scope.CLUSTER
@@ -112,7 +113,7 @@ class Topic(Settings):
         default=(),
         doc="Replicas whose followers fetch at the throttled rate, as partition:broker, or *.",
         scope=CLUSTER,
-        later="it needs replication",
+        later=REPLICATION,
     )
     index_interval_bytes: int = setting(
         default=4096,
@@ -125,7 +126,7 @@ class Topic(Settings):
         default=(),
         doc="Replicas whose leaders serve at the throttled rate, as partition:broker, or *.",
         scope=CLUSTER,
-        later="it needs replication",
+        later=REPLICATION,
     )
     max_compaction_lag_ms: long = setting(
         default=MAX_LONG,
@@ -183,12 +184,14 @@ class Topic(Settings):
         scope=CLUSTER,
         at_least=1,
         inherits=("min.insync.replicas",),
+        later=REPLICATION,
     )
     preallocate: bool = setting(
         default=False,
         doc="Whether a new segment takes its whole size on disk at once.",
         scope=CLUSTER,
         inherits=("log.preallocate",),
+        ignored="a segment grows as it is written",
     )
     retention_bytes: long = setting(
         default=-1,
@@ -236,6 +239,7 @@ class Topic(Settings):
         doc="Whether a replica that is not in sync may become leader, which loses records.",
         scope=CLUSTER,
         inherits=("unclean.leader.election.enable",),
+        later=REPLICATION,
     )
 
     @classmethod
