@@ -244,18 +244,21 @@ class Log(LogSegments):
             file = segment.opened()
             end = file.size
         segment.used = True
-        next_offset = self.end_offset
-        if end_offset < next_offset and end_offset < segment.limit_offset:
+        next_offset = -1
+        if end_offset < self.end_offset and end_offset < segment.limit_offset:
             end = self._position_of(segment, end_offset)
             next_offset = end_offset
+        elif segment is self._active:
+            next_offset = self.end_offset
         if end - position > max_bytes:
-            end = segment.fit(position, max_bytes, end)
-            next_offset = segment.offset_at(end) if end < file.size else segment.limit_offset
-        elif segment is not self._active:
-            next_offset = segment.limit_offset
+            stop = segment.fit(position, max_bytes, end)
+            if stop < end:
+                end = stop
+                next_offset = segment.offset_at(end)
         if end <= position:
             return None
-        if next_offset not in hints:
+        if next_offset >= 0 and next_offset not in hints:
+            # The reader will be back for what follows.
             if len(hints) >= _HINTS_KEPT:
                 del hints[next(iter(hints))]
             hints[next_offset] = (segment, end)

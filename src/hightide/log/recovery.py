@@ -317,7 +317,7 @@ class Checked(NamedTuple):
     damage: str | None
 
 
-# One long loop: it runs for every batch of what may be gigabytes, and a call per batch would
+# One long function: it runs for every batch of what may be gigabytes, and a call per batch would
 # double its time for small batches. `visit` is called only where there is something to note.
 def check_segment(
     segment: Segment, buffer: bytearray, visit: Callable[[int, BatchHeader], None]

@@ -1,0 +1,131 @@
+"""What the tests of logs share: settings, batches, and reading a log back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hightide.core.producer import ProducerStates
+from hightide.log.disk import Disk
+from hightide.log.log import Log
+from hightide.log.store import LogStore
+from hightide.settings import Broker, Topic
+from hightide.wire.batch import BatchHeader, Record, batches, build, check, records
+
+NOW = 1_700_000_000_000
+Buffer = bytes | bytearray | memoryview
+
+
+def topic(**settings: Any) -> Topic:
+    """A topic's settings, by attribute names."""
+    return Topic.effective(broker(), {n.replace("_", "."): str(v) for n, v in settings.items()})
+
+
+def broker(**settings: Any) -> Broker:
+    return Broker.read({n.replace("_", "."): str(v) for n, v in settings.items()})
+
+
+def open_store(disk: Disk, config: Topic, now_ms: int = NOW, **settings: Any) -> LogStore:
+    disk.unlock()
+    store = LogStore([disk], broker(**settings), lambda _: config)
+    store.open(now_ms)
+    return store
+
+
+def batch(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    timestamp: int = NOW,
+    **fields: Any,
+) -> bytearray:
+    """A batch as a producer sends it."""
+    return build(
+        [
+            Record(i, timestamp + i, keys[i] if keys else None, value, ())
+            for i, value in enumerate(values)
+        ],
+        **fields,
+    )
+
+
+def append(
+    log: Log, data: Buffer, leader_epoch: int = 0, now_ms: int = NOW
+) -> tuple[int, int, int]:
+    buf = bytearray(data)
+    return log.append(buf, memoryview(buf), 0, len(buf), leader_epoch, now_ms)
+
+
+def stored_batches(
+    log: Log, max_bytes: int = 1 << 20, end_offset: int | None = None
+) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Every batch a reader gets who reads the whole log, each of them checked."""
+    end_offset = log.end_offset if end_offset is None else end_offset
+    offset = log.start_offset
+    while offset < end_offset:
+        part = log.read(offset, max_bytes, end_offset)
+        if part is None:
+            return
+        data = part.file.read(part.position, part.length)
+        assert len(data) == part.length
+        at = 0
+        for at, header in batches(data):
+            check(data, at, at + header.size, stored=True)
+            assert header.last_offset >= offset
+            yield header, data[at : at + header.size]
+            offset = header.last_offset + 1
+            at += header.size
+        assert at == len(data), "a slice ends where a batch ends"
+
+
+def stored(log: Log, max_bytes: int = 1 << 20) -> list[Record]:
+    return [
+        record
+        for _, data in stored_batches(log, max_bytes)
+        for record in records(data)
+        if record.offset >= log.start_offset
+    ]
+
+
+def run_jobs(store: LogStore, now_ms: int) -> int:
+    """Do all housekeeping that is due; says how many jobs there were."""
+    count = 0
+    for job in store.jobs(now_ms):
+        job.run()
+        job.finish()
+        count += 1
+    return count
+
+
+def replayed(log: Log) -> tuple[ProducerStates, list[tuple[int, int]]]:
+    """Producers and leader epochs as the batches of the log tell them, from the first on."""
+    producers = ProducerStates()
+    epochs: list[tuple[int, int]] = []
+    for header, _ in stored_batches(log):
+        if not epochs or header.leader_epoch > epochs[-1][0]:
+            epochs.append((header.leader_epoch, header.base_offset))
+        if header.producer_id >= 0:
+            producers.appended(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+                NOW,
+            )
+    return producers, epochs
+
+
+def newest(producers: ProducerStates) -> dict[int, tuple[int, int, int, int]]:
+    """What a snapshot holds of each producer."""
+    return {
+        producer_id: (
+            state.epoch,
+            state.batches[-1].last_sequence,
+            state.batches[-1].base_offset,
+            state.last_offset,
+        )
+        for producer_id, state in producers
+        if state.batches
+    }
