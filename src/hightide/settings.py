@@ -225,10 +225,12 @@ class Broker(
             yield self._described(about, value, synonyms)
 
     def without_effect(self) -> Iterator[str]:
-        """A line for each setting that was given and does nothing here, with the reason."""
-        given = {name for _, layer in self.layers for name in layer}
-        for name, about in self.declared.items():
-            if name in given and about.effect is not Effect.FULL:
+        """A line for each setting that was changed and does nothing here, with the reason."""
+        given = dict.fromkeys(name for _, layer in self.layers for name in layer)
+        for name in given:
+            about = self.declared[name]
+            changed = getattr(self, about.attribute) != about.default
+            if changed and about.effect is not Effect.FULL:
                 where = self.origin.get(name)
                 line = f"{name} is accepted without effect: {about.why}"
                 yield f"{where}: {line}" if where else line
@@ -297,7 +299,7 @@ def reference_page() -> str:
         " effect* is",
         "accepted so that a Kafka broker's file can be used; one *not in this version* waits for"
         " its feature.",
-        "The broker names those that it was given when it starts.",
+        "When it starts, the broker names those that were set to anything but their defaults.",
     ]
     for title, settings in (("Topics", Topic), ("Brokers", Broker)):
         lines += ["", f"## {title}", "", "| name | type | default | values | change | meaning |"]
