@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Answer = bytes | list[Part]
-Buffer = bytes | bytearray
 
 _SIZE = Struct(">i")
 _HEADER_LEAST = 8  # api key, version, correlation id
 _FIRST_BUFFER = 64 * 1024
-_CHUNK = 256 * 1024  # bytes of a log read and handed to the socket at a time
-_WRITE_BUFFER_BYTES = 256 * 1024
+_CHUNKS_PER_TURN = 4  # of the send buffer's size, before other connections get a turn
+_WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log stops
 _MOST_WAITING = 1_000
 
 # Why a connection does not read: any of these.
@@ -58,7 +58,9 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_blocked",
+        "_fd",
         "_filled",
+        "_is_paused",
         "_out",
         "_own",
         "_reading_file",
@@ -83,8 +85,10 @@ class Connection(asyncio.BufferedProtocol):
         self._view: memoryview = server.scratch_view
         self._filled = 0
         self._blocked = 0
+        self._is_paused = False
         self._slots: deque[Slot] = deque()
         self._out: deque[Part] = deque()
+        self._fd = -1
         self._reading_file = False
         self.is_closed = False
         self.produce_prefix = 0  # where the last usual Produce had its records' length
@@ -100,6 +104,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         transport = self._transport
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        sock = transport.get_extra_info("socket")
+        # Behind TLS what goes to the socket is not what we write.
+        if sock is not None and transport.get_extra_info("ssl_object") is None:
+            self._fd = sock.fileno()
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if local:
             self.local_address = (local[0], local[1])
@@ -133,6 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         """Give the client up at once: its answers cannot be sent whole any more."""
         log.warning("dropping the connection from %s: %s", self.client_address, why)
         self.is_closed = True
+        self._out.clear()
         self._transport.abort()
 
     @property
@@ -159,6 +168,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._filled += nbytes
             self._frames_of_own(own)
+        if self._blocked and not self.is_closed:
+            self._transport.pause_reading()
+            self._is_paused = True
         self._server.after_answers()
 
     def _frames_of_own(self, own: bytearray) -> None:
@@ -251,9 +263,11 @@ class Connection(asyncio.BufferedProtocol):
             self._server.has_grown(self)
 
     def block(self, why: int) -> None:
-        """Read no further until `unblock` with the same reason."""
-        if not self._blocked and not self.is_closed:
-            self._transport.pause_reading()
+        """Serve no further until `unblock` with the same reason.
+
+        The socket is told to stop only when more comes in meanwhile: most clients wait for their
+        answer anyway, and telling it costs more than many an answer.
+        """
         self._blocked |= why
 
     def unblock(self, why: int) -> None:
@@ -265,7 +279,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._own is not None:
             self.frame_since = self._server.now()
             self._frames_of_own(self._own)
-        if not (self.is_blocked or self.is_closed):
+        if self._is_paused and not (self.is_blocked or self.is_closed):
+            self._is_paused = False
             self._transport.resume_reading()
         self._server.after_answers()
 
@@ -312,39 +327,79 @@ class Connection(asyncio.BufferedProtocol):
         self._pump()
 
     def _pump(self) -> None:
-        """Hand parts to the socket while it takes them, log slices a chunk at a time."""
-        out = self._out
+        """Send while the socket takes it, gathering parts in the buffer that all share."""
+        out, turns = self._out, _CHUNKS_PER_TURN
         while out and not self._blocked & ANSWERING and not self._reading_file:
-            part = out[0]
-            if isinstance(part, bytes):
-                out.popleft()
-                self._transport.write(part)
-                continue
-            assert isinstance(part, Slice)
-            data = part.file.read_now(part.position, min(part.length, _CHUNK))
-            if data is None:
-                self._reading_file = True
-                self._server.read_in_thread(self, part, min(part.length, _CHUNK))
+            if turns == 0:
+                self._server.call_soon(self._pump)  # the others get a turn
                 return
-            self._send_chunk(part, data)
+            turns -= 1
+            filled = self._gather(self._server.send_view)
+            if filled:
+                self._send(self._server.send_view[:filled])
 
-    def _send_chunk(self, part: Slice, data: Buffer) -> None:
+    def _gather(self, view: memoryview) -> int:
+        """Move parts into `view` until it is full or the disk must be waited for."""
+        out, filled, room = self._out, 0, len(view)
+        while out and filled < room:
+            part = out[0]
+            if isinstance(part, Slice):
+                count = part.file.read_now_into(
+                    view[filled : min(room, filled + part.length)], part.position
+                )
+                if count is None:
+                    self._reading_file = True
+                    self._server.read_in_thread(self, part, min(part.length, room))
+                    break
+                if count == 0:
+                    self.abort("the log was cut under an answer")
+                    return 0
+                rest: Part = Slice(part.file, part.position + count, part.length - count)
+                is_done = count == part.length
+            else:
+                assert isinstance(part, bytes)
+                count = min(len(part), room - filled)
+                view[filled : filled + count] = part[:count]
+                rest = part[count:]
+                is_done = not rest
+            filled += count
+            if is_done:
+                out.popleft()
+            else:
+                out[0] = rest
+        return filled
+
+    def _send(self, view: memoryview) -> None:
+        """Write to the socket ourselves while nothing is queued in the transport before us.
+
+        The transport would keep the buffer until it is sent, so it would need a new one, filled
+        with zeros and then with records, for each piece.
+        """
+        sent = 0
+        if self._fd >= 0 and not self._transport.get_write_buffer_size():
+            try:
+                sent = os.write(self._fd, view)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self.abort(f"it cannot be written to: {error}")
+                return
+        if sent < len(view):
+            self._transport.write(bytes(view[sent:]))
+
+    def chunk_read(self, part: Slice, data: bytes) -> None:
+        """A thread has read what was not in memory; `part` is still the first to be sent."""
+        self._reading_file = False
+        if self.is_closed:
+            return
         if not data:
             self.abort("the log was cut under an answer")
-            self._out.clear()
             return
-        if len(data) == part.length:
-            self._out.popleft()
-        else:
-            self._out[0] = Slice(part.file, part.position + len(data), part.length - len(data))
-        self._transport.write(data)
-
-    def chunk_read(self, part: Slice, data: Buffer) -> None:
-        """A thread has read what was not in memory."""
-        self._reading_file = False
-        if not self.is_closed and self._out:
-            self._send_chunk(part, data)
-            self._pump()
+        self._out[0] = data
+        if len(data) < part.length:
+            rest = Slice(part.file, part.position + len(data), part.length - len(data))
+            self._out.insert(1, rest)
+        self._pump()
 
     def pause_writing(self) -> None:
         self.stuck_since = self._server.now()

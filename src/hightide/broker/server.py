@@ -22,6 +22,7 @@ from hightide.wire.errors import KafkaError
 log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 256 * 1024
+_SEND_BYTES = 256 * 1024
 _SPARES = 8
 _SPARE_BYTES = 4 * 1024 * 1024
 _SWEEP_S = 0.5
@@ -56,6 +57,7 @@ class Server:
         self.memory_limit = settings().queued_max_request_bytes
         self.scratch = bytearray(_SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
+        self.send_view = memoryview(bytearray(_SEND_BYTES))
         self.starved: deque[Connection] = deque()
         self._settings = settings
         self._connections: set[Connection] = set()
@@ -74,6 +76,7 @@ class Server:
         """Listen; the addresses that were bound, in the order given."""
         loop = asyncio.get_running_loop()
         self.now = loop.time
+        self.call_soon = loop.call_soon
         self._loop = loop
         bound = []
         for listener in listeners:

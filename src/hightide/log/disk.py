@@ -50,8 +50,9 @@ class File(Protocol):
     def read(self, position: int, length: int) -> bytes:
         """The bytes at `position`; fewer than `length` only at the end of the file."""
 
-    def read_now(self, position: int, length: int) -> bytes | bytearray | None:
-        """The same if it needs no waiting for the disk, else None: then ask a thread."""
+    def read_now_into(self, buffer: memoryview, position: int) -> int | None:
+        """Put into `buffer` what can be had of it without waiting for the disk, and say how many
+        bytes that is; None when it is nothing: then ask a thread. 0 is the end of the file."""
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill `buffer` from `position` and say how many bytes were there."""
@@ -168,21 +169,17 @@ class RealFile:
             raise DiskFailed(self.path, "reading", error) from error
         return data
 
-    def read_now(self, position: int, length: int) -> bytes | bytearray | None:
-        buffer = bytearray(length)
+    def read_now_into(self, buffer: memoryview, position: int) -> int | None:
         try:
-            count = os.preadv(self.fd, [buffer], position, _NOWAIT)
+            return os.preadv(self.fd, [buffer], position, _NOWAIT)
         except BlockingIOError:
             return None
         except OSError as error:
             # Without the flag the kernel cannot say what is cached, and the page cache is the
             # better guess: a thread for each read would be slower than the rare wait.
             if error.errno in _UNKNOWN_FLAG:
-                return self.read(position, length)
+                return self.read_into(buffer, position)
             raise DiskFailed(self.path, "reading", error) from error
-        if count == length:
-            return buffer
-        return None if position + count < self.size else buffer[:count]
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         filled = 0
@@ -350,8 +347,8 @@ class MemoryFile:
     def read(self, position: int, length: int) -> bytes:
         return bytes(self.data[position : position + length])
 
-    def read_now(self, position: int, length: int) -> bytes | bytearray | None:
-        return self.data[position : position + length]
+    def read_now_into(self, buffer: memoryview, position: int) -> int | None:
+        return self.read_into(buffer, position)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         part = self.data[position : position + len(buffer)]
