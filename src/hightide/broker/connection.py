@@ -35,7 +35,7 @@ Answer = bytes | list[Part]
 _SIZE = Struct(">i")
 _HEADER_LEAST = 8  # api key, version, correlation id
 _FIRST_BUFFER = 64 * 1024
-_CHUNKS_PER_TURN = 4  # of the send buffer's size, before other connections get a turn
+_CHUNKS_PER_TURN = 2  # of the send buffer's size, before other connections get a turn
 _WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log stops
 _MOST_WAITING = 1_000
 

@@ -22,7 +22,7 @@ from hightide.wire.errors import KafkaError
 log = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 256 * 1024
-_SEND_BYTES = 256 * 1024
+_SEND_BYTES = 1024 * 1024
 _SPARES = 8
 _SPARE_BYTES = 4 * 1024 * 1024
 _SWEEP_S = 0.5
