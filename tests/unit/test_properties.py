@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide import properties
+from hightide.settings import properties
 
 
 def pairs(text: str) -> list[tuple[str, str]]:

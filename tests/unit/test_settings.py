@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hightide
-from hightide import settings
 from hightide.settings import (
     Broker,
     Effect,
@@ -21,6 +20,7 @@ from hightide.settings import (
     Topic,
     load_broker,
     parse_listeners,
+    reference,
 )
 
 SOURCE = Path(hightide.__file__).parent
@@ -401,12 +401,12 @@ class TestDescribing:
             Broker.check_change({"log.segment.bytes": "1"}, Scope.CLUSTER)
 
     def test_help_tells_what_has_an_effect(self) -> None:
-        text = settings.help_text()
+        text = reference.help_text()
         assert "log.segment.bytes  int, default 1073741824\n    Size at which" in text
         assert "num.io.threads" not in text
 
     def test_the_reference_page_is_fresh(self) -> None:
-        assert REFERENCE.read_text("utf-8") == settings.reference_page(), "run `make docs`"
+        assert REFERENCE.read_text("utf-8") == reference.reference_page(), "run `make docs`"
 
 
 class TestListeners:
@@ -493,7 +493,7 @@ class TestHonesty:
     def read_attributes() -> set[str]:
         found: set[str] = set()
         for path in SOURCE.rglob("*.py"):
-            if not path.name.startswith("settings"):
+            if "settings" not in path.parts:
                 found.update(re.findall(r"\.([a-z][a-z0-9_]+)\b", path.read_text("utf-8")))
         return found
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from hightide.settings import Broker as Settings
-from hightide.settings import InvalidSetting, help_text, load_broker
+from hightide.settings import InvalidSetting, load_broker
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -42,12 +42,16 @@ def run(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    asks_for_help = any(argument in ("-h", "--help") for argument in argv)
+    epilog = None
+    if any(argument in ("-h", "--help") for argument in argv):
+        from hightide.settings.reference import help_text
+
+        epilog = f"settings:\n\n{help_text()}"
     parser = argparse.ArgumentParser(
         prog="hightide broker start",
         description="Start one broker. Settings come from FILE, then from KAFKA_* environment"
         " variables, then from --override.",
-        epilog=f"settings:\n\n{help_text()}" if asks_for_help else None,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="a server.properties file")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
-from hightide.declaration import (
+from hightide.settings.declaration import (
     Described,
     InvalidSetting,
     Scope,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hightide.declaration import InvalidSetting
+from hightide.settings.declaration import InvalidSetting
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_MAP = {protocol: protocol for protocol in PROTOCOLS}

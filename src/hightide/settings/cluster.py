@@ -7,8 +7,8 @@ broker can be used, and says that it does nothing yet.
 
 from __future__ import annotations
 
-from hightide.declaration import Scope, Settings, java_class, long, names, setting, short
-from hightide.settings_topic import DAY_MS, HOUR_MS, MINUTE_MS, REPLICATION
+from hightide.settings.declaration import Scope, Settings, java_class, long, names, setting, short
+from hightide.settings.topic import DAY_MS, HOUR_MS, MINUTE_MS, REPLICATION
 
 CLUSTER = Scope.CLUSTER
 ENSEMBLE = "this version coordinates inside one broker"

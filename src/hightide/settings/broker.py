@@ -1,11 +1,9 @@
-"""Every setting of a broker and of a topic, and where their values are read from.
+"""All settings of a broker, and where their values are read from.
 
-The settings themselves are declared in `settings_network`, `settings_log`, `settings_cluster` and
-`settings_topic`; this module joins them, and is the one that others import.  A broker's values come
-from a properties file, then from the environment, then from the command line; each is stronger than
-the one before, and an error names the line, the variable or the option that is wrong.
-
-    python -m hightide.settings     prints the reference page
+The settings themselves are declared in `network`, `log` and `cluster`; those of a topic in `topic`.
+A broker's values come from a properties file, then from the environment, then from the command
+line; each is stronger than the one before, and an error names the line, the variable or the option
+that is wrong.
 """
 
 from __future__ import annotations
@@ -15,47 +13,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-from hightide import properties
-from hightide.declaration import (
-    Declared,
-    Described,
-    Effect,
-    InvalidSetting,
-    Kind,
-    Scope,
-    Settings,
-    Source,
-    Synonym,
-)
-from hightide.listeners import Listener, parse_listeners, parse_protocol_map
-from hightide.settings_cluster import (
+from hightide.settings import properties
+from hightide.settings.cluster import (
     CoordinationSettings,
     GroupSettings,
     QuotaSettings,
     ReplicationSettings,
     TransactionSettings,
 )
-from hightide.settings_log import LogSettings
-from hightide.settings_network import NetworkSettings
-from hightide.settings_topic import Topic
-
-__all__ = [
-    "Broker",
-    "Declared",
-    "Described",
-    "Effect",
-    "InvalidSetting",
-    "Kind",
-    "Listener",
-    "Scope",
-    "Settings",
-    "Source",
-    "Synonym",
-    "Topic",
-    "help_text",
-    "load_broker",
-    "parse_listeners",
-]
+from hightide.settings.declaration import (
+    Described,
+    Effect,
+    InvalidSetting,
+    Scope,
+    Source,
+    Synonym,
+)
+from hightide.settings.listeners import Listener, parse_listeners, parse_protocol_map
+from hightide.settings.log import LogSettings
+from hightide.settings.network import NetworkSettings
 
 # Variables of Kafka's scripts and images that are no settings of the broker.
 _NOT_A_SETTING = re.compile(
@@ -280,60 +256,3 @@ def _from_options(overrides: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         if not equals or not name.strip():
             raise InvalidSetting(f"--override {option}: an override is written as name=value")
         yield name.strip(), value.strip(), f"--override {option}"
-
-
-def reference_page() -> str:
-    """The reference of all settings, in Markdown."""
-    lines = [
-        "# Settings",
-        "",
-        "<!-- Made from the declarations by `make docs`; changes here are lost. -->",
-        "",
-        "Names, types and meanings are Kafka's. A broker reads `server.properties`, then `KAFKA_*`"
-        " environment",
-        "variables (`KAFKA_LOG_SEGMENT_BYTES` is `log.segment.bytes`; two underscores stand for one"
-        " underscore,",
-        "three for a dash), then `--override name=value`; the last one counts.",
-        "",
-        "*Change* says whether a setting can be changed while the broker runs. A setting *without"
-        " effect* is",
-        "accepted so that a Kafka broker's file can be used; one *not in this version* waits for"
-        " its feature.",
-        "When it starts, the broker names those that were set to anything but their defaults.",
-    ]
-    for title, settings in (("Topics", Topic), ("Brokers", Broker)):
-        lines += ["", f"## {title}", "", "| name | type | default | values | change | meaning |"]
-        lines.append("| --- | --- | --- | --- | --- | --- |")
-        lines += [_row(settings.declared[name]) for name in sorted(settings.declared)]
-    return "\n".join(lines) + "\n"
-
-
-def help_text() -> str:
-    """Every setting of a broker that has an effect, for a terminal."""
-    import textwrap
-
-    paragraphs = []
-    for about in Broker.declared.values():
-        if about.effect is Effect.FULL:
-            default = about.text(about.default) or "none"
-            text = textwrap.fill(about.doc, 78, initial_indent="    ", subsequent_indent="    ")
-            title = f"{about.name}  {about.kind.name.lower()}, default {default}"
-            paragraphs.append(f"{title}\n{text}\n")
-    return "\n".join(paragraphs)
-
-
-def _row(about: Declared) -> str:
-    text = about.text(about.default)
-    default = "" if not text else f"`{text}`"
-    values = ", ".join(f"`{each}`" for each in about.one_of)
-    if about.at_least is not None:
-        values = f"from {about.at_least}" + (f" to {about.at_most}" if about.at_most else "")
-    doc = Described(about, None, Source.DEFAULT, ()).doc
-    if about.inherits:
-        doc += f" Inherits {', '.join(f'`{name}`' for name in about.inherits)}."
-    kind = about.kind.name.lower()
-    return f"| `{about.name}` | {kind} | {default} | {values} | {about.scope.value} | {doc} |"
-
-
-if __name__ == "__main__":
-    print(reference_page(), end="")

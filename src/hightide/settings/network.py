@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hightide.declaration import Scope, Settings, java_class, long, names, setting
-from hightide.listeners import DEFAULT_MAP
-from hightide.settings_topic import REPLICATION
+from hightide.settings.declaration import Scope, Settings, java_class, long, names, setting
+from hightide.settings.listeners import DEFAULT_MAP
+from hightide.settings.topic import REPLICATION
 
 CLUSTER = Scope.CLUSTER
 MAX_INT = (1 << 31) - 1

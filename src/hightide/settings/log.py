@@ -1,6 +1,6 @@
 """The broker's settings for logs: where they lie, and what topics inherit.
 
-A setting that topics inherit is declared once, in `settings_topic`; here it gets its broker name.
+A setting that topics inherit is declared once, in `topic`; here it gets its broker name.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hightide.declaration import Scope, Settings, java_class, long, names, setting
-from hightide.settings_topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, REPLICATION, Topic
+from hightide.settings.declaration import Scope, Settings, java_class, long, names, setting
+from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, REPLICATION, Topic
 
 CLUSTER = Scope.CLUSTER
 

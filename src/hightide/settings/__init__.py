@@ -1,0 +1,37 @@
+"""Every setting of a broker and of a topic, declared once, with Kafka's names.
+
+`declaration` is how a setting is declared; `network`, `log` and `cluster` declare a broker's,
+`topic` a topic's; `broker` reads them from files, the environment and options.
+"""
+
+from hightide.settings.broker import Broker, load_broker
+from hightide.settings.declaration import (
+    Declared,
+    Described,
+    Effect,
+    InvalidSetting,
+    Kind,
+    Scope,
+    Settings,
+    Source,
+    Synonym,
+)
+from hightide.settings.listeners import Listener, parse_listeners
+from hightide.settings.topic import Topic
+
+__all__ = [
+    "Broker",
+    "Declared",
+    "Described",
+    "Effect",
+    "InvalidSetting",
+    "Kind",
+    "Listener",
+    "Scope",
+    "Settings",
+    "Source",
+    "Synonym",
+    "Topic",
+    "load_broker",
+    "parse_listeners",
+]

@@ -1,0 +1,5 @@
+"""`python -m hightide.settings` prints the reference page."""
+
+from hightide.settings.reference import reference_page
+
+print(reference_page(), end="")
