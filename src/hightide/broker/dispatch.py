@@ -108,7 +108,7 @@ class Dispatch:
             name = APIS[key][0] if key in APIS else f"API key {key}"
             raise WireError(f"{name} version {version} is not served")
         header, at = decode_request_header(frame)
-        request = decode(REQUESTS[key], frame[at:], version)
+        request = decode(REQUESTS[key], frame[at:], version, exact=False)
         context = Context(connection, version, header.client_id)
         try:
             result = handler(self._broker, request, context)

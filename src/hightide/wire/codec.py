@@ -29,16 +29,24 @@ _decoders: dict[tuple[type, int], Decoder] = {}
 _encoders: dict[tuple[type, int], Encoder] = {}
 
 
-def decode(cls: type[T], data: Buffer, version: int, *, budget: int = OBJECT_BUDGET) -> T:
+def decode(
+    cls: type[T],
+    data: Buffer,
+    version: int,
+    *,
+    budget: int = OBJECT_BUDGET,
+    exact: bool = True,
+) -> T:
     """The message that `data` holds from its first byte to its last.
 
-    Fields of type `Records` are views of `data`; everything else is copied out of it.
+    Fields of type `Records` are views of `data`; everything else is copied out of it. A broker reads
+    requests that are not `exact`: librdkafka sends some with bytes behind their end.
     """
     read = _decoders.get((cls, version))
     if read is None:
         read = _decoders[cls, version] = write_decoder(_checked(cls, version), version)
     try:
-        return cast(T, read(memoryview(data), budget))
+        return cast(T, read(memoryview(data), budget, exact))
     except WireError as error:
         raise WireError(f"{cls.__name__} v{version}: {error}") from None
     except (struct.error, IndexError):

@@ -32,7 +32,7 @@ from hightide.wire.source import (
 )
 from hightide.wire.types import UUID_SHAPE, Array, Blob, Field, Fixed, Shape, Struct, Text, api_of
 
-Decoder = Callable[[memoryview, int], Any]
+Decoder = Callable[[memoryview, int, bool], Any]
 
 
 # -- what the written functions call -------------------------------------------------------
@@ -120,14 +120,14 @@ _KNOWN: dict[str, Any] = {
 
 
 def write_decoder(cls: type, version: int) -> Decoder:
-    """Makes `decode(buf, left) -> message` for one version of a message."""
+    """Makes `decode(buf, left, exact) -> message` for one version of a message."""
     api = api_of(cls)
     source = Source(f"decode {cls.__name__} v{version}", _KNOWN)
-    with source.block("def decode(buf, left):"):
+    with source.block("def decode(buf, left, exact):"):
         source.line("at = 0")
         source.line("end = len(buf)")
         _Writer(source, version, is_flexible(api, version)).struct(cls, "message", cls.__name__, 0)
-        source.line("if at != end: raise trailing(end - at)")
+        source.line("if at != end and (exact or at > end): raise trailing(end - at)")
         source.line("return message")
     return source.compile("decode")
 

@@ -378,6 +378,7 @@ def test_a_known_tag_must_fill_exactly_its_size() -> None:
 
 def test_nothing_may_follow_the_message() -> None:
     refused(Text, b"\0\x01x!", OLD, "1 bytes follow the end")
+    assert decode(Text, b"\0\x01x!", OLD, exact=False) == decode(Text, b"\0\x01x", OLD)
     refused(HeartbeatRequest, encode(full(HeartbeatRequest, 4), 4) + b"\0", 4, "1 bytes follow")
 
 

@@ -144,10 +144,10 @@ def test_damaged_requests_are_refused_by_both_codecs_or_by_none(
         found = hot.decode(buf, view, start, end, version)
     except WireError:
         with pytest.raises(WireError):
-            decode(cls, bytes(body), version)
+            decode(cls, bytes(body), version, exact=False)
         return
     try:
-        wanted: Any = decode(cls, bytes(body), version)
+        wanted: Any = decode(cls, bytes(body), version, exact=False)
     except WireError as error:
         assert "UTF-8" in str(error) or "tag" in str(error)  # noqa: PT017
         return
@@ -166,7 +166,7 @@ def test_any_bytes_are_a_request_or_a_wire_error(hot: Any, cls: type, version: i
     except WireError:
         pass
     else:
-        decode(cls, noise, version)
+        decode(cls, noise, version, exact=False)
 
 
 codes = st.integers(0, 100)

@@ -92,7 +92,7 @@ def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) ->
         request, at = _body(buf, view, at, end, version)
     except (StructError, IndexError):
         raise WireError(f"Fetch v{version} is cut short") from None
-    if at != end:
+    if at > end:
         raise WireError(f"Fetch v{version} does not end where its frame ends")
     return request
 
