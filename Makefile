@@ -17,6 +17,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: setup ## set up, then run a local broker until Ctrl-C
+	@# An environment that forbids byte code would compile the whole broker at each start.
+	@$(BIN)/python -m compileall -q src
 	@exec $(BIN)/hightide up $(ARGS)
 
 test: setup kcat lint unit conformance ## set up, then everything that CI checks

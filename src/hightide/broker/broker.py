@@ -21,14 +21,14 @@ from hightide.broker.dispatch import Dispatch, served_versions
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
 from hightide.broker.housekeeping import Housekeeping
-from hightide.broker.identity import identify
+from hightide.broker.identity import Refused, identify
 from hightide.broker.metadata import BrokerAddress, Metadata
 from hightide.broker.replicas import Replicas
 from hightide.broker.server import Server
 from hightide.broker.topics import Topics, write_config
 from hightide.coordination import znodes
 from hightide.coordination.errors import NoNode
-from hightide.coordination.interface import ensure_path
+from hightide.coordination.interface import SessionState, ensure_path
 from hightide.coordination.memory import LocalCoordination
 from hightide.core.sessions import FetchSessions
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
@@ -55,6 +55,8 @@ class Broker:
 
     def __init__(self, settings: Settings, *, in_memory: bool = False) -> None:
         self.settings = settings
+        # Done when the broker cannot go on; its exception says why.
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.dynamic = DynamicSettings()
         self.served = served_versions()
         self.shapes = Shapes()
@@ -62,6 +64,7 @@ class Broker:
         self.replicas.on_change = self.shapes.forget
         self.broker_id = settings.broker_id
         self._in_memory = in_memory
+        self._is_stopping = False
         self._random = Random()
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, _SESSION_EVICTION_MS, self._random
@@ -83,6 +86,7 @@ class Broker:
         self._coordination = await LocalCoordination.open(
             None if directory is None else directory / COORDINATION_FILE
         )
+        self._coordination.on_state(self._coordination_changed)
         for path in znodes.PERSISTENT_ROOTS:
             await ensure_path(self._coordination, path)
         self.store = LogStore(disks, self.settings, self._topic_settings)
@@ -102,8 +106,14 @@ class Broker:
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
 
+    def _coordination_changed(self, state: SessionState) -> None:
+        # What the tree says can no longer be known, so nothing here may be answered for.
+        if state is SessionState.LOST and not self._is_stopping and not self.failed.done():
+            self.failed.set_exception(Refused("the coordination session is lost"))
+
     async def stop(self) -> None:
         """Answer what is waiting, then close everything in order."""
+        self._is_stopping = True
         self._server.stop_reading()
         for replica in self.replicas:
             for waiter in list(replica.waiters):

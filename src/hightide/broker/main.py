@@ -114,8 +114,13 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     host, port = addresses[0]
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     print(f"listening: {shown}:{port}", flush=True)
-    await stopped.wait()
+    waits = {asyncio.ensure_future(stopped.wait()), broker.failed}
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    code = OK
+    if broker.failed.done():
+        log.error("the broker cannot go on: %s", broker.failed.exception())
+        code = FAILED
     log.info("stopping")
     await broker.stop()
     log.info("stopped")
-    return OK
+    return code

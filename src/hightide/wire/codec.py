@@ -39,8 +39,8 @@ def decode(
 ) -> T:
     """The message that `data` holds from its first byte to its last.
 
-    Fields of type `Records` are views of `data`; everything else is copied out of it. A broker reads
-    requests that are not `exact`: librdkafka sends some with bytes behind their end.
+    Fields of type `Records` are views of `data`; everything else is copied out of it. A broker
+    reads requests that are not `exact`: librdkafka sends some with bytes behind their end.
     """
     read = _decoders.get((cls, version))
     if read is None:
