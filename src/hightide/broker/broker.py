@@ -8,6 +8,7 @@ the logs last, so that what was answered is kept.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
