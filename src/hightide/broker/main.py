@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from hightide.settings import Broker as Settings
 from hightide.settings import InvalidSetting, load_broker
@@ -114,7 +115,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     host, port = addresses[0]
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     print(f"listening: {shown}:{port}", flush=True)
-    waits = {asyncio.ensure_future(stopped.wait()), broker.failed}
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(stopped.wait()), broker.failed]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     code = OK
     if broker.failed.done():
