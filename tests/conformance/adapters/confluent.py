@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -178,9 +179,11 @@ def admin(bootstrap):
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-def only(futures):
-    (future,) = futures.values()
+def ask(bootstrap, question):
+    """Ask for one thing; the client must outlive the answer, or its futures never end."""
+    client = admin(bootstrap)
     try:
+        (future,) = question(client).values()
         return future.result(DEADLINE_S)
     except KafkaException as error:
         raise refused(error) from None
@@ -188,15 +191,15 @@ def only(futures):
 
 def create_topic(bootstrap, topic, partitions=1, config=None, validate_only=False):
     wanted = NewTopic(topic, partitions, 1, config=config or {})
-    only(admin(bootstrap).create_topics([wanted], validate_only=validate_only))
+    ask(bootstrap, lambda client: client.create_topics([wanted], validate_only=validate_only))
 
 
 def delete_topic(bootstrap, topic):
-    only(admin(bootstrap).delete_topics([topic]))
+    ask(bootstrap, lambda client: client.delete_topics([topic]))
 
 
 def add_partitions(bootstrap, topic, count):
-    only(admin(bootstrap).create_partitions([NewPartitions(topic, count)]))
+    ask(bootstrap, lambda client: client.create_partitions([NewPartitions(topic, count)]))
 
 
 def topics(bootstrap):
@@ -220,7 +223,7 @@ def cluster(bootstrap):
 
 def get_config(bootstrap, topic):
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = only(admin(bootstrap).describe_configs([resource]))
+    found = ask(bootstrap, lambda client: client.describe_configs([resource]))
     return {name: entry.value for name, entry in found.items()}
 
 
@@ -233,19 +236,17 @@ def set_config(bootstrap, topic, values):
             for name, value in values.items()
         ],
     )
-    only(admin(bootstrap).incremental_alter_configs([resource]))
+    ask(bootstrap, lambda client: client.incremental_alter_configs([resource]))
 
 
 def delete_records(bootstrap, topic, before, partition=0):
-    found = only(admin(bootstrap).delete_records([TopicPartition(topic, partition, before)]))
+    found = ask(
+        bootstrap, lambda client: client.delete_records([TopicPartition(topic, partition, before)])
+    )
     return found.low_watermark
 
 
 def max_timestamp(bootstrap, topic, partition=0):
-    from confluent_kafka.admin import OffsetSpec
-
-    futures = admin(bootstrap).list_offsets(
-        {TopicPartition(topic, partition): OffsetSpec.max_timestamp()}
-    )
-    found = only(futures)
+    wanted = {TopicPartition(topic, partition): OffsetSpec.max_timestamp()}
+    found = ask(bootstrap, lambda client: client.list_offsets(wanted))
     return found.offset, found.timestamp

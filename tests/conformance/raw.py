@@ -1,0 +1,162 @@
+"""A socket and bytes: what a client library would never let one send."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import struct
+from typing import Any
+
+from hightide.wire import batch
+from hightide.wire.frame import decode_response, encode_request
+from hightide.wire.messages import REQUESTS, RESPONSES
+from hightide.wire.messages.api_versions import ApiVersionsRequest
+from hightide.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from hightide.wire.types import NO_UUID, Array, Blob, Fixed, Struct, api_of, fields_of
+
+DEADLINE_S = 25.0
+PRODUCE, FETCH = 0, 1
+
+
+class Raw:
+    """One connection."""
+
+    def __init__(self, cluster):
+        self._socket = socket.create_connection(("127.0.0.1", cluster.port()), DEADLINE_S)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._socket.close()
+
+    def send(self, data):
+        """Send bytes as they are; the other side may already have hung up."""
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            self._socket.sendall(data)
+
+    def send_frame(self, body):
+        self.send(struct.pack(">i", len(body)) + body)
+
+    def finish(self):
+        """Say that nothing more will come."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def receive(self):
+        """The next answer without its length, or None when the broker has hung up."""
+        head = self._exactly(4)
+        if head is None:
+            return None
+        (size,) = struct.unpack(">i", head)
+        assert 4 <= size < 2**26, f"an answer of {size} bytes"
+        return self._exactly(size)
+
+    def _exactly(self, count):
+        found = b""
+        while len(found) < count:
+            try:
+                part = self._socket.recv(count - len(found))
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                assert not found, "the broker hung up in the middle of an answer"
+                return None
+            found += part
+        return found
+
+    def ask(self, request, version, correlation_id=7):
+        """Send a request and return its answer, or None when the broker hangs up instead."""
+        self.send(encode_request(request, version, correlation_id, "raw"))
+        answer = self.receive()
+        if answer is None:
+            return None
+        found, message = decode_response(RESPONSES[api_of(type(request)).key], answer, version)
+        assert found == correlation_id
+        return message
+
+
+def advertised(cluster) -> dict[int, tuple[int, int]]:
+    with Raw(cluster) as raw:
+        answer = raw.ask(ApiVersionsRequest(), 0)
+    return {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+
+
+def served(versions: dict[int, tuple[int, int]]):
+    """Every API and version that the broker says it serves and that has a meaning."""
+    for key, (low, high) in versions.items():
+        # Produce is advertised from 0 on, for the sake of old clients, and served from 3.
+        for version in range(max(low, api_of(REQUESTS[key]).versions[0]), high + 1):
+            yield key, version
+
+
+def filled(cls: type, version: int, kind: str) -> Any:
+    """A message with empty arrays, with nulls, or with one blank element in each array."""
+    values = {}
+    for field in fields_of(cls):
+        if not field.spec.carried_by(version):
+            continue
+        if field.spec.tag is not None:
+            continue
+        values[field.name] = blank(field, version, kind)
+    missing = {
+        each.name: blank(
+            next(field for field in fields_of(cls) if field.name == each.name), 2**14, kind
+        )
+        for each in dataclasses.fields(cls)
+        if each.name not in values
+        and each.default is dataclasses.MISSING
+        and each.default_factory is dataclasses.MISSING
+    }
+    return cls(**values, **missing)
+
+
+def blank(field, version, kind):
+    if kind == "null" and field.nullable_in(version):
+        return None
+    match field.shape:
+        case Array(item=Struct(cls=cls)):
+            return [filled(cls, version, kind)] if kind == "one" else []
+        case Array():
+            return []
+        case Struct(cls=cls):
+            return filled(cls, version, kind)
+        case Blob():
+            return b""
+        case Fixed(code="?"):
+            return False
+        case Fixed(size=16):
+            return NO_UUID
+        case Fixed():
+            return 0
+        case _:
+            return ""
+
+
+def produce_request(topic, records, *, partition=0, acks=1, transactional_id=None):
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=5000,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[PartitionProduceData(index=partition, records=records)],
+            )
+        ],
+    )
+
+
+def produced(answer):
+    """The one partition of a Produce answer."""
+    return answer.responses[0].partition_responses[0]
+
+
+def good_batch(count=3, **options):
+    rows = [batch.Record(at, 1_790_000_000_000, b"k", b"v%d" % at, ()) for at in range(count)]
+    return batch.build(rows, **options)

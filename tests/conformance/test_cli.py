@@ -1,0 +1,389 @@
+"""The command line against a real broker, as a person or a script would use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+
+import pytest
+from adapters import Record, confluent, values
+
+from hightide.__main__ import main
+from hightide.process import environment
+from hightide.testing import Cluster
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def lines(self):
+        assert self.code == 0, self.err
+        return self.out.splitlines()
+
+
+@pytest.fixture
+def run(broker, capfd, monkeypatch):
+    """Run a command in this process, which is faster than a process for each."""
+    monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", broker.bootstrap)
+
+    def run(*arguments):
+        capfd.readouterr()
+        code = main(list(arguments))
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return Done(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def typed(broker):
+    """Run a command in a process of its own, with something typed or piped into it."""
+
+    def run(*arguments, stdin=b""):
+        done = subprocess.run(
+            [sys.executable, "-m", "hightide", *arguments],
+            input=stdin,
+            capture_output=True,
+            env={**environment(), "HIGHTIDE_BOOTSTRAP": broker.bootstrap},
+            timeout=60,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+def fresh():
+    return f"cli-{uuid.uuid4().hex[:12]}"
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_listed_described_and_deleted(run):
+    name = fresh()
+    created = run("topic", "create", name, "-p", "3", "--config", "retention.ms=1000", "-o", "json")
+    assert created.json == [{"topic": name, "result": "created"}]
+    listed = {row["topic"]: row for row in run("topic", "list", "-o", "json").json}
+    assert listed[name]["partitions"] == 3
+    (described,) = run("topic", "describe", name, "-o", "json").json
+    assert described["config"] == {"retention.ms": "1000"}
+    assert [each["leader"] for each in described["partitions"]] == [1, 1, 1]
+    would = run("topic", "delete", name, "--dry-run", "-o", "json")
+    assert would.json[0]["result"] == "would be deleted"
+    assert run("topic", "delete", name).code == 0
+    assert name not in run("topic", "list").out
+
+
+def test_tables_are_for_people(run):
+    name = fresh()
+    run("topic", "create", name)
+    heading, *rows = run("topic", "list").lines
+    assert heading.split() == ["TOPIC", "PARTITIONS", "REPLICATION-FACTOR"]
+    assert [name, "1", "1"] in [row.split() for row in rows]
+    described = run("topic", "describe", name).lines
+    assert described[0].split() == ["topic", name]
+    assert described[-1].split() == ["0", "1", "0", "1", "1", "0", "0"]
+
+
+def test_what_exists_and_what_does_not_is_said(run):
+    name = fresh()
+    missing = run("topic", "describe", name)
+    assert missing.code == 1
+    assert missing.err == (f"hightide: There is no topic '{name}' (UNKNOWN_TOPIC_OR_PARTITION).\n")
+    run("topic", "create", name)
+    again = run("topic", "create", name)
+    assert again.code == 1
+    assert "TOPIC_ALREADY_EXISTS" in again.err
+    assert run("topic", "create", name, "--if-not-exists", "-o", "json").json == [
+        {"topic": name, "result": "exists"}
+    ]
+    assert run("topic", "delete", fresh(), "--if-exists").code == 0
+
+
+def test_nothing_is_deleted_when_one_of_several_does_not_exist(run):
+    name = fresh()
+    run("topic", "create", name)
+    assert run("topic", "delete", name, fresh()).code == 1
+    assert name in run("topic", "list").out
+
+
+def test_a_dry_run_changes_nothing(run):
+    name = fresh()
+    assert "would be created" in run("topic", "create", name, "--dry-run").out
+    assert name not in run("topic", "list").out
+    run("topic", "create", name)
+    assert run("topic", "alter", name, "-p", "7", "-c", "retention.ms=5", "--dry-run").code == 0
+    (described,) = run("topic", "describe", name, "-o", "json").json
+    assert len(described["partitions"]) == 1
+    assert described["config"] == {}
+    assert run("topic", "create", name, "--dry-run").code == 1
+
+
+def test_a_topic_is_altered(run):
+    name = fresh()
+    run("topic", "create", name, "-c", "retention.ms=5")
+    assert run("topic", "alter", name, "-p", "4", "-c", "cleanup.policy=compact").code == 0
+    assert run("topic", "alter", name, "--delete-config", "retention.ms").code == 0
+    (described,) = run("topic", "describe", name, "-o", "json").json
+    assert len(described["partitions"]) == 4
+    assert described["config"] == {"cleanup.policy": "compact"}
+    fewer = run("topic", "alter", name, "-p", "2")
+    assert fewer.code == 1
+    assert "INVALID_PARTITIONS" in fewer.err
+
+
+# -- settings and cluster ----------------------------------------------------------------------
+
+
+def test_settings_are_read_changed_and_taken_back(run):
+    name = fresh()
+    run("topic", "create", name)
+    resource = f"topic/{name}"
+    assert run("config", "set", resource, "retention.ms=77", "segment.bytes=2000000").code == 0
+    changed = {row["name"]: row for row in run("config", "get", resource, "-o", "json").json}
+    assert changed["retention.ms"]["value"] == "77"
+    assert changed["retention.ms"]["source"] == "dynamic_topic_config"
+    assert changed["retention.ms"]["type"] == "long"
+    assert changed["retention.ms"]["documentation"]
+    assert changed["cleanup.policy"]["source"] == "default_config"
+    assert run("config", "unset", resource, "retention.ms").code == 0
+    found = run("config", "get", resource, "--changed", "-o", "json").json
+    assert [row["name"] for row in found] == ["segment.bytes"]
+
+
+def test_a_wrong_setting_is_refused_in_words(run):
+    name = fresh()
+    run("topic", "create", name)
+    for wrong in ("retention.ms=soon", "no.such.setting=1"):
+        done = run("config", "set", f"topic/{name}", wrong)
+        assert done.code == 1
+        assert wrong.partition("=")[0] in done.err
+    missing = run("config", "get", f"topic/{name}", "no.such.setting")
+    assert (missing.code, missing.err) == (
+        1,
+        f"hightide: topic/{name} has no setting no.such.setting.\n",
+    )
+    assert run("config", "get", f"topic/{fresh()}").code == 1
+
+
+def test_a_brokers_settings_are_shown(run):
+    (row,) = run("config", "get", "broker/1", "broker.id", "-o", "json").json
+    assert (row["value"], row["read_only"]) == ("1", True)
+    nobody = run("config", "get", "broker/99")
+    assert nobody.code == 1
+    assert "no broker 99" in nobody.err
+
+
+def test_the_cluster_is_shown(run, broker):
+    found = run("cluster", "info", "-o", "json").json
+    assert found["controller"] == 1
+    assert found["nodes"] == [
+        {"id": 1, "host": "127.0.0.1", "port": broker.port(), "rack": None, "controller": True}
+    ]
+    assert run("cluster", "info").lines[-1].split()[0] == "1"
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+def test_values_are_produced_and_consumed(run, broker, topic):
+    done = run("produce", topic, "one", "two", "-k", "key", "-H", "a=b", "-o", "json")
+    assert [row["offset"] for row in done.json] == [0, 1]
+    assert done.err == f"2 records to {topic}\n"
+    assert run("consume", topic).lines == ["one", "two"]
+    assert run("consume", topic, "-k", "-H", "--offset").lines == [
+        "0\t0\ta=b\tkey\tone",
+        "0\t1\ta=b\tkey\ttwo",
+    ]
+    (first, _) = confluent.read(broker.bootstrap, topic, 2)
+    assert (first.key, first.value, first.headers) == (b"key", b"one", (("a", b"b"),))
+
+
+def test_lines_of_stdin_are_records(typed, broker, topic):
+    done = typed("produce", topic, "-K", ":", "-Z", stdin=b"a:1\nb:\n\nno key\nlast:without end")
+    assert done.code == 0, done.err
+    found = confluent.read(broker.bootstrap, topic, 5)
+    assert [(r.key, r.value) for r in found] == [
+        (b"a", b"1"),
+        (b"b", None),
+        (None, None),
+        (None, b"no key"),
+        (b"last", b"without end"),
+    ]
+
+
+def test_a_file_is_lines_or_one_record(run, broker, topic, tmp_path):
+    file = tmp_path / "data"
+    file.write_bytes(b"first\r\nsecond\n")
+    assert run("produce", topic, "--file", str(file)).code == 0
+    assert run("produce", topic, "--file", str(file), "--whole").code == 0
+    assert values(confluent.read(broker.bootstrap, topic, 3)) == [
+        b"first",
+        b"second",
+        b"first\r\nsecond\n",
+    ]
+
+
+def test_json_goes_from_one_topic_to_another(run, typed, broker, topic):
+    sent = [
+        Record(b"text", key=b"k", headers=(("h", b"1"), ("h", b"2")), timestamp=1_790_000_000_123),
+        Record(bytes(range(256)), key=b"\xff"),
+        Record(None, key=b"gone"),
+    ]
+    confluent.produce(broker.bootstrap, topic, sent)
+    printed = run("consume", topic, "-o", "json")
+    copy = broker.create_topic()
+    assert typed("produce", copy, "--json", stdin=printed.out.encode()).code == 0
+    found = confluent.read(broker.bootstrap, copy, 3)
+    assert [(r.key, r.value, r.headers) for r in found] == [
+        (r.key, r.value, r.headers) for r in sent
+    ]
+    assert found[0].timestamp == 1_790_000_000_123
+
+
+def test_a_wrong_line_of_json_is_named(typed, topic):
+    done = typed("produce", topic, "--json", stdin=b'{"value":"ok"}\n{"valu')
+    assert done.code == 1
+    assert "Line 2: not JSON" in done.err
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (("--from", "beginning"), range(10)),
+        (("--from", "7"), range(7, 10)),
+        (("-o", "7"), range(7, 10)),
+        (("-o", "-2"), range(8, 10)),
+        (("--from", "-2"), range(8, 10)),
+        (("--from", "@1790000005000"), range(5, 10)),
+        (("-o", "s@1790000005000"), range(5, 10)),
+        (("--from", "2026-09-21T14:13:28Z"), range(8, 10)),
+        (("--from", "1d"), range(0)),
+        (("-n", "3"), range(3)),
+        (("-o", "4", "-n", "2"), range(4, 6)),
+    ],
+)
+def test_consuming_starts_where_it_is_told(run, counted, where, found):
+    assert run("consume", counted, *where).lines == [str(at) for at in found]
+
+
+@pytest.fixture(scope="module")
+def counted(broker):
+    """A topic with the numbers 0 to 9, one each second."""
+    topic = broker.create_topic()
+    sent = [Record(b"%d" % at, timestamp=1_790_000_000_000 + at * 1000) for at in range(10)]
+    confluent.produce(broker.bootstrap, topic, sent)
+    return topic
+
+
+def test_an_empty_topic_is_consumed_at_once(run, topic):
+    assert run("consume", topic).lines == []
+    assert run("consume", topic, "-o", "json").lines == []
+
+
+def test_partitions_can_be_chosen(run, broker):
+    topic = broker.create_topic(partitions=3)
+    for at in range(3):
+        assert run("produce", topic, f"in {at}", "-p", str(at)).code == 0
+    assert sorted(run("consume", topic).lines) == ["in 0", "in 1", "in 2"]
+    assert run("consume", topic, "-p", "2").lines == ["in 2"]
+    wrong = run("consume", topic, "-p", "7")
+    assert (wrong.code, "has no partition 7" in wrong.err) == (1, True)
+
+
+def test_the_form_of_the_output_is_ones_own(run, counted):
+    assert run("consume", counted, "-n", "2", "-f", r"%p/%o=%s;\n").lines == ["0/0=0;", "0/1=1;"]
+    heading, row = run("consume", counted, "-n", "1", "-o", "table").lines
+    assert heading.split()[:2] == ["PARTITION", "OFFSET"]
+    assert row.split()[:3] == ["0", "0", "1790000000000"]
+
+
+def test_following_prints_what_comes_later(broker, topic):
+    confluent.produce(broker.bootstrap, topic, [Record(b"before")])
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hightide", "consume", topic, "--follow", "-n", "2"],
+        env={**environment(), "HIGHTIDE_BOOTSTRAP": broker.bootstrap},
+        stdout=subprocess.PIPE,
+    )
+    # The first line proves that it follows already.
+    assert child.stdout.readline() == b"before\n"
+    confluent.produce(broker.bootstrap, topic, [Record(b"later")])
+    assert child.communicate(timeout=60)[0] == b"later\n"
+    assert child.returncode == 0
+
+
+def test_consuming_a_topic_that_is_not_there_is_refused(run):
+    done = run("consume", fresh())
+    assert done.code == 1
+    assert "There is no topic" in done.err
+
+
+def test_producing_creates_the_topic_if_the_broker_allows_it(run, strict_broker):
+    assert run("produce", fresh(), "x").code == 0
+    done = run("produce", fresh(), "x", "--bootstrap", strict_broker.bootstrap)
+    assert done.code == 1
+    assert "There is no topic" in done.err
+
+
+def test_a_refused_record_is_said(run, broker):
+    topic = broker.create_topic(config={"max.message.bytes": 500})
+    done = run("produce", topic, "x" * 2000)
+    assert done.code == 1
+    assert "too large" in done.err.lower()
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "zstd"])
+def test_codecs_and_client_settings_are_passed_on(run, topic, codec):
+    assert (
+        run("produce", topic, "x" * 500, "-z", codec, "--acks", "1", "-X", "linger.ms=1").code == 0
+    )
+    assert run("consume", topic, "-X", "check.crcs=true").lines == ["x" * 500]
+    wrong = run("produce", topic, "x", "-X", "no.such=1")
+    assert (wrong.code, "refuses its settings" in wrong.err) == (1, True)
+
+
+# -- perf --------------------------------------------------------------------------------------
+
+
+def test_figures_of_producing_and_consuming(run, broker):
+    topic = broker.create_topic(partitions=2)
+    wrote = run("perf", "produce", topic, "-n", "2000", "--size", "100", "-o", "json").json
+    assert (wrote["records"], wrote["bytes"], wrote["failed"]) == (2000, 200_000, 0)
+    assert 0 < wrote["latency_p50_ms"] <= wrote["latency_p99_ms"] <= wrote["latency_max_ms"]
+    read = run("perf", "consume", topic, "-o", "json").json
+    assert (read["records"], read["bytes"]) == (2000, 200_000)
+    assert read["records_per_s"] > 0
+    some = run("perf", "produce", topic, "-n", "50", "--rate", "1000", "-o", "json").json
+    assert some["seconds"] >= 0.049
+
+
+def test_perf_says_when_there_is_nothing_to_read(run, topic):
+    done = run("perf", "consume", topic)
+    assert (done.code, "holds no records" in done.err) == (1, True)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def test_dump_log_reads_what_the_broker_wrote(run):
+    with Cluster() as cluster:
+        topic = cluster.create_topic()
+        confluent.produce(cluster.bootstrap, topic, [Record(b"v%d" % at) for at in range(5)])
+        (file,) = (cluster.data() / f"{topic}-0").glob("*.log")
+        first = json.loads(run("dump-log", str(file), "-r", "-o", "json").lines[0])
+    assert [record["value"] for record in first["records"]][:1] == ["v0"]
+    assert first["crc_ok"] is True

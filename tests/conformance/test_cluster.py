@@ -1,0 +1,311 @@
+"""Brokers for tests, and `hightide up`: they start when they say so and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from adapters import Record, confluent, values
+
+from hightide.process import BrokerFailed, environment
+from hightide.testing import Cluster
+
+pytest_plugins = ["pytester"]
+PLUGIN = "hightide.testing.plugin"
+
+
+def answers(address):
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        # ApiVersions version 0 with no client id.
+        connection.sendall(bytes.fromhex("0000000a0012000000000007ffff"))
+        return connection.recv(8)[4:8] == bytes.fromhex("00000007")
+
+
+def wait_until_gone(pid):
+    deadline = time.monotonic() + 25
+    while Path(f"/proc/{pid}").exists():
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.01)
+
+
+# -- Cluster -----------------------------------------------------------------------------------
+
+
+def test_a_cluster_has_the_names_of_the_contract():
+    with Cluster(brokers=1) as cluster:
+        assert answers(cluster.bootstrap)
+        assert cluster.brokers == [1]
+        topic = cluster.create_topic(partitions=2)
+        assert cluster.leader(topic, 1) == 1
+        assert f"{cluster.port()}" in cluster.log(1)
+        pid, folder = cluster.pid(), cluster.data()
+        assert folder.exists()
+    wait_until_gone(pid)
+    assert not folder.exists()
+
+
+def test_more_than_one_broker_is_refused_in_words():
+    with pytest.raises(ValueError, match="one broker, not of 3"):
+        Cluster(brokers=3)
+
+
+def test_a_killed_broker_comes_back_on_the_same_port():
+    with Cluster() as cluster:
+        before = cluster.bootstrap
+        cluster.kill(1)
+        assert not cluster.is_running()
+        cluster.restart(1)
+        assert cluster.bootstrap == before
+        assert answers(before)
+
+
+def test_a_paused_broker_is_there_but_silent_until_it_is_resumed():
+    with Cluster() as cluster:
+        cluster.pause(1)
+        host, _, port = cluster.bootstrap.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(bytes.fromhex("0000000a0012000000000007ffff"))
+            connection.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            cluster.resume(1)
+            connection.settimeout(25)
+            assert connection.recv(1)
+
+
+def test_a_paused_broker_can_be_stopped():
+    with Cluster() as cluster:
+        pid = cluster.pid()
+        cluster.pause()
+    wait_until_gone(pid)
+
+
+def test_a_given_directory_is_kept_and_read_again(tmp_path):
+    with Cluster(data=tmp_path) as cluster:
+        topic = cluster.create_topic()
+        confluent.produce(cluster.bootstrap, topic, [Record(b"x")])
+    with Cluster(data=tmp_path) as cluster:
+        assert values(confluent.read(cluster.bootstrap, topic, 1)) == [b"x"]
+
+
+def test_settings_reach_the_broker():
+    with Cluster(settings={"num.partitions": 5}) as cluster:
+        confluent.produce(cluster.bootstrap, "made-by-itself", [Record(b"x")])
+        assert len(confluent.describe_topic(cluster.bootstrap, "made-by-itself")) == 5
+
+
+def test_a_broker_that_cannot_start_says_why():
+    with pytest.raises(BrokerFailed, match=r"num\.partitions"):
+        Cluster(settings={"num.partitions": "many"}).start()
+
+
+def test_a_cluster_can_be_asked_from_inside_an_event_loop(broker):
+    import asyncio
+
+    async def inside():
+        return broker.create_topic()
+
+    assert asyncio.run(inside())
+
+
+def test_a_broker_does_not_outlive_a_killed_test():
+    code = textwrap.dedent(
+        """
+        import sys
+        from hightide.testing import Cluster
+        cluster = Cluster().start()
+        print(cluster.pid(), flush=True)
+        sys.stdin.read()
+        """
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    pid = int(child.stdout.readline())
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+    wait_until_gone(pid)
+
+
+def test_a_broker_outlives_the_thread_that_started_it():
+    import threading
+
+    cluster = Cluster()
+    thread = threading.Thread(target=cluster.start)
+    thread.start()
+    thread.join()
+    try:
+        assert answers(cluster.bootstrap)
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def inner_pytest(pytester, monkeypatch):
+    """Run a small suite with the plugin, whether it is installed or only on the path."""
+    monkeypatch.setenv("PYTHONPATH", environment().get("PYTHONPATH", ""))
+    installed = any(each.value == PLUGIN for each in entry_points(group="pytest11"))
+    options = ["-q"] if installed else ["-q", "-p", PLUGIN]
+    return lambda: pytester.runpytest_subprocess(*options)
+
+
+def test_the_pytest_fixture_is_one_broker_for_the_session(pytester, inner_pytest):
+    pytester.makeini("[pytest]\nhightide_settings =\n    num.partitions = 3\n")
+    pytester.makepyfile(
+        """
+        seen = []
+
+        def test_first(hightide):
+            topic = hightide.create_topic()
+            seen.append((hightide.bootstrap, topic))
+            assert hightide.leader(topic) == 1
+
+        def test_second(hightide):
+            assert hightide.bootstrap == seen[0][0]
+            assert hightide.create_topic() != seen[0][1]
+        """
+    )
+    inner_pytest().assert_outcomes(passed=2)
+
+
+def test_the_pytest_fixture_can_be_fresh_for_each_test(pytester, inner_pytest):
+    pytester.makeini("[pytest]\nhightide_scope = function\n")
+    pytester.makepyfile(
+        """
+        seen = []
+
+        def test_first(hightide):
+            seen.append(hightide.pid())
+
+        def test_second(hightide):
+            assert hightide.pid() != seen[0]
+        """
+    )
+    inner_pytest().assert_outcomes(passed=2)
+
+
+# -- up ----------------------------------------------------------------------------------------
+
+
+class Up:
+    """A `hightide up` and what it has said."""
+
+    def __init__(self, folder, *arguments):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hightide", "up", *arguments],
+            env=environment(),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def bootstrap(self):
+        line = self.process.stdout.readline()
+        assert line.startswith("bootstrap: "), line + self.process.stderr.read()
+        return line.removeprefix("bootstrap: ").strip()
+
+    def broker_pid(self):
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        (pid,) = listed.split()
+        return int(pid)
+
+    def end(self, number=None):
+        if number is not None:
+            self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def up(tmp_path):
+    started = []
+
+    def start(*arguments):
+        started.append(Up(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_serves_when_it_says_so_and_stops_cleanly(up, number):
+    run = up("--port", "0", "--memory")
+    assert answers(run.bootstrap())
+    pid = run.broker_pid()
+    code, said = run.end(number)
+    assert code == 0, said
+    assert not Path(f"/proc/{pid}").exists()
+    assert "Traceback" not in said
+
+
+def test_up_keeps_its_data_between_runs(up, tmp_path):
+    run = up("--port", "0")
+    bootstrap = run.bootstrap()
+    confluent.create_topic(bootstrap, "kept")
+    confluent.produce(bootstrap, "kept", [Record(b"x")])
+    run.end(signal.SIGINT)
+    assert (tmp_path / ".hightide").is_dir()
+    run = up("--port", "0", "--data", str(tmp_path / ".hightide"), "--no-console")
+    assert values(confluent.read(run.bootstrap(), "kept", 1)) == [b"x"]
+    assert run.end(signal.SIGTERM)[0] == 0
+
+
+def test_up_with_memory_writes_nothing_where_it_runs(up, tmp_path):
+    run = up("--port", "0", "--memory")
+    run.bootstrap()
+    run.end(signal.SIGTERM)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_ends_with_the_brokers_last_words_when_the_broker_dies(up):
+    run = up("--port", "0", "--memory")
+    run.bootstrap()
+    os.kill(run.broker_pid(), signal.SIGKILL)
+    code, said = run.end()
+    assert code == 1
+    assert "The broker stopped with exit code -9" in said
+    assert "listens on" in said
+
+
+def test_up_says_why_when_the_broker_cannot_start(up, broker):
+    run = up("--port", str(broker.port()), "--memory")
+    code, said = run.end()
+    assert code == 1
+    assert "in use" in said
+    assert "Traceback" not in said
+
+
+def test_the_broker_of_an_up_that_was_killed_stops_too(up):
+    run = up("--port", "0", "--memory")
+    run.bootstrap()
+    pid = run.broker_pid()
+    run.end(signal.SIGKILL)
+    wait_until_gone(pid)
+
+
+def test_up_passes_settings_on(up):
+    run = up("--port", "0", "--memory", "--override", "auto.create.topics.enable=false")
+    bootstrap = run.bootstrap()
+    with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
+        confluent.produce(bootstrap, "not-there", [Record(b"x")], timeout_ms=3000)
+    assert run.end(signal.SIGTERM)[0] == 0
