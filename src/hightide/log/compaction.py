@@ -28,6 +28,7 @@ from hightide.wire.batch import (
     read_header,
     records,
 )
+from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, control_type
 from hightide.wire.errors import Corrupt
 
@@ -101,7 +102,7 @@ class Transactions:
 
     def has_records(self, header: BatchHeader) -> None:
         """A batch of a transaction is met on the copying pass."""
-        if header.is_transactional and not self.is_aborted(header):
+        if header.is_transactional and header.record_count and not self.is_aborted(header):
             self._with_records.add(header.producer_id)
 
     def is_needless(self, header: BatchHeader, batch: memoryview) -> bool:
@@ -231,7 +232,7 @@ def _rebuilt(header: BatchHeader, kept: list[Record], horizon: int | None) -> by
         kept,
         base_offset=header.base_offset,
         last_offset=header.last_offset,
-        codec=header.codec,
+        codec=header.codec if kept else Codec.NONE,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,

@@ -276,7 +276,7 @@ class Recovery:
             later.files.forget(later)
             later.remove_files()
         del self.segments[number + 1 :]
-        segment.opened().truncate(size)
+        segment.cut(size)
         segment.limit_offset = MAX_OFFSET
         self.disk.sync_directory(self.directory)
 
@@ -287,7 +287,8 @@ class Recovery:
             if header.producer_id >= 0 and header.base_offset >= since:
                 follow(self.producers, header, segment, position, self.now_ms)
 
-        return check_segment(segment, buffer, visit)
+        gapless_from = MAX_OFFSET if self.known.allows_gaps else self.known.recovery_point
+        return check_segment(segment, buffer, gapless_from, visit)
 
     def parts(self) -> Parts:
         start = min(max(self.known.start_offset, self.segments[0].base_offset), self.end_offset)
@@ -320,11 +321,15 @@ class Checked(NamedTuple):
 # One long function: it runs for every batch of what may be gigabytes, and a call per batch would
 # double its time for small batches. `visit` is called only where there is something to note.
 def check_segment(
-    segment: Segment, buffer: bytearray, visit: Callable[[int, BatchHeader], None]
+    segment: Segment,
+    buffer: bytearray,
+    gapless_from: int,
+    visit: Callable[[int, BatchHeader], None],
 ) -> Checked:
     """Prove each batch of a segment and make its indexes again.
 
-    `visit` gets the batches of producers and those that begin a new leader epoch.
+    `visit` gets the batches of producers and those that begin a new leader epoch. From
+    `gapless_from` on no offset may be missing, nor just before it.
     """
     file = segment.opened()
     end = file.size
@@ -333,7 +338,7 @@ def check_segment(
     interval = segment.index_interval_bytes
     base = segment.base_offset
     expected = base
-    limit = base + MAX_RELATIVE_OFFSET
+    limit = min(base + MAX_RELATIVE_OFFSET, segment.limit_offset - 1)
     unpack = HEADER.unpack_from
     view = memoryview(buffer)
     position = indexed_at = 0
@@ -358,7 +363,11 @@ def check_segment(
             if crc32c(view[at + 21 : after]) != crc:
                 damage = "the batch's CRC does not match"
                 break
-            if offset < expected or delta < 0 or last_offset > limit:
+            if (
+                (offset != expected and (offset < expected or offset >= gapless_from))
+                or delta < 0
+                or last_offset > limit
+            ):
                 damage = f"offsets {offset} to {last_offset} do not follow {expected - 1}"
                 break
             if timestamp > max_timestamp:

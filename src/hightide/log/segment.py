@@ -284,11 +284,13 @@ class Segment:
         """Base offset of the batch at `position`."""
         return int.from_bytes(self.opened().read(position, 8), "big")
 
-    def next_offset(self) -> int:
-        """The offset behind the last batch, found from the last index entry on."""
-        positions = self.offsets.positions
+    def next_offset(self, before: int | None = None) -> int:
+        """The offset behind the last batch, or behind the last before position `before`."""
+        before = self.size if before is None else before
         offset = self.base_offset
-        for _, header in self.headers(positions[-1] if positions else 0):
+        for position, header in self.headers(self.offsets.boundary_before(before - 1)):
+            if position >= before:
+                break
             offset = header.last_offset + 1
         return offset
 
@@ -319,7 +321,7 @@ class Segment:
     def truncate(self, position: int, end_offset: int) -> None:
         """Keep the batches before `position`, which end before `end_offset`."""
         offsets, times = self.offsets, self.times
-        self.opened().truncate(position)
+        self.cut(position)
         offsets.truncate(self.disk, position)
         times.truncate(self.disk, end_offset)
         # The time index has no entry for a largest timestamp that came after its last one.
@@ -329,6 +331,13 @@ class Segment:
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
+
+    def cut(self, position: int) -> None:
+        """Cut the file, and force that to disk: after a crash the old batches must not be back
+        where others have been written since."""
+        file = self.opened()
+        file.truncate(position)
+        file.sync()
 
     def remove_files(self) -> None:
         """Remove the files, the batches last: without them the rest means nothing."""

@@ -55,6 +55,8 @@ def replay(
 ) -> None:
     """Bring the state at `from_offset` to `end_offset`, by the headers of the batches between."""
     for segment in segments:
+        if segment.base_offset >= end_offset or from_offset >= end_offset:
+            return
         if segment.limit_offset <= from_offset or not segment.size:
             continue
         for position, header in segment.headers(segment.locate(from_offset)):

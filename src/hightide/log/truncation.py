@@ -24,12 +24,14 @@ def truncate(log: LogSegments, offset: int, now_ms: int) -> int:
         return log.end_offset
     if offset < log.bases[0]:
         return restart(log, offset, now_ms)
-    _lower_recovery_point(log, offset)
-    _remove_snapshots(log, offset)
-    _remove_segments(log, log.segment_index(offset) + 1)
-    segment = log.segments[-1]
-    segment.truncate(segment.locate(offset), offset)
-    end_offset = segment.next_offset()
+    number = log.segment_index(offset)
+    segment = log.segments[number]
+    position = segment.locate(offset)
+    end_offset = segment.next_offset(position)
+    _lower_recovery_point(log, end_offset)
+    _remove_snapshots(log, end_offset)
+    _remove_segments(log, number + 1)
+    segment.truncate(position, end_offset)
     names = log.disk.list(log.directory)
     found = newest_snapshot(log.disk, log.directory, names, end_offset, now_ms)
     producers, since = found or (ProducerStates(), log.bases[0])

@@ -1,0 +1,213 @@
+"""Whenever the power fails, the log comes back as a prefix of what was written to it, whole.
+
+A short life of a log is lived again and again, and each time the power fails one step later. What
+the next process finds must hold everything that had been forced to disk, nothing that was never
+written, and be fit for use. If only the process dies, every acknowledged record must be there.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+import pytest
+from crash_disk import CrashDisk, PowerCut
+from log_world import (
+    NOW,
+    append,
+    batch,
+    newest,
+    open_store,
+    replayed,
+    run_jobs,
+    stored_batches,
+    topic,
+)
+
+from hightide.log.log import Log
+from hightide.wire.batch import records
+
+MINUTE_MS = 60_000
+
+
+class Life:
+    """What happens to a log, and what is known of it at each moment."""
+
+    def __init__(self, disk: CrashDisk) -> None:
+        self.disk = disk
+        self.config = topic(
+            segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=0, retention_ms=-1
+        )
+        self.now_ms = NOW
+        # Each value by its offset, a batch that is being written included.
+        self.written: dict[int, bytes] = {}
+        self.acked_end = 0
+        self.safe_end = 0
+        self.start = 0
+        self.exists = False
+        self.sequence = 0
+        self.count = 0
+
+    def live(self) -> None:
+        self.store = open_store(self.disk, self.config, self.now_ms)
+        self.log = self.store.create("t", 0, UUID(int=7))
+        self.exists = True
+        for _ in range(4):
+            self.append()
+        self.flush()
+        for _ in range(9):
+            self.append(leader_epoch=1)
+        self.keep_house()
+        for _ in range(3):
+            self.append(leader_epoch=1)
+        self.truncate(self.log.end_offset - 7)
+        for _ in range(6):
+            self.append(leader_epoch=2)
+        self.start = self.log.delete_records(9)
+        self.keep_house()
+        self.append(leader_epoch=2)
+        self.store.close(self.now_ms)
+        self.safe_end = self.acked_end
+        self.store = open_store(self.disk, self.config, self.now_ms)
+        self.log = self.store.logs["t", 0]
+        for _ in range(3):
+            self.append(leader_epoch=3)
+        self.truncate(self.log.bases[-1] - 1)
+        self.append(leader_epoch=4)
+        self.flush()
+        self.append(leader_epoch=4)
+
+    def append(self, leader_epoch: int = 0) -> None:
+        values = [b"value %d " % (self.count + i) * (1 + self.count % 4) for i in range(2)]
+        self.count += 2
+        fields = {}
+        if self.count % 3:
+            fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": self.sequence}
+        for i, value in enumerate(values):
+            self.written[self.log.end_offset + i] = value
+        append(self.log, batch(values, **fields), leader_epoch, self.now_ms)
+        if fields:
+            self.sequence += 2
+        self.acked_end = self.log.end_offset
+
+    def flush(self) -> None:
+        self.log.flush()
+        self.safe_end = self.acked_end
+
+    def truncate(self, offset: int) -> None:
+        # What is cut off may come back, or not, until the cut is done.
+        offset -= offset % 2
+        self.safe_end = min(self.safe_end, offset)
+        self.acked_end = min(self.acked_end, offset)
+        self.log.truncate_to(offset, self.now_ms)
+        self.written = {o: v for o, v in self.written.items() if o < offset}
+        state = self.log.producers.get(5)
+        self.sequence = state.next_sequence if state and state.batches else 0
+
+    def keep_house(self) -> None:
+        self.now_ms += 6 * MINUTE_MS
+        run_jobs(self.store, self.now_ms)
+        self.safe_end = max(self.safe_end, self.log.active.base_offset)
+        # Once more, for what the checkpoints say after the flush.
+        self.now_ms += 6 * MINUTE_MS
+        run_jobs(self.store, self.now_ms)
+
+
+def count_steps() -> int:
+    disk = CrashDisk()
+    Life(disk).live()
+    return disk.steps
+
+
+STEPS = count_steps()
+
+
+def check_survivor(life: Life, disk: CrashDisk, kept_end: int) -> None:
+    store = open_store(disk, life.config, life.now_ms)
+    log = store.logs.get(("t", 0))
+    if log is None:
+        assert not life.exists
+        return
+    check_log(life, log, kept_end)
+    # It is fit for use, and for the next stop.
+    end = log.end_offset
+    append(log, batch([b"after"]), leader_epoch=9, now_ms=life.now_ms)
+    run_jobs(store, life.now_ms + 6 * MINUTE_MS)
+    store.close(life.now_ms)
+    again = open_store(disk, life.config, life.now_ms).logs["t", 0]
+    assert again.end_offset == end + 1
+    assert again.failure is None
+    assert newest(again.producers) == newest(log.producers)
+    assert again.epochs.entries == log.epochs.entries
+
+
+def check_log(life: Life, log: Log, kept_end: int) -> None:
+    assert log.failure is None
+    assert kept_end <= log.end_offset
+    assert log.start_offset <= max(life.start, 0)
+    offset = log.start_offset
+    for header, data in stored_batches(log, max_bytes=300):
+        for record in records(data):
+            assert record.value == life.written[record.offset]
+        assert header.base_offset <= offset <= header.last_offset, "no gap"
+        offset = header.last_offset + 1
+    assert offset == log.end_offset
+    producers, epochs = replayed(log)
+    assert newest(producers).items() <= newest(log.producers).items()
+    starts = [(epoch, max(start, log.start_offset)) for epoch, start in epochs]
+    assert log.epochs.entries[-len(starts) :] == starts or not starts
+    for at in range(log.start_offset, log.end_offset):
+        assert log.read(at, 1, log.end_offset) is not None
+    for segment in log.segments:
+        kept = (segment.offsets.offsets, segment.offsets.positions, segment.max_timestamp)
+        segment.rebuild_indexes()
+        assert (segment.offsets.offsets, segment.offsets.positions, segment.max_timestamp) == kept
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_power_may_fail_at_every_step(part: int) -> None:
+    for step in range(1 + part, STEPS + 1, 8):
+        for seed in range(4):
+            disk = CrashDisk(seed * 1000 + step)
+            disk.cut_at(step)
+            life = Life(disk)
+            with pytest.raises(PowerCut):
+                life.live()
+            check_survivor(life, disk.after_crash(), life.safe_end)
+
+
+def test_a_kill_at_any_step_loses_nothing_that_was_acknowledged() -> None:
+    for step in range(1, STEPS + 1):
+        disk = CrashDisk(step)
+        disk.cut_at(step)
+        life = Life(disk)
+        with pytest.raises(PowerCut):
+            life.live()
+        check_survivor(life, disk.after_crash(kill=True), life.acked_end)
+
+
+def test_power_may_fail_again_during_recovery() -> None:
+    random = Random(11)
+    for _ in range(60):
+        disk = CrashDisk(random.randrange(10**6))
+        disk.cut_at(random.randint(1, STEPS))
+        life = Life(disk)
+        with pytest.raises(PowerCut):
+            life.live()
+        for _ in range(4):
+            disk = disk.after_crash()
+            disk.cut_at(random.randint(1, 12))
+            try:
+                open_store(disk, life.config, life.now_ms)
+            except PowerCut:
+                continue
+        check_survivor(life, disk.after_crash(), life.safe_end)
+
+
+def test_the_life_is_long_enough_to_mean_something() -> None:
+    disk = CrashDisk()
+    life = Life(disk)
+    life.live()
+    assert STEPS > 150
+    assert len(life.log.segments) > 3
+    assert life.log.start_offset == 9

@@ -1,0 +1,304 @@
+"""What a start makes of the files it finds: after a clean stop, after a crash, after damage."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from log_world import (
+    NOW,
+    append,
+    batch,
+    newest,
+    open_store,
+    replayed,
+    run_jobs,
+    stored,
+    topic,
+)
+
+from hightide.log import checkpoint
+from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.log import Log
+from hightide.log.segment import LOG
+from hightide.wire.batch import batches
+from hightide.wire.errors import ErrorCode, KafkaError
+
+CONFIG = topic(segment_bytes=1000, index_interval_bytes=150, retention_ms=-1)
+
+
+def filled(disk: Disk, batches: int = 20, flushed: int = 0) -> Log:
+    """A log of two records a batch, of which the first batches have been forced to disk."""
+    store = open_store(disk, CONFIG)
+    log = store.create("t", 0, UUID(int=3))
+    for i in range(batches):
+        fields: dict[str, Any] = {"producer_id": 4, "producer_epoch": 0, "base_sequence": 2 * i}
+        append(log, batch([b"x" * 60, b"%d" % i], **fields), leader_epoch=i // 6)
+        if i + 1 == flushed:
+            log.flush()
+            checkpoint.write_offsets(disk, checkpoint.RECOVERY_POINTS, {("t", 0): log.end_offset})
+    return log
+
+
+def reopened(disk: Disk) -> Log:
+    return open_store(disk, CONFIG).logs["t", 0]
+
+
+def overwrite(disk: Disk, path: str, data: bytes | bytearray) -> None:
+    disk.create(path).append(data)
+
+
+def flip(disk: Disk, path: str, bit: int) -> None:
+    data = bytearray(disk.read_file(path))
+    data[bit // 8] ^= 1 << bit % 8
+    overwrite(disk, path, data)
+
+
+class TestAfterACleanStop:
+    def test_nothing_is_read_but_the_end(self, disk: Disk) -> None:
+        store = open_store(disk, CONFIG)
+        log = store.create("t", 0, UUID(int=3))
+        for i in range(30):
+            append(log, batch([b"%d" % i * 30], producer_id=1, producer_epoch=0, base_sequence=i))
+        before = (stored(log), log.epochs.entries, newest(log.producers))
+        store.close(NOW)
+        assert disk.exists(checkpoint.CLEAN_SHUTDOWN)
+        again = reopened(disk)
+        assert not disk.exists(checkpoint.CLEAN_SHUTDOWN), "it counts for one start"
+        assert all(segment.file is None for segment in again.segments)
+        assert (stored(again), again.epochs.entries, newest(again.producers)) == before
+        assert again.recovery_point == again.end_offset == 30
+
+    def test_a_stop_without_changes_writes_nothing(self, disk: Disk) -> None:
+        log = filled(disk)
+        store = open_store(disk, CONFIG)
+        store.close(NOW)
+        store = open_store(disk, CONFIG)
+        names = disk.list("t-0")
+        store.logs["t", 0].recovery_point_lowered = lambda: pytest.fail("nothing goes back")
+        store.close(NOW)
+        assert disk.list("t-0") == names
+        assert reopened(disk).end_offset == log.end_offset
+
+    def test_damage_at_the_end_is_checked_in_spite_of_the_marker(self, disk: Disk) -> None:
+        filled(disk)
+        store = open_store(disk, CONFIG)
+        path = store.logs["t", 0].active.path(LOG)
+        store.close(NOW)
+        disk.open(path).append(b"\0" * 100)
+        log = reopened(disk)
+        assert log.failure is None
+        assert log.end_offset == 40
+        assert append(log, batch([b"x"]))[0] == 40
+
+
+class TestAfterACrash:
+    @pytest.mark.parametrize("rest", [1, 11, 12, 60, 61, 80, -1])
+    def test_a_torn_batch_is_cut_off(self, disk: Disk, rest: int) -> None:
+        log = filled(disk)
+        wanted = stored(log)
+        torn = batch([b"torn" * 30])
+        log.active.opened().append(torn[:rest])
+        again = reopened(disk)
+        assert again.end_offset == 40
+        assert stored(again) == wanted
+        assert append(again, batch([b"x"]))[0] == 40
+
+    def test_zeros_and_rubbish_at_the_end_are_cut_off(self, disk: Disk) -> None:
+        for rubbish in (bytes(5000), b"\xff" * 3000, bytes(range(256)) * 9):
+            log = filled(MemoryDisk())
+            log.active.opened().append(rubbish)
+            assert reopened(log.disk).end_offset == 40
+
+    def test_segments_behind_the_damage_go(self, disk: Disk) -> None:
+        log = filled(disk)
+        assert len(log.segments) == 3
+        flip(disk, log.segments[1].path(LOG), 100 * 8)
+        again = reopened(disk)
+        assert again.failure is None
+        assert again.end_offset == log.segments[1].base_offset
+        assert [record.offset for record in stored(again)] == list(range(again.end_offset))
+        names = [n for n in disk.list("t-0") if n[:20].isdecimal()]
+        assert all(int(name[:20]) <= again.end_offset for name in names)
+
+    def test_a_hole_between_segments_ends_the_log(self, disk: Disk) -> None:
+        log = filled(disk)
+        segment = log.segments[1]
+        last = [position for position, _ in segment.headers()][-1]
+        disk.open(segment.path(LOG)).truncate(last)
+        assert reopened(disk).end_offset == segment.limit_offset - 2
+
+    def test_without_a_checkpoint_gaps_are_taken_for_compaction(self, disk: Disk) -> None:
+        log = filled(disk)
+        segment = log.segments[1]
+        last = [position for position, _ in segment.headers()][-1]
+        disk.open(segment.path(LOG)).truncate(last)
+        overwrite(disk, checkpoint.RECOVERY_POINTS, b"rubbish")
+        again = reopened(disk)
+        assert again.end_offset == 40
+        assert len(stored(again)) == 38
+
+    def test_everything_is_made_again_from_the_batches(self, disk: Disk) -> None:
+        log = filled(disk)
+        for name in list(disk.list("t-0")):
+            if not name.endswith(LOG):
+                disk.remove(f"t-0/{name}")
+        again = reopened(disk)
+        producers, epochs = replayed(again)
+        assert again.producers == producers == log.producers
+        assert again.epochs.entries == epochs == [(0, 0), (1, 12), (2, 24), (3, 36)]
+        assert stored(again) == stored(log)
+        assert [(s.max_timestamp, s.max_timestamp_offset) for s in again.segments] == [
+            (s.max_timestamp, s.max_timestamp_offset) for s in log.segments
+        ]
+
+    def test_indexes_that_disagree_are_not_believed(self, disk: Disk) -> None:
+        log = filled(disk)
+        wanted = stored(log)
+        for name in list(disk.list("t-0")):
+            if name.endswith((".index", ".timeindex", ".snapshot", "-checkpoint")):
+                overwrite(disk, f"t-0/{name}", b"\x7f" * 24)
+        again = reopened(disk)
+        assert stored(again) == wanted
+        assert again.producers == log.producers
+        assert again.epochs.entries == log.epochs.entries
+
+    def test_a_large_batch_does_not_fit_the_first_buffer(self, disk: Disk) -> None:
+        config = topic(max_message_bytes=20_000_000)
+        store = open_store(disk, config)
+        log = store.create("t", 0, UUID(int=3))
+        append(log, batch([b"small"]))
+        append(log, batch([b"x" * 9_000_000]))
+        append(log, batch([b"small"]))
+        again = open_store(disk, config).logs["t", 0]
+        assert again.end_offset == 3
+
+
+class TestBelowTheRecoveryPoint:
+    def test_damage_is_not_cut_but_shown(self, disk: Disk) -> None:
+        log = filled(disk, flushed=20)
+        active = log.active
+        size = active.size
+        path = active.path(LOG)
+        flip(disk, path, 100 * 8)
+        for _ in range(2):
+            again = reopened(disk)
+            assert again.failure is not None
+            assert "safely on disk" in again.failure.detail
+            for use in (
+                lambda log=again: log.read(0, 1, 1),
+                lambda log=again: append(log, batch([b"x"])),
+                lambda log=again: log.offset_for_timestamp(0),
+            ):
+                with pytest.raises(KafkaError) as caught:
+                    use()
+                assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert disk.list("t-0")[path[4:]] == size
+
+    def test_a_lost_end_is_shown_too(self, disk: Disk) -> None:
+        log = filled(disk, flushed=20)
+        disk.remove(log.active.path(LOG))
+        again = reopened(disk)
+        assert again.failure is not None
+
+    def test_other_logs_are_not_harmed(self, disk: Disk) -> None:
+        log = filled(disk, flushed=20)
+        flip(disk, log.active.path(LOG), 100 * 8)
+        store = open_store(disk, CONFIG)
+        other = store.create("u", 0, UUID(int=9))
+        assert append(other, batch([b"x"]))[0] == 0
+        store.close(NOW)
+        store = open_store(disk, CONFIG)
+        assert store.logs["u", 0].end_offset == 1
+        assert store.logs["t", 0].failure is not None, "a stop does not make it good"
+
+    def test_every_bit_flip_is_noticed_or_harmless(self) -> None:
+        original = filled(MemoryDisk(), batches=6, flushed=6)
+        wanted = stored(original)
+        files = {name: bytes(file.data) for name, file in original.disk.files.items()}  # type: ignore[attr-defined]
+        flipped = 0
+        for path in [name for name in files if name.startswith("t-0/")]:
+            for bit in range(0, len(files[path]) * 8, 13):
+                disk = MemoryDisk()
+                disk.make_directory("t-0")
+                for name, data in files.items():
+                    overwrite(disk, name, data)
+                flip(disk, path, bit)
+                log = reopened(disk)
+                flipped += 1
+                if log.failure is None and not _is_last_stamp(path, bit, files[path]):
+                    assert stored(log) == wanted
+                    assert log.end_offset == 12
+        assert flipped > 500
+
+
+def _is_last_stamp(path: str, bit: int, data: bytes) -> bool:
+    """The base offset lies outside the CRC. Nothing follows the last batch that would show that
+    its offset has become larger, and below the recovery point compaction may have left a gap."""
+    last = [at for at, _ in batches(data)][-1] if path.endswith(LOG) else len(data)
+    return last <= bit // 8 < last + 8
+
+
+class TestLeftovers:
+    def test_files_marked_as_deleted_or_half_compacted_go(self, disk: Disk) -> None:
+        log = filled(disk)
+        for name in ("00000000000000000000.log.deleted", "00000000000000000000.log.cleaned",
+                     "00000000000000000000.index.cleaned", "partition.metadata.tmp"):  # fmt: skip
+            overwrite(disk, f"t-0/{name}", b"rubbish")
+        again = reopened(disk)
+        assert stored(again) == stored(log)
+        assert not [n for n in disk.list("t-0") if n.endswith((".deleted", ".cleaned", ".tmp"))]
+
+    def test_a_finished_compaction_is_put_in_place(self, disk: Disk) -> None:
+        log = filled(disk)
+        first, second = log.segments[:2]
+        joined = disk.read_file(first.path(LOG)) + disk.read_file(second.path(LOG))
+        overwrite(disk, first.path(LOG) + ".swap", joined)
+        again = reopened(disk)
+        assert again.bases == log.bases[:1] + log.bases[2:]
+        assert stored(again) == stored(log)
+
+    def test_an_unfinished_swap_is_dropped(self, disk: Disk) -> None:
+        log = filled(disk)
+        path = log.segments[0].path(LOG)
+        overwrite(disk, path + ".swap", disk.read_file(path)[:100])
+        overwrite(disk, path.replace(LOG, ".index.cleaned"), b"")
+        again = reopened(disk)
+        assert again.bases == log.bases
+        assert stored(again) == stored(log)
+
+    def test_files_without_a_segment_go(self, disk: Disk) -> None:
+        log = filled(disk)
+        for name in ("00000000000000000005.index", "00000000000000000003.snapshot"):
+            overwrite(disk, f"t-0/{name}", b"")
+        reopened(disk)
+        assert not disk.exists("t-0/00000000000000000005.index")
+        assert not disk.exists("t-0/00000000000000000003.snapshot")
+        assert log.end_offset == 40
+
+    def test_an_empty_directory_is_an_empty_log(self, disk: Disk) -> None:
+        open_store(disk, CONFIG)
+        disk.make_directory("t-0")
+        log = reopened(disk)
+        assert append(log, batch([b"x"])) == (0, 1, -1)
+
+
+def test_thousands_of_segments_open_quickly_and_read_right(disk: Disk) -> None:
+    config = topic(segment_bytes=100, retention_ms=-1)
+    store = open_store(disk, config)
+    log = store.create("t", 0, UUID(int=3))
+    # On a real disk each segment costs some syncs, which is not what this is about.
+    count = 3000 if isinstance(disk, MemoryDisk) else 400
+    for i in range(count):
+        append(log, batch([b"%d" % i]))
+    assert len(log.segments) == count
+    run_jobs(store, NOW + 10**6)
+    assert log.recovery_point == count - 1
+    store.close(NOW)
+    again = open_store(disk, config).logs["t", 0]
+    assert again.end_offset == count
+    assert sum(segment.file is not None for segment in again.segments) == 0
+    assert [record.value for record in stored(again)] == [b"%d" % i for i in range(count)]
+    assert again.truncate_to(300) == 300
+    assert len(disk.list("t-0")) < 1300
