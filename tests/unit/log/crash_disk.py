@@ -42,8 +42,8 @@ class CrashFile:
         self.disk.look()
         return bytes(self.data[position : position + length])
 
-    def read_now(self, position: int, length: int) -> bytes:
-        return self.read(position, length)
+    def read_now_into(self, buffer: memoryview, position: int) -> int:
+        return self.read_into(buffer, position)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         part = self.read(position, len(buffer))

@@ -1,0 +1,284 @@
+"""A store spreads partitions over directories, keeps house, and tells in words what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from log_world import NOW, append, batch, broker, open_store, run_jobs, stored, topic
+
+from hightide.log import checkpoint
+from hightide.log.disk import Disk, DiskFailed, MemoryDisk, RealDisk
+from hightide.log.store import LogStore
+from hightide.settings import Topic
+from hightide.wire.errors import ErrorCode, KafkaError
+
+MINUTE_MS = 60_000
+ID = UUID(int=77)
+
+
+def store_on(*disks: Disk, config: Topic | None = None) -> LogStore:
+    store = LogStore(disks, broker(), lambda _: config or topic())
+    store.open(NOW)
+    return store
+
+
+def test_new_partitions_go_where_the_fewest_are() -> None:
+    disks = [MemoryDisk("a"), MemoryDisk("b"), MemoryDisk("c")]
+    disks[0].make_directory("old-0")
+    disks[0].make_directory("old-1")
+    store = store_on(*disks)
+    for partition in range(7):
+        store.create("t", partition, ID)
+    counts = [sum(log.disk is disk for log in store.logs.values()) for disk in disks]
+    assert counts == [3, 3, 3]
+
+
+def test_all_directories_are_loaded_again(tmp_path: Path) -> None:
+    config = topic()
+    for number in range(3):
+        disks = [RealDisk(tmp_path / name) for name in ("a", "b")]
+        store = store_on(*disks, config=config)
+        assert len(store.logs) == 2 * number
+        for partition in (2 * number, 2 * number + 1):
+            store.create("t", partition, ID)
+        for log in store.logs.values():
+            append(log, batch([b"x"]))
+        if number == 1:
+            store.close(NOW)
+        for disk in disks:
+            disk.unlock()
+    store = store_on(*(RealDisk(tmp_path / name) for name in ("a", "b")), config=config)
+    assert {key: log.end_offset for key, log in store.logs.items()} == {
+        ("t", 0): 3, ("t", 1): 3, ("t", 2): 2, ("t", 3): 2, ("t", 4): 1, ("t", 5): 1,
+    }  # fmt: skip
+    assert store.topic_ids == dict.fromkeys(store.logs, ID)
+
+
+def test_a_partition_in_two_directories_is_an_error_in_words() -> None:
+    disks = [MemoryDisk("a"), MemoryDisk("b")]
+    for disk in disks:
+        disk.make_directory("t-0")
+    with pytest.raises(DiskFailed, match="t-0 failed: it is in a and b; move one of them away"):
+        store_on(*disks)
+
+
+def test_a_directory_in_use_is_an_error_in_words(tmp_path: Path) -> None:
+    first = store_on(RealDisk(tmp_path))
+    with pytest.raises(DiskFailed, match="another process is using this directory"):
+        store_on(RealDisk(tmp_path))
+    first.close(NOW)
+    store_on(RealDisk(tmp_path)).close(NOW)
+
+
+def test_a_partition_is_created_once(disk: Disk) -> None:
+    store = store_on(disk)
+    store.create("t", 0, ID)
+    with pytest.raises(KafkaError) as caught:
+        store.create("t", 0, ID)
+    assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_names_with_dashes_and_dots_find_their_way_back(disk: Disk) -> None:
+    store = store_on(disk)
+    for name in ("a-b", "a-1", "a.b-c_d", "x" * 249):
+        store.create(name, 3, ID)
+    disk.make_directory("not a partition")
+    disk.unlock()
+    assert set(store_on(disk).logs) == {("a-b", 3), ("a-1", 3), ("a.b-c_d", 3), ("x" * 249, 3)}
+
+
+@pytest.mark.parametrize("name", ["t", "y" * 249])
+def test_a_deleted_partition_is_gone_at_once_and_its_bytes_later(disk: Disk, name: str) -> None:
+    store = store_on(disk, config=topic(file_delete_delay_ms=5 * MINUTE_MS))
+    log = store.create(name, 0, ID)
+    append(log, batch([b"x"]))
+    part = log.read(0, 100, 1)
+    store.delete(name, 0)
+    assert (name, 0) not in store.logs
+    (renamed,) = [n for n in disk.list("") if n.endswith("-delete")]
+    assert renamed.startswith(f"{name[:200]}")
+    assert len(renamed) <= 255
+    assert part is not None
+    assert len(part.file.read(part.position, part.length)) == part.length
+    for use in (lambda: append(log, batch([b"x"])), lambda: log.read(0, 1, 1)):
+        with pytest.raises(KafkaError) as caught:
+            use()
+        assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    again = store.create(name, 0, UUID(int=78))
+    assert append(again, batch([b"x"]))[0] == 0
+    run_jobs(store, NOW + 4 * MINUTE_MS)
+    assert disk.exists(renamed)
+    run_jobs(store, NOW + 5 * MINUTE_MS)
+    assert not disk.exists(renamed)
+
+
+def test_a_deletion_that_was_interrupted_is_finished_after_the_next_start(disk: Disk) -> None:
+    store = store_on(disk)
+    store.create("t", 0, ID)
+    store.delete("t", 0)
+    disk.unlock()
+    store = store_on(disk)
+    assert store.logs == {}
+    run_jobs(store, NOW + MINUTE_MS)
+    assert not [n for n in disk.list("") if n.endswith("-delete")]
+
+
+def test_settings_of_a_topic_can_change(disk: Disk) -> None:
+    settings = {"t": topic(max_message_bytes=100), "u": topic()}
+    store = LogStore([disk], broker(), lambda name: settings[name])
+    store.open(NOW)
+    log = store.create("t", 0, ID)
+    with pytest.raises(KafkaError):
+        append(log, batch([b"x" * 200]))
+    settings["t"] = topic()
+    store.reconfigure("t")
+    append(log, batch([b"x" * 200]))
+
+
+class TestHousekeeping:
+    def test_retention_by_time(self, disk: Disk) -> None:
+        config = topic(segment_bytes=300, retention_ms=60 * MINUTE_MS, file_delete_delay_ms=0)
+        store = open_store(disk, config)
+        log = store.create("t", 0, ID)
+        for i in range(10):
+            at = NOW + i * 10 * MINUTE_MS
+            append(log, batch([b"x" * 150], timestamp=at), now_ms=at)
+        run_jobs(store, NOW + 80 * MINUTE_MS)
+        assert log.start_offset == 2
+        assert [record.offset for record in stored(log)] == list(range(2, 10))
+        run_jobs(store, NOW + 1000 * MINUTE_MS)
+        assert (log.start_offset, log.end_offset) == (10, 10), "the active segment expires too"
+        assert append(log, batch([b"x"], timestamp=NOW), now_ms=NOW)[0] == 10
+        run_jobs(store, NOW + 1001 * MINUTE_MS)
+        names = [n for n in disk.list("t-0") if n[:20].isdecimal() and int(n[:20]) < 10]
+        assert names == []
+
+    def test_retention_without_timestamps_goes_by_the_file(self, disk: Disk) -> None:
+        config = topic(segment_bytes=300, retention_ms=60 * MINUTE_MS)
+        store = open_store(disk, config)
+        log = store.create("t", 0, ID)
+        for _ in range(3):
+            append(log, batch([b"x" * 150], timestamp=-1))
+        run_jobs(store, NOW + 59 * MINUTE_MS)
+        assert log.start_offset == 0
+        run_jobs(store, NOW + 70 * MINUTE_MS)
+        assert log.start_offset == 3
+
+    def test_retention_by_size(self, disk: Disk) -> None:
+        config = topic(segment_bytes=300, retention_bytes=1000, retention_ms=-1)
+        store = open_store(disk, config)
+        log = store.create("t", 0, ID)
+        for _ in range(20):
+            append(log, batch([b"x" * 150]))
+        run_jobs(store, NOW + 10 * MINUTE_MS)
+        assert 1000 <= log.size_bytes < 1300
+
+    def test_nothing_goes_before_it_is_committed(self, disk: Disk) -> None:
+        config = topic(segment_bytes=300, retention_bytes=0, retention_ms=0)
+        store = open_store(disk, config)
+        log = store.create("t", 0, ID)
+        for _ in range(10):
+            append(log, batch([b"x" * 150]))
+        log.high_watermark = 4
+        run_jobs(store, NOW + 10 * MINUTE_MS)
+        assert log.start_offset == 4
+
+    def test_sealed_segments_are_forced_to_disk_and_the_checkpoint_follows(
+        self, disk: Disk
+    ) -> None:
+        store = open_store(disk, topic(segment_bytes=300))
+        log = store.create("t", 0, ID)
+        for _ in range(5):
+            append(log, batch([b"x" * 150]))
+        run_jobs(store, NOW + MINUTE_MS)
+        assert log.recovery_point == 4
+        run_jobs(store, NOW + 3 * MINUTE_MS)
+        points = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
+        assert points == {("t", 0): 4}
+
+    def test_flush_ms_takes_the_active_segment_too(self, disk: Disk) -> None:
+        store = open_store(disk, topic(flush_ms=1000))
+        log = store.create("t", 0, ID)
+        run_jobs(store, NOW)
+        append(log, batch([b"x"]))
+        run_jobs(store, NOW + 999)
+        assert log.recovery_point == 0
+        run_jobs(store, NOW + 1000)
+        assert log.recovery_point == 1
+
+    def test_flush_messages_forces_before_it_returns(self, disk: Disk) -> None:
+        store = open_store(disk, topic(flush_messages=3))
+        log = store.create("t", 0, ID)
+        points = []
+        for _ in range(7):
+            append(log, batch([b"x"]))
+            points.append(log.recovery_point)
+        assert points == [0, 0, 3, 3, 3, 6, 6]
+
+    def test_a_flush_that_was_overtaken_by_a_truncation_says_nothing(self, disk: Disk) -> None:
+        store = open_store(disk, topic(segment_bytes=300))
+        log = store.create("t", 0, ID)
+        for _ in range(5):
+            append(log, batch([b"x" * 150]))
+        jobs = list(store.jobs(NOW + 1))
+        assert jobs
+        log.truncate_to(2)
+        for _ in range(5):
+            append(log, batch([b"y" * 150]))
+        for job in jobs:
+            job.run()
+            job.finish()
+        assert log.recovery_point == 0
+        assert log.failure is None
+
+    def test_a_late_checkpoint_does_not_undo_a_newer_one(self, disk: Disk) -> None:
+        store = open_store(disk, topic(segment_bytes=300))
+        log = store.create("t", 0, ID)
+        for _ in range(5):
+            append(log, batch([b"x" * 150]))
+        log.flush()
+        late = list(store.jobs(NOW + 2 * MINUTE_MS))
+        log.truncate_to(1)
+        for job in late:
+            job.run()
+            job.finish()
+        assert checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS) == {("t", 0): 1}
+        assert log.recovery_point_written <= 1
+
+    def test_deleted_records_stay_deleted_after_a_kill(self, disk: Disk) -> None:
+        store = open_store(disk, topic())
+        log = store.create("t", 0, ID)
+        for _ in range(5):
+            append(log, batch([b"x"]))
+        log.delete_records(3)
+        run_jobs(store, NOW + 1)
+        assert open_store(disk, topic()).logs["t", 0].start_offset == 3
+
+    def test_silent_producers_are_forgotten(self, disk: Disk) -> None:
+        store = open_store(disk, topic(), producer_id_expiration_ms=MINUTE_MS)
+        log = store.create("t", 0, ID)
+        append(log, batch([b"x"], producer_id=1, producer_epoch=0, base_sequence=0))
+        run_jobs(store, NOW + 10 * MINUTE_MS)
+        assert len(log.producers) == 0
+
+    def test_jobs_for_a_log_that_was_deleted_do_no_harm(self, disk: Disk) -> None:
+        config = topic(segment_bytes=300, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
+        store = open_store(disk, config)
+        log = store.create("t", 0, ID)
+        for _ in range(5):
+            append(log, batch([b"x" * 150], keys=[b"k"]))
+        run_jobs(store, NOW + 1)
+        run_jobs(store, NOW + 2 * MINUTE_MS)
+        append(log, batch([b"x" * 150], keys=[b"k"]))
+        log.roll(NOW)
+        jobs = list(store.jobs(NOW + 4 * MINUTE_MS))
+        assert len(jobs) > 2
+        store.delete("t", 0)
+        store.create("t", 0, UUID(int=78))
+        for job in jobs:
+            job.run()
+            job.finish()
+        assert store.logs["t", 0].failure is None
+        assert store.logs["t", 0].bases == [0]
