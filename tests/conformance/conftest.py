@@ -64,8 +64,11 @@ def consumer(request):
 
 @pytest.fixture(scope="session")
 def broker():
-    """A broker with Kafka's defaults that many tests share."""
-    with Cluster() as cluster:
+    """A broker with Kafka's defaults that many tests share.
+
+    Only retention is off: the tests' timestamps are fixed ones, and long past.
+    """
+    with Cluster(settings={"log.retention.ms": -1}) as cluster:
         yield cluster
         assert cluster.is_running(), cluster.log()
 

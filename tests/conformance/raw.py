@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 from hightide.wire import batch
@@ -158,5 +159,10 @@ def produced(answer):
 
 
 def good_batch(count=3, **options):
-    rows = [batch.Record(at, 1_790_000_000_000, b"k", b"v%d" % at, ()) for at in range(count)]
+    rows = [batch.Record(at, 1_700_000_000_000, b"k", b"v%d" % at, ()) for at in range(count)]
     return batch.build(rows, **options)
+
+
+def resident_bytes(cluster):
+    """The memory that the broker really holds."""
+    return int(Path(f"/proc/{cluster.pid()}/statm").read_text().split()[1]) * 4096

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import struct
-from pathlib import Path
 
 import pytest
 from raw import (
@@ -20,6 +19,7 @@ from raw import (
     good_batch,
     produce_request,
     produced,
+    resident_bytes,
     served,
 )
 
@@ -41,7 +41,7 @@ NAMED = ApiVersionsRequest(client_software_name="raw", client_software_version="
 @pytest.fixture(scope="module")
 def victim():
     """The broker that gets it all."""
-    with Cluster() as cluster:
+    with Cluster(settings={"log.retention.ms": -1}) as cluster:
         yield cluster
 
 
@@ -65,10 +65,6 @@ def on_disk(cluster):
         file.relative_to(cluster.data()): file.read_bytes()
         for file in cluster.data().rglob("*.log")
     }
-
-
-def resident_bytes(cluster):
-    return int(Path(f"/proc/{cluster.pid()}/statm").read_text().split()[1]) * 4096
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from adapters import Record, Refused, confluent, values
 
-T0 = 1_790_000_000_000
+T0 = 1_700_000_000_000
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from adapters import CODECS, Record, Refused, values
 from hightide.wire.batch import batches
 from hightide.wire.compression import Codec
 
-NOW_MS = 1_790_000_000_000
+NOW_MS = 1_700_000_000_000
 
 
 @pytest.mark.needs("produce", "read")
@@ -46,7 +46,7 @@ def test_a_topic_can_take_the_brokers_time_instead(broker, client):
     topic = broker.create_topic(config={"message.timestamp.type": "LogAppendTime"})
     client.produce(broker.bootstrap, topic, [Record(b"x", timestamp=1000)])
     (found,) = client.read(broker.bootstrap, topic, 1)
-    assert found.timestamp > NOW_MS - 10**12
+    assert found.timestamp > NOW_MS
     assert found.timestamp != 1000
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from hightide.process import BrokerFailed, BrokerProcess
@@ -98,6 +97,8 @@ def run(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.memory:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="hightide-") as folder:
             return supervise(options, Path(folder))
     return supervise(options, options.data)

@@ -227,6 +227,10 @@ class Cluster:
         """SIGKILL."""
         self._brokers[broker_id].process.kill()
 
+    def terminate(self, broker_id: int = 1) -> int:
+        """SIGTERM: the broker stops in order; returns its exit code."""
+        return self._brokers[broker_id].process.stop()
+
     def restart(self, broker_id: int = 1) -> None:
         """Start the broker again on the same port and data; one that runs is stopped first."""
         broker = self._brokers[broker_id]
