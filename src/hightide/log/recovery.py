@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import pairwise
+from struct import Struct
 from typing import NamedTuple
 
 from hightide.core.producer import ProducerStates
@@ -45,11 +46,16 @@ from hightide.log.snapshots import (
     snapshot_offsets,
 )
 from hightide.settings import Topic
-from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader
+from hightide.wire.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 READ_BYTES = 4 * 1024 * 1024
+
+_MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD
+# A batch header without the fields that do not matter here: base offset, length, leader epoch,
+# magic, CRC, last offset delta, largest timestamp, producer id.
+_unpack = Struct(">qiibI2xi8xqq").unpack_from
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +104,7 @@ def load(
         parts = recovery.parts()
     for segment in segments:
         own_files.forget(segment)
+        segment.drop_indexes()
         segment.files = files
     log = Log(disk, topic, partition, config, files, parts)
     if failure is not None:
@@ -186,7 +193,6 @@ def _load_clean(
     except Corrupt as damage:
         _log.warning("checking %s/%s in spite of a clean stop: %s", disk.name, directory, damage)
         return None
-    last.drop_indexes()
     start_offset = max(known.start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         return None
@@ -231,7 +237,8 @@ class Recovery:
         since = self._load_producers(segments[first].base_offset)
         self.epochs.truncate_from_end(segments[first].base_offset)
         self.end_offset = segments[first].base_offset
-        buffer = bytearray(READ_BYTES)
+        largest = max(segment.size for segment in segments[first:])
+        buffer = bytearray(min(READ_BYTES, largest))
         for number in range(first, len(segments)):
             segment = segments[number]
             checked = self._check(segment, buffer, since)
@@ -339,7 +346,6 @@ def check_segment(
     base = segment.base_offset
     expected = base
     limit = min(base + MAX_RELATIVE_OFFSET, segment.limit_offset - 1)
-    unpack = HEADER.unpack_from
     view = memoryview(buffer)
     position = indexed_at = 0
     epoch = -1
@@ -349,13 +355,11 @@ def check_segment(
         filled = file.read_into(view[: end - position], position)
         at = 0
         while filled - at >= HEADER_BYTES:
-            fields = unpack(buffer, at)
-            offset, length, leader_epoch, magic, crc, _, delta, _, timestamp, producer, _, _, _ = (
-                fields
+            offset, length, leader_epoch, magic, crc, delta, timestamp, producer = _unpack(
+                buffer, at
             )
             after = at + LOG_OVERHEAD + length
-            last_offset = offset + delta
-            if magic != MAGIC or after - at < HEADER_BYTES:
+            if magic != MAGIC or length < _MIN_LENGTH:
                 damage = "there is no batch"
                 break
             if after > filled:
@@ -363,6 +367,7 @@ def check_segment(
             if crc32c(view[at + 21 : after]) != crc:
                 damage = "the batch's CRC does not match"
                 break
+            last_offset = offset + delta
             if (
                 (offset != expected and (offset < expected or offset >= gapless_from))
                 or delta < 0
@@ -378,7 +383,7 @@ def check_segment(
                 segment.add_index_entry(last_offset, indexed_at)
             if leader_epoch > epoch or producer >= 0:
                 epoch = max(epoch, leader_epoch)
-                visit(position + at, BatchHeader._make(fields))
+                visit(position + at, read_header(buffer, at))
             expected = last_offset + 1
             at = after
         position += at

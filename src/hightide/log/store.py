@@ -25,6 +25,7 @@ from hightide.settings import Broker, Topic
 from hightide.wire.errors import ErrorCode, KafkaError
 
 _MAX_NAME_BYTES = 255
+_CLOSING_THREADS = 16
 
 _log = logging.getLogger(__name__)
 
@@ -160,16 +161,22 @@ class LogStore:
 
     def _close_logs(self, disk: Disk) -> bool:
         """Close the logs of a directory; says whether all of them are in order."""
-        in_order = True
-        for log in self.logs.values():
-            if log.disk is disk:
-                try:
-                    log.close()
-                except DiskFailed as failure:
-                    _log.error("%s", failure)
-                    in_order = False
-                in_order = in_order and log.failure is None
-        return in_order
+
+        def close(log: Log) -> bool:
+            try:
+                log.close()
+            except DiskFailed as failure:
+                _log.error("%s", failure)
+                return False
+            return log.failure is None
+
+        from concurrent.futures import ThreadPoolExecutor
+
+        # Closing is waiting for the disk, and file systems write several files in one go.
+        with ThreadPoolExecutor(_CLOSING_THREADS, "closing") as pool:
+            return all(
+                list(pool.map(close, [log for log in self.logs.values() if log.disk is disk]))
+            )
 
 
 def _partition_directories(disk: Disk) -> Iterator[TopicPartition]:
