@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import uuid
@@ -326,6 +327,20 @@ def test_following_prints_what_comes_later(broker, topic):
     assert child.stdout.readline() == b"before\n"
     confluent.produce(broker.bootstrap, topic, [Record(b"later")])
     assert child.communicate(timeout=60)[0] == b"later\n"
+    assert child.returncode == 0
+
+
+def test_ctrl_c_ends_following_without_a_word(broker, topic):
+    confluent.produce(broker.bootstrap, topic, [Record(b"before")])
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hightide", "consume", topic, "--follow"],
+        env={**environment(), "HIGHTIDE_BOOTSTRAP": broker.bootstrap},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout.readline() == b"before\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=60) == (b"", b"")
     assert child.returncode == 0
 
 

@@ -119,6 +119,6 @@ def test_memory_is_forgotten_at_a_restart():
 
 def test_two_brokers_cannot_share_one_directory(own_broker):
     other = Cluster(settings={"log.dirs": own_broker.data()})
-    with pytest.raises(BrokerFailed):
+    with pytest.raises(BrokerFailed, match="another"):
         other.start()
     assert confluent.topics(own_broker.bootstrap) == set()

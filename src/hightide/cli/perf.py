@@ -125,7 +125,14 @@ def run_produce(
     letters = b"abcdefghijklmnopqrstuvwxyz0123456789"
     payloads = [bytes(random.choices(letters, k=size)) for _ in range(PAYLOADS)]
     started = time.perf_counter()
-    sent = 0
+    sent = shown = 0
+
+    def show() -> None:
+        nonlocal shown
+        answered = len(latencies) + len(failures)
+        advance(answered - shown)
+        shown = answered
+
     while sent < count:
         batch = min(BATCH if rate is None else max(1, rate // 100), count - sent)
         for at in range(sent, sent + batch):
@@ -136,11 +143,12 @@ def run_produce(
                 except BufferError:
                     producer.poll(0.1)
         sent += batch
-        advance(batch)
         producer.poll(0)
+        show()
         if rate is not None:
             _wait_until(producer, started + sent / rate)
-    producer.flush()
+    while producer.flush(0.1):
+        show()
     seconds = time.perf_counter() - started
     if failures and not latencies:
         raise Failed(librdkafka.sentence(failures[0]))

@@ -96,12 +96,15 @@ def run(argv: list[str]) -> int:
     # a shell gave us an ignored SIGINT, as it does to commands in the background.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if options.memory:
-        import tempfile
+    try:
+        if options.memory:
+            import tempfile
 
-        with tempfile.TemporaryDirectory(prefix="hightide-") as folder:
-            return supervise(options, Path(folder))
-    return supervise(options, options.data)
+            with tempfile.TemporaryDirectory(prefix="hightide-") as folder:
+                return supervise(options, Path(folder))
+        return supervise(options, options.data)
+    except KeyboardInterrupt:
+        return 0
 
 
 def supervise(options: argparse.Namespace, folder: Path) -> int:
@@ -124,7 +127,9 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
 def stop(broker: BrokerProcess) -> int:
     try:
         say("stopping")
-        return 1 if broker.is_running() and broker.stop() else 0
+        code = broker.stop() if broker.is_running() else 0
+        # A broker that was told to stop before it served had nothing to put in order.
+        return 0 if code in {0, -signal.SIGTERM} else 1
     except KeyboardInterrupt:
         broker.kill()
         return 1

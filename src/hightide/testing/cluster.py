@@ -133,7 +133,7 @@ class Cluster:
             try:
                 process.start(self._start_timeout_s)
             except BrokerFailed as error:
-                if attempt < 4 and "in use" in str(error):
+                if attempt < 4 and "address already in use" in str(error).lower():
                     continue
                 raise
             self._brokers[broker_id] = _Broker(port, process)
