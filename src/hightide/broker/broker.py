@@ -19,6 +19,7 @@ from random import Random
 
 from hightide.broker.connection import Connection
 from hightide.broker.dispatch import Dispatch, served_versions
+from hightide.broker.flusher import Flusher
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
 from hightide.broker.housekeeping import Housekeeping
@@ -72,6 +73,7 @@ class Broker:
         )
         self._dispatch = Dispatch(self)
         self._server = Server(lambda: self.settings, self._dispatch.serve, self._wake)
+        self.flusher = Flusher(self._wake)
         self._advertised = {each.name: each for each in settings.advertising()}
 
     @staticmethod
@@ -119,6 +121,7 @@ class Broker:
         for replica in self.replicas:
             for waiter in list(replica.waiters):
                 waiter.serve(is_last_try=True)
+        await self.flusher.stop()
         await self._server.stop()
         await self._dispatch.stop()
         await self._housekeeping.stop()

@@ -52,8 +52,9 @@ class Replica:
         self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
     ) -> tuple[int, int, int]:
         """Append a producer's batch; (base offset, next offset, log append time or -1)."""
-        result = self.log.append(buf, view, start, end, self.leader_epoch, now_ms)
-        if result[1] > self.high_watermark:
+        log = self.log
+        result = log.append(buf, view, start, end, self.leader_epoch, now_ms)
+        if result[1] > self.high_watermark and log.end_offset < log.flush_at:
             self.high_watermark = result[1]
             if self.waiters:
                 if not self.fresh_bytes:
@@ -61,8 +62,19 @@ class Replica:
                 self.fresh_bytes += end - start
         return result
 
+    @property
+    def needs_flush(self) -> bool:
+        """Whether what was appended last may be answered for only after a flush."""
+        return self.log.end_offset >= self.log.flush_at
+
+    def flushed(self, offset: int) -> None:
+        """Everything before `offset` is on disk, so it may be shown."""
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.wake_all()
+
     def wake_all(self) -> None:
-        """Let everybody who waits look again: the replica is going away."""
+        """Let everybody who waits look again."""
         if self.waiters:
             self.fresh_bytes = 1 << 31
             self._replicas.grown.append(self)

@@ -189,8 +189,6 @@ class Log(LogSegments):
                 now_ms,
                 attributes & 0x10 != 0,
             )
-        if end_offset >= self._flush_at:
-            self.flush()
         return base_offset, end_offset, appended_at
 
     def _look_again(

@@ -62,7 +62,6 @@ class LogSegments:
         "_active",
         "_after_max_ms",
         "_epoch",
-        "_flush_at",
         "_index_interval",
         "_indexed_at",
         "_max_bytes",
@@ -81,6 +80,7 @@ class LogSegments:
         "epochs",
         "failure",
         "files",
+        "flush_at",
         "flushed_ms",
         "high_watermark",
         "hints",
@@ -158,12 +158,13 @@ class LogSegments:
         self._after_max_ms = rules.after_max_ms
         self._index_interval = config.index_interval_bytes
         self._needs_look = not rules.are_plain or self.failure is not None
-        self._flush_at = self._next_flush()
+        self.flush_at = self._next_flush()
         for segment in self.segments:
             segment.index_interval_bytes = config.index_interval_bytes
         self._roll_timestamp = -1
 
     def _next_flush(self) -> int:
+        """The end offset from which on `flush.messages` asks for a flush before an answer."""
         return min(self.recovery_point + self.config.flush_messages, MAX_OFFSET)
 
     @property
@@ -320,7 +321,7 @@ class LogSegments:
         """Everything before `offset` has been forced to disk."""
         if offset > self.recovery_point:
             self.recovery_point = min(offset, self.end_offset)
-        self._flush_at = self._next_flush()
+        self.flush_at = self._next_flush()
 
     def close(self) -> None:
         """Leave the log so that it can be opened again without looking at its batches."""
@@ -392,4 +393,4 @@ class LogSegments:
         self.epochs.truncate_from_end(end_offset)
         self._epoch = self.epochs.latest
         self._activate()
-        self._flush_at = self._next_flush()
+        self.flush_at = self._next_flush()

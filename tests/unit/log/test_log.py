@@ -438,7 +438,7 @@ class TestFailing:
     @pytest.mark.parametrize("doing", ["writing to", "syncing"])
     def test_any_other_failure_takes_the_log_offline(self, doing: str) -> None:
         disk = MemoryDisk()
-        log = new_log(disk, flush_messages=2)
+        log = new_log(disk)
         append(log, batch([b"x"]))
         failure = DiskFailed("t-0/0.log", doing, "input/output error")
         broken = _FileThatFails(log.active.opened(), failure)
@@ -446,6 +446,7 @@ class TestFailing:
         disk.files["t-0/00000000000000000000.log"] = broken  # type: ignore[assignment]
         with pytest.raises(DiskFailed):
             append(log, batch([b"y"]))
+            log.flush()
         assert log.failure is failure
         log.active.file = broken.inner
         assert refused(log, batch([b"z"])) == ErrorCode.KAFKA_STORAGE_ERROR

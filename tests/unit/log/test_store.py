@@ -208,14 +208,17 @@ class TestHousekeeping:
         run_jobs(store, NOW + 1000)
         assert log.recovery_point == 1
 
-    def test_flush_messages_forces_before_it_returns(self, disk: Disk) -> None:
+    def test_flush_messages_says_when_a_flush_is_due(self, disk: Disk) -> None:
         store = open_store(disk, topic(flush_messages=3))
         log = store.create("t", 0, ID)
-        points = []
+        due = []
         for _ in range(7):
             append(log, batch([b"x"]))
-            points.append(log.recovery_point)
-        assert points == [0, 0, 3, 3, 3, 6, 6]
+            due.append(log.end_offset >= log.flush_at)
+            if due[-1]:
+                log.flush()
+        assert due == [False, False, True, False, False, True, False]
+        assert log.recovery_point == 6
 
     def test_a_flush_that_was_overtaken_by_a_truncation_says_nothing(self, disk: Disk) -> None:
         store = open_store(disk, topic(segment_bytes=300))

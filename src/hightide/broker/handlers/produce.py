@@ -23,6 +23,7 @@ from hightide.broker.connection import Connection
 from hightide.broker.replica import Replica
 from hightide.core.topics import INTERNAL_TOPICS
 from hightide.log.disk import DiskFailed
+from hightide.wire.batch import HEADER_BYTES
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
 from hightide.wire.hot import produce as hot
 from hightide.wire.hot.read import body_at
@@ -73,7 +74,7 @@ def produce(
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = start + connection.produce_prefix
     shape: Shape | None = broker.shapes.by_version[version].get(bytes(view[start + 8 : at]))
-    if shape is not None:
+    if shape is not None and at + HEADER_BYTES < end:
         # The records' length, then the records, then nothing (three empty tag sections).
         if version >= hot.FLEXIBLE:
             length = buf[at]
@@ -102,10 +103,14 @@ def produce(
             except KafkaError:
                 pass  # nothing was written; the long way finds the same and words the answer
             else:
+                log_ = replica.log
+                if log_.end_offset >= log_.flush_at:
+                    result = hot.Appended(replica.partition, 0, base, time_ms, log_.start_offset)
+                    topics = [(replica.topic.encode(), [result])]
+                    return _answer(broker, connection, correlation_id, version, shape.acks, topics)
                 if shape.acks == 0:
                     return None
-                answer = shape.answer
-                return answer.encode(correlation_id, base, time_ms, replica.log.start_offset)
+                return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
     return _produce(broker, connection, buf, view, start, end)
 
 
@@ -120,7 +125,7 @@ def _produce(
         raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
     whole_error = _refused(request)
     now_ms = broker.now_ms()
-    topics: list[tuple[bytes, list[hot.Appended]]] = []
+    topics: Results = []
     failed: hot.Appended | None = None
     for name, partitions in request.topics:
         results = []
@@ -132,12 +137,59 @@ def _produce(
         topics.append((name, results))
     if failed is None:
         _learn(broker, connection, request, version, view, start)
-    if request.acks == 0:
-        if failed is not None:
-            # There is no answer to put an error in: a closed connection is the producer's sign.
-            connection.close(f"a Produce with acks=0 failed: {failed.error_message}")
+    if request.acks == 0 and failed is not None:
+        # There is no answer to put an error in: a closed connection is the producer's sign.
+        connection.close(f"a Produce with acks=0 failed: {failed.error_message}")
+    return _answer(broker, connection, correlation_id, version, request.acks, topics)
+
+
+Results = list[tuple[bytes, list[hot.Appended]]]
+
+
+def _answer(
+    broker: Broker,
+    connection: Connection,
+    correlation_id: int,
+    version: int,
+    acks: int,
+    topics: Results,
+) -> bytes | None:
+    """The answer, or None when there is none, or not before some logs are flushed."""
+    unflushed: dict[Replica, int] = {}
+    for name, results in topics:
+        for result in results:
+            replica = broker.replicas.get(name, result.partition)
+            if result.error_code == 0 and replica is not None and replica.needs_flush:
+                # A batch sent again may be an old one; waiting for the end covers both.
+                unflushed[replica] = replica.log.end_offset
+    if acks == 0:
+        for replica in unflushed:
+            broker.flusher.flush(replica)
         return None
-    return hot.encode(correlation_id, version, topics)
+    if not unflushed:
+        return hot.encode(correlation_id, version, topics)
+
+    def encode(failed: set[Replica]) -> bytes:
+        lost = {(replica.topic.encode(), replica.partition) for replica in failed}
+        told = [
+            (
+                name,
+                [
+                    _LOST._replace(partition=r.partition) if (name, r.partition) in lost else r
+                    for r in results
+                ],
+            )
+            for name, results in topics
+        ]
+        return hot.encode(correlation_id, version, told)
+
+    broker.flusher.answer(connection, unflushed, encode)
+    return None
+
+
+_LOST = hot.Appended(
+    -1, ErrorCode.KAFKA_STORAGE_ERROR, error_message="the disk did not keep the records"
+)
 
 
 def _refused(request: hot.Produce) -> KafkaError | None:

@@ -1,0 +1,195 @@
+"""Group commit: what `flush.messages` promises is kept, and one flush serves many requests."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from hightide.broker import broker as broker_module
+from hightide.broker.broker import Broker
+from hightide.broker.handlers.produce import produce
+from hightide.log.disk import DiskFailed, MemoryDisk, MemoryFile
+from hightide.settings import Broker as Settings
+from hightide.wire import batch
+from hightide.wire.errors import ErrorCode
+from hightide.wire.frame import decode_response, encode_request
+from hightide.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+NOW_MS = 1_700_000_000_000
+
+
+class SlowDisk(MemoryDisk):
+    """A disk whose logs are forced out only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_sync = threading.Semaphore(0)
+        self.is_held = False
+        self.failure: DiskFailed | None = None
+        self.syncs = 0
+
+    def _new_file(self, path: str) -> MemoryFile:
+        return SlowFile(path, self) if path.endswith(".log") else super()._new_file(path)
+
+
+class SlowFile(MemoryFile):
+    def __init__(self, path: str, disk: SlowDisk) -> None:
+        super().__init__(path)
+        self.disk = disk
+
+    def sync(self) -> None:
+        if self.disk.is_held:
+            assert self.disk.may_sync.acquire(timeout=20)
+        if self.disk.failure is not None:
+            raise self.disk.failure
+        self.disk.syncs += 1
+
+
+class Connection:
+    """Keeps answers in the order of their slots, as a connection does."""
+
+    def __init__(self) -> None:
+        self.produce_prefix = 0
+        self.answers: list[bytes] = []
+        self.answered = asyncio.Event()
+
+    def defer(self) -> object:
+        return object()
+
+    def complete(self, _slot: object, answer: bytes) -> None:
+        self.answers.append(answer)
+        self.answered.set()
+
+    def close(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+@asynccontextmanager
+async def running(disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    monkeypatch.setattr(broker_module, "MemoryDisk", lambda: disk)
+    broker = Broker(Settings(listeners="PLAINTEXT://127.0.0.1:0"), in_memory=True)
+    await broker.start()
+    await broker.topics.create("t", {0: [broker.broker_id]}, {"flush.messages": "1"})
+    await broker.topics.create("lax", {0: [broker.broker_id]}, {})
+    disk.is_held = True
+    disk.syncs = 0
+    try:
+        yield broker
+    finally:
+        disk.is_held = False
+        disk.may_sync.release(100)
+        await broker.stop()
+
+
+def send(broker: Broker, connection: Connection, *topics: str, acks: int = 1) -> bytes | None:
+    made = bytes(batch.build([batch.Record(0, NOW_MS, None, b"v" * 50, ())]))
+    request = ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(
+                name=topic, partition_data=[PartitionProduceData(index=0, records=made)]
+            )
+            for topic in topics
+        ],
+    )
+    buf = bytearray(encode_request(request, 9, 1, "c")[4:])
+    return produce(broker, connection, buf, memoryview(buf), 0, len(buf))  # type: ignore[arg-type]
+
+
+def results(answer: bytes) -> list[tuple[int, int]]:
+    _, decoded = decode_response(ProduceResponse, answer[4:], 9)
+    return [
+        (each.error_code, each.base_offset)
+        for topic in decoded.responses
+        for each in topic.partition_responses
+    ]
+
+
+def test_nothing_is_answered_or_shown_before_it_is_on_disk(monkeypatch: pytest.MonkeyPatch):
+    async def test():
+        disk = SlowDisk()
+        async with running(disk, monkeypatch) as broker:
+            connection = Connection()
+            replica = broker.replicas.get(b"t", 0)
+            assert send(broker, connection, "t") is None
+            await asyncio.sleep(0.02)
+            assert connection.answers == []
+            assert replica.log.end_offset == 1
+            assert replica.high_watermark == 0
+            disk.may_sync.release()
+            await connection.answered.wait()
+            assert [results(answer) for answer in connection.answers] == [[(0, 0)]]
+            assert replica.high_watermark == replica.log.recovery_point == 1
+
+    asyncio.run(test())
+
+
+def test_requests_that_come_during_a_flush_share_the_next_one(monkeypatch: pytest.MonkeyPatch):
+    async def test():
+        disk = SlowDisk()
+        async with running(disk, monkeypatch) as broker:
+            connection = Connection()
+            for _ in range(50):
+                assert send(broker, connection, "t") is None
+                await asyncio.sleep(0)
+            disk.may_sync.release(100)
+            while len(connection.answers) < 50:
+                connection.answered.clear()
+                await connection.answered.wait()
+            assert [results(answer) for answer in connection.answers] == [
+                [(0, offset)] for offset in range(50)
+            ]
+            assert disk.syncs <= 3
+
+    asyncio.run(test())
+
+
+def test_a_flush_that_fails_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch):
+    async def test():
+        disk = SlowDisk()
+        async with running(disk, monkeypatch) as broker:
+            connection = Connection()
+            assert send(broker, connection, "lax", "t") is None
+            disk.failure = DiskFailed("t-0/0.log", "syncing", "input/output error")
+            disk.may_sync.release()
+            await connection.answered.wait()
+            (answer,) = connection.answers
+            assert results(answer) == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+            assert broker.replicas.get(b"t", 0).high_watermark == 0
+            again = send(broker, connection, "t")
+            assert results(again) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+            disk.failure = None
+
+    asyncio.run(test())
+
+
+def test_other_topics_do_not_wait(monkeypatch: pytest.MonkeyPatch):
+    async def test():
+        disk = SlowDisk()
+        async with running(disk, monkeypatch) as broker:
+            assert send(broker, Connection(), "t") is None
+            assert results(send(broker, Connection(), "lax")) == [(0, 0)]
+
+    asyncio.run(test())
+
+
+def test_acks_0_is_flushed_though_nobody_waits(monkeypatch: pytest.MonkeyPatch):
+    async def test():
+        disk = SlowDisk()
+        async with running(disk, monkeypatch) as broker:
+            connection = Connection()
+            assert send(broker, connection, "t", acks=0) is None
+            disk.may_sync.release()
+            await broker.flusher.stop()
+            assert broker.replicas.get(b"t", 0).high_watermark == 1
+            assert connection.answers == []
+
+    asyncio.run(test())
