@@ -75,10 +75,8 @@ def test_an_offset_that_does_not_exist_yet_is_out_of_range(broker, timed, client
     assert [record.offset for record in found] == list(range(10))
 
 
-@pytest.mark.needs("reset")
+@pytest.mark.needs("tell-out-of-range")
 def test_without_a_reset_the_consumer_is_told_that_the_offset_is_gone(broker, timed, client):
-    if client.NAME == "kcat":
-        pytest.skip("kcat says nothing in words when its offset is gone; it just stops")
     confluent.delete_records(broker.bootstrap, timed, 6)
     with pytest.raises(Refused) as refusal:
         client.read(broker.bootstrap, timed, 1, start=2)

@@ -28,6 +28,7 @@ CAN = {
     "bounds",
     "times",
     "reset",
+    "tell-out-of-range",
     "admin",
     "describe",
 }

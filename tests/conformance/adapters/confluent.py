@@ -34,6 +34,7 @@ CAN = {
     "bounds",
     "times",
     "reset",
+    "tell-out-of-range",
     "admin",
     "describe",
     "incremental",

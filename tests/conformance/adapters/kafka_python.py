@@ -22,6 +22,7 @@ CAN = {
     "bounds",
     "times",
     "reset",
+    "tell-out-of-range",
     "admin",
     "describe",
     "incremental",
