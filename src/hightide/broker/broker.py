@@ -163,6 +163,7 @@ class Broker:
         else:
             self.dynamic.cluster = dict(config)
         self._apply_settings()
+        self.store.settings = self.settings
         for topic in self.metadata:
             self.store.reconfigure(topic.name)
 

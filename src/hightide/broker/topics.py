@@ -53,6 +53,7 @@ class Topics:
         self._store = store
         self._random = random
         self._new_id = new_id
+        self._doomed: list[Topic] = []
 
     def assign(self, partition_count: int, replication_factor: int) -> dict[int, list[int]]:
         """Replicas for a new topic, beginning at a random broker."""
@@ -63,17 +64,16 @@ class Topics:
     # -- at the start ----------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read all topics from the tree and lead their partitions in a new leader epoch."""
+        """Read all topics from the tree."""
         doomed = set(await self._coordination.children(znodes.DELETE_TOPICS))
         for name in await self._coordination.children(znodes.TOPICS):
             topic = await self._read(name)
             if name in doomed:
-                await self._forget(topic)
+                self._doomed.append(topic)
             else:
                 self._metadata.put(topic)
-        for name in doomed:
-            if await self._coordination.exists(znodes.delete_topic_path(name)):
-                await self._coordination.delete(znodes.delete_topic_path(name))
+        for name in doomed - {topic.name for topic in self._doomed}:
+            await self._coordination.delete(znodes.delete_topic_path(name))
 
     async def _read(self, name: str) -> Topic:
         path = znodes.topic_path(name)
@@ -96,7 +96,14 @@ class Topics:
         return Topic(name, topic_id, partitions, dict(config.config))
 
     async def lead(self) -> None:
-        """Become the leader of every partition, each in an epoch that nobody led in before."""
+        """Become the leader of every partition, each in an epoch that nobody led in before.
+
+        Before that, logs of topics that are to go are deleted, and logs of no topic set aside.
+        """
+        for topic in self._doomed:
+            await self._delete_logs(topic)
+            await self._forget(topic)
+        self._set_strays_aside()
         for topic in self._metadata:
             for partition in topic.partitions:
                 partition.leader_epoch += 1
@@ -111,16 +118,36 @@ class Topics:
             )
             await self._open_logs(topic, topic.partitions)
 
+    def _set_strays_aside(self) -> None:
+        for name, partition in list(self._store.logs):
+            topic = self._metadata.get(name)
+            known_id = self._store.topic_ids.get((name, partition))
+            if topic is None or partition >= len(topic.partitions):
+                why = "the cluster knows no such partition"
+            elif known_id is not None and known_id != topic.topic_id:
+                why = "it belongs to a former topic of that name"
+            else:
+                continue
+            kept = self._store.set_aside(name, partition)
+            log.warning("%s-%d is set aside as %s: %s", name, partition, kept, why)
+
     async def _open_logs(self, topic: Topic, partitions: Sequence[Partition]) -> None:
+        created = False
         for done, partition in enumerate(partitions, 1):
-            found = self._store.logs.get((topic.name, partition.index))
+            key = (topic.name, partition.index)
+            found = self._store.logs.get(key)
             if found is None:
                 found = self._store.create(topic.name, partition.index, topic.topic_id)
+                created = True
+            elif key not in self._store.topic_ids:
+                self._store.identify(found, topic.topic_id)
             # Before any record of the epoch exists, so that the epoch's start is never in doubt.
             found.epochs.assign(partition.leader_epoch, found.end_offset)
             self._replicas.add(found, topic.topic_id, partition.leader_epoch)
             if done % _LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
+        if created:
+            await asyncio.to_thread(self._store.sync_names)
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -173,12 +200,16 @@ class Topics:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} is being deleted"
             ) from None
         self._metadata.remove(name)
-        for partition in topic.partitions:
-            self._replicas.remove(name, partition.index)
-            if (name, partition.index) in self._store.logs:
-                self._store.delete(name, partition.index)
+        await self._delete_logs(topic)
         await self._forget(topic)
         log.info("deleted topic %s", name)
+
+    async def _delete_logs(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            self._replicas.remove(topic.name, partition.index)
+            if (topic.name, partition.index) in self._store.logs:
+                self._store.delete(topic.name, partition.index)
+        await asyncio.to_thread(self._store.sync_names)
 
     async def _forget(self, topic: Topic) -> None:
         """Take a topic out of the tree, its mark last."""

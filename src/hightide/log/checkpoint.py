@@ -110,8 +110,9 @@ def read_topic_id(disk: Disk, directory: str) -> UUID | None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: UUID) -> None:
+    """Note a partition's topic id. Not forced to disk: the coordination tree knows it too."""
     text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
-    disk.replace(f"{directory}/{PARTITION_METADATA}", text.encode())
+    disk.create(f"{directory}/{PARTITION_METADATA}").append(text.encode())
 
 
 def read_meta_properties(disk: Disk) -> dict[str, str] | None:

@@ -33,7 +33,10 @@ class Housekeeping:
     """The periodic work on all logs of a broker."""
 
     def __init__(
-        self, disks: Sequence[Disk], settings: Broker, logs: Mapping[TopicPartition, Log]
+        self,
+        disks: Sequence[Disk],
+        settings: Callable[[], Broker],
+        logs: Mapping[TopicPartition, Log],
     ) -> None:
         self._disks = disks
         self._settings = settings
@@ -50,7 +53,7 @@ class Housekeeping:
 
     def start(self, now_ms: int) -> None:
         """The logs have been loaded."""
-        first_ms = now_ms + self._settings.log_initial_task_delay_ms
+        first_ms = now_ms + self._settings().log_initial_task_delay_ms
         for kind in ("retention", "points", "compaction", "producers"):
             self._due[kind] = first_ms
         for disk in self._disks:
@@ -62,7 +65,7 @@ class Housekeeping:
 
     def jobs(self, now_ms: int) -> Iterator[Job]:
         """The jobs that are due now."""
-        settings = self._settings
+        settings = self._settings()
         if self._is_due("retention", now_ms, settings.log_retention_check_interval_ms):
             self._drop_expired(now_ms)
         if self._is_due("producers", now_ms, settings.producer_id_expiration_check_interval_ms):
@@ -196,7 +199,7 @@ class Housekeeping:
 
     def _compactions(self, now_ms: int) -> Iterator[Job]:
         """The dirtiest logs, as many as may be compacted at the same time."""
-        settings = self._settings
+        settings = self._settings()
         room = settings.log_cleaner_threads - len(self._compacting)
         if room <= 0:
             return

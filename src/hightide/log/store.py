@@ -24,6 +24,8 @@ from hightide.log.segment import OpenFiles
 from hightide.settings import Broker, Topic
 from hightide.wire.errors import ErrorCode, KafkaError
 
+STRAY_SUFFIX = "-stray"
+
 _MAX_NAME_BYTES = 255
 _CLOSING_THREADS = 16
 
@@ -37,12 +39,12 @@ class LogStore:
         self, disks: Sequence[Disk], settings: Broker, config_for: Callable[[str], Topic]
     ) -> None:
         self.disks = list(disks)
-        self.settings = settings
+        self.settings = settings  # replaced when a setting changes while the broker runs
         self.config_for = config_for
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, UUID] = {}
         self.files = OpenFiles(_file_limit())
-        self._housekeeping = Housekeeping(self.disks, settings, self.logs)
+        self._housekeeping = Housekeeping(self.disks, lambda: self.settings, self.logs)
         self._now_ms = 0
 
     def open(self, now_ms: int) -> None:
@@ -102,7 +104,7 @@ class LogStore:
         log.recovery_point_lowered = lambda: self._housekeeping.write_recovery_points(log.disk)
 
     def create(self, topic: str, partition: int, topic_id: UUID) -> Log:
-        """A new log, in the directory with the fewest."""
+        """A new log, in the directory with the fewest. `sync_names` makes it last."""
         if (topic, partition) in self.logs:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} exists")
         counts = {disk.name: 0 for disk in self.disks}
@@ -112,14 +114,25 @@ class LogStore:
         directory = f"{topic}-{partition}"
         disk.make_directory(directory)
         log = Log.create(disk, topic, partition, self.config_for(topic), self.files, self._now_ms)
-        checkpoint.write_topic_id(disk, directory, topic_id)
-        disk.sync_directory("")
         self._add(log)
-        self.topic_ids[topic, partition] = topic_id
+        self.identify(log, topic_id)
         return log
+
+    def identify(self, log: Log, topic_id: UUID) -> None:
+        """Note which topic a log belongs to."""
+        checkpoint.write_topic_id(log.disk, log.directory, topic_id)
+        self.topic_ids[log.topic, log.partition] = topic_id
 
     def delete(self, topic: str, partition: int) -> None:
         """Drop a log. Its directory gets another name at once, its bytes go with a later job."""
+        log, name = self._take_away(topic, partition, DELETE_SUFFIX)
+        self._housekeeping.directory_deleted(log, name, self._now_ms)
+
+    def set_aside(self, topic: str, partition: int) -> str:
+        """Take a log that belongs to no topic out of the way, and keep it under the name told."""
+        return self._take_away(topic, partition, STRAY_SUFFIX)[1]
+
+    def _take_away(self, topic: str, partition: int, suffix: str) -> tuple[Log, str]:
         log = self.logs.pop((topic, partition))
         topic_id = self.topic_ids.pop((topic, partition), UUID(int=0))
         log.failure = KafkaError(
@@ -128,11 +141,15 @@ class LogStore:
         log.reconfigure(log.config)
         log.forget(log.segments)
         # As in Kafka; the name must fit into the bytes that file systems allow.
-        suffix = f"-{partition}.{topic_id.hex}{DELETE_SUFFIX}"
+        suffix = f"-{partition}.{topic_id.hex}{suffix}"
         name = topic[: _MAX_NAME_BYTES - len(suffix)] + suffix
         log.disk.rename(log.directory, name)
-        log.disk.sync_directory("")
-        self._housekeeping.directory_deleted(log, name, self._now_ms)
+        return log, name
+
+    def sync_names(self) -> None:
+        """Force to disk which logs there are; may be called in any thread."""
+        for disk in self.disks:
+            disk.sync_directory("")
 
     def reconfigure(self, topic: str) -> None:
         """Follow a change of the topic's settings."""
