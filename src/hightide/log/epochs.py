@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from threading import Lock
 
 from hightide.log.checkpoint import decode_lines, encode_lines
 from hightide.log.disk import Disk
@@ -24,12 +25,20 @@ _log = logging.getLogger(__name__)
 class LeaderEpochs:
     """The leader epochs of one log."""
 
-    __slots__ = ("_epochs", "_starts", "dirty")
+    __slots__ = ("_epochs", "_lock", "_saved", "_starts", "version")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
-        self.dirty = False
+        # Counts the changes. The file may be written from several threads; the newest wins.
+        self.version = 0
+        self._saved = 0
+        self._lock = Lock()
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the file does not say yet what is known here."""
+        return self._saved < self.version
 
     @property
     def latest(self) -> int:
@@ -52,7 +61,7 @@ class LeaderEpochs:
             starts.pop()
         epochs.append(epoch)
         starts.append(start_offset)
-        self.dirty = True
+        self.version += 1
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch not above `epoch`, and the offset where it ends.
@@ -77,7 +86,7 @@ class LeaderEpochs:
         while self._starts and self._starts[-1] >= end_offset:
             self._epochs.pop()
             self._starts.pop()
-            self.dirty = True
+            self.version += 1
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget the epochs that end before `start_offset`; the one that holds it begins there."""
@@ -85,16 +94,17 @@ class LeaderEpochs:
         if i and (i > 1 or self._starts[0] != start_offset):
             del self._epochs[: i - 1], self._starts[: i - 1]
             self._starts[0] = start_offset
-            self.dirty = True
+            self.version += 1
 
     def encode(self) -> bytes:
         return encode_lines(f"{epoch} {start}" for epoch, start in self.entries)
 
-    def flush(self, disk: Disk, directory: str) -> None:
-        """Write the checkpoint if it is not what is on the disk."""
-        if self.dirty:
-            disk.replace(f"{directory}/{EPOCH_CHECKPOINT}", self.encode())
-            self.dirty = False
+    def save(self, disk: Disk, directory: str, version: int, data: bytes) -> None:
+        """Write what `encode` gave at `version`, unless something newer is written already."""
+        with self._lock:
+            if version > self._saved:
+                disk.replace(f"{directory}/{EPOCH_CHECKPOINT}", data)
+                self._saved = version
 
     @classmethod
     def load(cls, disk: Disk, directory: str) -> LeaderEpochs:
@@ -110,9 +120,9 @@ class LeaderEpochs:
                 raise ValueError("its entries do not rise")
         except ValueError as error:
             _log.warning("ignoring the damaged checkpoint %s/%s: %s", disk.name, path, error)
-            epochs.dirty = True
+            epochs.version = 1
             return epochs
         for epoch, start in entries:
             epochs.assign(epoch, start)
-        epochs.dirty = False
+        epochs._saved = epochs.version
         return epochs

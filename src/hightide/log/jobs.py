@@ -13,7 +13,6 @@ from threading import Lock
 from typing import Protocol
 
 from hightide.log.disk import Disk, DiskFailed
-from hightide.log.epochs import EPOCH_CHECKPOINT
 from hightide.log.log import Log
 
 _log = logging.getLogger(__name__)
@@ -40,17 +39,19 @@ class Flush:
         self._paths = log.unsynced()
         if sealed_only:
             self._paths.pop()
-        self._epochs = log.epochs.encode() if log.epochs.dirty else None
+        self._name_changes = log.name_changes
+        self._epochs = (log.epochs, log.epochs.version, log.epochs.encode())
         self._failure: DiskFailed | None = None
 
     def run(self) -> None:
-        disk, directory = self._log.disk, self._log.directory
+        log = self._log
+        epochs, version, data = self._epochs
         try:
             for path in self._paths:
-                disk.open(path).sync()
-            if self._epochs is not None:
-                disk.replace(f"{directory}/{EPOCH_CHECKPOINT}", self._epochs)
-            disk.sync_directory(directory)
+                log.disk.open(path).sync()
+            epochs.save(log.disk, log.directory, version, data)
+            if log.names_synced < self._name_changes:
+                log.sync_names()
         except DiskFailed as failure:
             self._failure = failure
 
@@ -62,8 +63,7 @@ class Flush:
         if self._failure is not None:
             log.fail(self._failure)
             return
-        if self._epochs == log.epochs.encode():
-            log.epochs.dirty = False
+        log.names_synced = max(log.names_synced, self._name_changes)
         log.flushed_to(self._end_offset)
 
 

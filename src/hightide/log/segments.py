@@ -65,7 +65,6 @@ class LogSegments:
         "_index_interval",
         "_indexed_at",
         "_max_bytes",
-        "_names_synced",
         "_needs_look",
         "_roll_offset",
         "_roll_timestamp",
@@ -85,6 +84,8 @@ class LogSegments:
         "high_watermark",
         "hints",
         "is_uncleanable",
+        "name_changes",
+        "names_synced",
         "partition",
         "producers",
         "recovery_point",
@@ -135,7 +136,9 @@ class LogSegments:
         self.flushed_ms = 0
         # How often the log was truncated, so that work begun before can see it.
         self.truncations = 0
-        self._names_synced = parts.settled_at >= 0
+        # How often files came, and how many of those times the disk knows of.
+        self.name_changes = 1
+        self.names_synced = int(parts.settled_at >= 0)
         self._epoch = self.epochs.latest
         self.bases = [segment.base_offset for segment in self.segments]
         self.hints: dict[int, tuple[Segment, int]] = {}
@@ -266,7 +269,7 @@ class LogSegments:
             _log.warning("%s", failure)
         self.segments.append(segment)
         self.bases.append(base_offset)
-        self._names_synced = False
+        self.name_changes += 1
         self._activate()
         return segment
 
@@ -308,14 +311,20 @@ class LogSegments:
         try:
             for path in self.unsynced():
                 self.disk.open(path).sync()
-            self.epochs.flush(self.disk, self.directory)
-            if not self._names_synced:
-                self.disk.sync_directory(self.directory)
-                self._names_synced = True
+            epochs = self.epochs
+            epochs.save(self.disk, self.directory, epochs.version, epochs.encode())
+            if self.names_synced < self.name_changes:
+                self.sync_names()
+                self.names_synced = self.name_changes
         except DiskFailed as failure:
             self.fail(failure)
             raise
         self.flushed_to(end_offset)
+
+    def sync_names(self) -> None:
+        """Force to disk which files there are; may be called in any thread."""
+        self.disk.sync_directory(self.directory)
+        self.disk.sync_directory("")
 
     def flushed_to(self, offset: int) -> None:
         """Everything before `offset` has been forced to disk."""
@@ -332,9 +341,7 @@ class LogSegments:
             for suffix in (OFFSET_INDEX, TIME_INDEX):
                 if self.disk.exists(active.path(suffix)):
                     self.disk.open(active.path(suffix)).sync()
-            snapshot = f"{self.directory}/{file_name(self.end_offset, SNAPSHOT)}"
-            self.disk.open(snapshot).sync()
-            self._names_synced = False
+            self.name_changes += 1
             self.flush()
         for segment in self.segments:
             self.files.forget(segment)
@@ -383,8 +390,7 @@ class LogSegments:
     def truncated(self, end_offset: int, producers: ProducerStates) -> None:
         """The files have been cut: go on from there."""
         self.truncations += 1
-        self.hints.clear()
-        self.settled_at = -1
+        self.name_changes += 1
         self.end_offset = end_offset
         self.producers = producers
         self.start_offset = min(self.start_offset, end_offset)

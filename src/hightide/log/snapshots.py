@@ -17,8 +17,6 @@ from hightide.wire.batch import BatchHeader, records
 from hightide.wire.control import parse_marker
 from hightide.wire.errors import Corrupt
 
-EMPTY_SNAPSHOT_BYTES = 10
-
 _log = logging.getLogger(__name__)
 
 
@@ -30,15 +28,13 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 
 
 def newest_snapshot(
-    disk: Disk, directory: str, names: dict[str, int], end_offset: int, now_ms: int
+    disk: Disk, directory: str, names: Iterable[str], end_offset: int, now_ms: int
 ) -> tuple[ProducerStates, int] | None:
     """The newest readable state at or before `end_offset`, and its offset."""
     for offset in reversed(snapshot_offsets(names)):
         name = file_name(offset, SNAPSHOT)
         if offset > end_offset:
             continue
-        if names[name] == EMPTY_SNAPSHOT_BYTES:
-            return ProducerStates(), offset
         try:
             return ProducerStates.decode(disk.read_file(f"{directory}/{name}"), now_ms), offset
         except Corrupt as damage:

@@ -4,7 +4,7 @@ It counts every step that changes something. `cut_at(n)` lets the power fail in 
 be half done, and everything after it fails. `after_crash` is the disk as the next process finds it.
 What was synced is there; of the rest, each file has all of its newer bytes, or none, or the first
 few, or some with a hole of zeros or rubbish between them; and of the changes to the names in a
-directory since it was last synced, the first few have happened, whichever number that is.
+directory since it was last synced, the first few have happened, or any others among them.
 
 With `kill=True` only the process died: everything it did is there.
 """
@@ -92,7 +92,10 @@ class Directory:
 
     def crash(self, random: Random) -> None:
         self.names = dict(self.durable)
-        for change in self.pending[: random.randint(0, len(self.pending))]:
+        kept = self.pending[: random.randint(0, len(self.pending))]
+        if random.random() < 0.5:
+            kept = [change for change in self.pending if random.random() < 0.7]
+        for change in kept:
             change(self.names)
 
 
@@ -212,13 +215,19 @@ class CrashDisk:
         if old_name not in directory.names:
             raise DiskFailed(old, "renaming", "no such file")
         self.step()
-        directory.change(lambda names: names.__setitem__(new_name, names.pop(old_name)))
+
+        def move(names: dict[str, Any]) -> None:
+            # The change that made the old name may have been lost.
+            if old_name in names:
+                names[new_name] = names.pop(old_name)
+
+        directory.change(move)
 
     def remove(self, path: str) -> None:
         directory, name = self._at(path)
         if name in directory.names:
             self.step()
-            directory.change(lambda names: names.pop(name))
+            directory.change(lambda names: names.pop(name, None))
 
     def make_directory(self, path: str) -> None:
         if path not in self.root.names:
@@ -230,7 +239,7 @@ class CrashDisk:
         for name in self.list(path):
             self.remove(f"{path}/{name}")
         self.step()
-        self.root.change(lambda names: names.pop(path))
+        self.root.change(lambda names: names.pop(path, None))
 
     def sync_directory(self, path: str) -> None:
         directory = self._at(f"{path}/x" if path else "x")[0]

@@ -112,7 +112,8 @@ class TestLeaderEpochs:
             starts = [start for _, start in epochs.entries]
             assert starts == sorted(set(starts))
             assert epochs.entries[-1] == (epoch, min(start, epochs.entries[-1][1]))
-        epochs.flush(disk, "t-0")
+        epochs.save(disk, "t-0", epochs.version, epochs.encode())
+        epochs.save(disk, "t-0", 0, b"something older that comes late")
         if epochs.entries:
             lines = disk.read_file(f"t-0/{EPOCH_CHECKPOINT}").decode().splitlines()
             assert lines == ["0", str(len(starts)), *(f"{e} {s}" for e, s in epochs.entries)]

@@ -51,6 +51,7 @@ class Life:
     def live(self) -> None:
         self.store = open_store(self.disk, self.config, self.now_ms)
         self.log = self.store.create("t", 0, UUID(int=7))
+        self.store.sync_names()
         self.exists = True
         for _ in range(4):
             self.append()

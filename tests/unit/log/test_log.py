@@ -444,7 +444,7 @@ class TestFailing:
         broken = _FileThatFails(log.active.opened(), failure)
         log.active.file = broken
         disk.files["t-0/00000000000000000000.log"] = broken  # type: ignore[assignment]
-        with pytest.raises(DiskFailed):
+        with pytest.raises(DiskFailed):  # noqa: PT012
             append(log, batch([b"y"]))
             log.flush()
         assert log.failure is failure
