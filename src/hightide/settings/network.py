@@ -83,7 +83,7 @@ class NetworkSettings(Settings):
         default=100 * 1024 * 1024, doc="Largest request that is read.", at_least=1
     )
     socket_listen_backlog_size: int = setting(
-        default=50, doc="Connections that may wait to be accepted.", at_least=1
+        default=1024, doc="Connections that may wait to be accepted.", at_least=1
     )
     connections_max_idle_ms: long = setting(
         default=10 * 60 * 1000, doc="Time after which a silent connection is closed."
@@ -92,7 +92,7 @@ class NetworkSettings(Settings):
         default=4000, doc="Most connections at the same time.", scope=CLUSTER, at_least=0
     )
     max_connections_per_ip: int = setting(
-        default=2000,
+        default=500,
         doc="Most connections at the same time from one address.",
         scope=CLUSTER,
         at_least=0,
@@ -104,7 +104,10 @@ class NetworkSettings(Settings):
         later="there is one limit for all addresses",
     )
     max_connection_creation_rate: int = setting(
-        default=MAX_INT, doc="Most new connections a second.", scope=CLUSTER, at_least=0
+        default=200,
+        doc="Most new connections a second; those from the machine itself are not counted.",
+        scope=CLUSTER,
+        at_least=0,
     )
     queued_max_request_bytes: long = setting(
         default=256 * 1024 * 1024,
