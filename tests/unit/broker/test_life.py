@@ -1,0 +1,226 @@
+"""A broker's life from start to start: who it is, and what it makes of what it finds."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hightide.broker.broker import COORDINATION_FILE, Broker
+from hightide.broker.identity import Refused
+from hightide.coordination import znodes
+from hightide.coordination.interface import delete_recursively
+from hightide.coordination.memory import LocalCoordination
+from hightide.settings import Broker as Settings
+from hightide.wire import batch
+from hightide.wire.errors import ErrorCode, KafkaError
+
+NOW_MS = 1_700_000_000_000
+
+
+@asynccontextmanager
+async def running(folder: Path, **settings: object):
+    broker = Broker(
+        Settings(listeners="PLAINTEXT://127.0.0.1:0", log_dirs=(str(folder),), **settings)
+    )
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        if hasattr(broker, "_housekeeping"):
+            await broker.stop()
+        elif hasattr(broker, "_coordination"):
+            await broker._coordination.close()
+
+
+@asynccontextmanager
+async def tree(folder: Path):
+    """The coordination tree of a broker that does not run."""
+    coordination = await LocalCoordination.open(folder / COORDINATION_FILE)
+    try:
+        yield coordination
+    finally:
+        await coordination.close()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(test())  # type: ignore[arg-type]
+
+
+def append(broker: Broker, topic: str, value: bytes = b"v") -> int:
+    buf = batch.build([batch.Record(0, NOW_MS, None, value, ())])
+    replica = broker.replicas.get(topic.encode(), 0)
+    assert replica is not None
+    return replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS)[0]
+
+
+async def create(broker: Broker, topic: str, partitions: int = 1, **overrides: str) -> None:
+    assignment = {index: [broker.broker_id] for index in range(partitions)}
+    await broker.topics.create(topic, assignment, overrides)
+
+
+def test_topics_settings_and_records_are_there_again(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            await create(broker, "t", 3)
+            await broker.topics.configure("t", {"retention.ms": "77"})
+            await broker.topics.add_partitions("t", {3: [broker.broker_id]})
+            append(broker, "t")
+            topic_id, cluster_id = broker.metadata.get("t").topic_id, broker.metadata.cluster_id
+        async with running(tmp_path) as broker:
+            topic = broker.metadata.get("t")
+            assert topic.topic_id == topic_id
+            assert len(topic.partitions) == 4
+            assert broker.metadata.cluster_id == cluster_id
+            replica = broker.replicas.get(b"t", 0)
+            assert replica.high_watermark == 1
+            assert replica.log.config.retention_ms == 77
+            assert broker.replicas.get_by_id(topic_id.bytes, 3) is not None
+
+    run(test)
+
+
+def test_each_start_leads_in_an_epoch_of_its_own(tmp_path: Path):
+    async def test():
+        for epoch in range(3):
+            async with running(tmp_path) as broker:
+                if epoch == 0:
+                    await create(broker, "t")
+                append(broker, "t")
+                replica = broker.replicas.get(b"t", 0)
+                assert replica.leader_epoch == epoch
+                assert replica.log.epochs.entries == [(e, e) for e in range(epoch + 1)]
+
+    run(test)
+
+
+def test_a_deletion_that_was_cut_short_is_finished(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+            append(broker, "t")
+        async with tree(tmp_path) as coordination:
+            await coordination.create(znodes.delete_topic_path("t"))
+        async with running(tmp_path) as broker:
+            assert broker.metadata.get("t") is None
+            assert ("t", 0) not in broker.store.logs
+            await create(broker, "t")
+            assert append(broker, "t") == 0
+            assert await broker._coordination.children(znodes.DELETE_TOPICS) == []
+
+    run(test)
+
+
+def test_logs_of_no_topic_are_set_aside_and_kept(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+            append(broker, "t", b"precious")
+        async with tree(tmp_path) as coordination:
+            await delete_recursively(coordination, znodes.topic_path("t"))
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+            assert append(broker, "t") == 0
+        (stray,) = tmp_path.glob("t-0.*-stray")
+        assert b"precious" in (stray / "00000000000000000000.log").read_bytes()
+
+    run(test)
+
+
+def test_a_log_of_a_former_topic_of_the_same_name_is_not_served(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+            append(broker, "t", b"old")
+        other = tmp_path / "t-0" / "partition.metadata"
+        other.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+        async with running(tmp_path) as broker:
+            assert broker.replicas.get(b"t", 0).log.end_offset == 0
+        assert list(tmp_path.glob("t-0.*-stray"))
+
+    run(test)
+
+
+def test_a_lost_partition_metadata_file_is_written_again(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+            append(broker, "t")
+        file = tmp_path / "t-0" / "partition.metadata"
+        before = file.read_bytes()
+        file.write_bytes(b"")
+        async with running(tmp_path) as broker:
+            assert broker.replicas.get(b"t", 0).log.end_offset == 1
+        assert file.read_bytes() == before
+
+    run(test)
+
+
+def test_two_creators_of_one_topic_are_told_apart(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            done = await asyncio.gather(
+                *(create(broker, "t") for _ in range(5)), return_exceptions=True
+            )
+            refused = [each for each in done if isinstance(each, KafkaError)]
+            assert len(refused) == 4
+            assert {each.code for each in refused} == {ErrorCode.TOPIC_ALREADY_EXISTS}
+
+    run(test)
+
+
+def test_producer_ids_are_never_given_twice(tmp_path: Path):
+    async def test():
+        given: list[int] = []
+        for _ in range(2):
+            async with running(tmp_path) as broker:
+                given += await asyncio.gather(*(broker.producer_ids.next() for _ in range(1500)))
+        assert len(set(given)) == len(given) == 3000
+
+    run(test)
+
+
+def test_a_broker_id_is_made_up_once_and_kept(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            made = broker.broker_id
+        assert made > Settings().reserved_broker_max_id
+        async with running(tmp_path) as broker:
+            assert broker.broker_id == made
+
+    run(test)
+
+
+def test_directories_of_another_broker_are_refused(tmp_path: Path):
+    async def test():
+        async with running(tmp_path, broker_id=1):
+            pass
+        with pytest.raises(Refused, match="belong to broker 1, not to broker 2"):
+            async with running(tmp_path, broker_id=2):
+                pass
+
+    run(test)
+
+
+def test_an_empty_coordinator_beside_full_directories_is_refused(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+        for file in tmp_path.glob(f"{COORDINATION_FILE}*"):
+            file.unlink()
+        with pytest.raises(Refused, match="the coordinator is empty"):
+            async with running(tmp_path):
+                pass
+        assert (tmp_path / "t-0").is_dir()
+
+    run(test)
+
+
+def test_a_broker_without_an_id_may_be_refused(tmp_path: Path):
+    async def test():
+        with pytest.raises(Refused, match=r"broker\.id is not set"):
+            async with running(tmp_path, broker_id_generation_enable=False):
+                pass
+
+    run(test)
