@@ -389,7 +389,7 @@ def check_segment(
         position += at
         if at == 0 and damage is None:
             size = _claimed_size(file, position)
-            if position + size > end:
+            if not len(buffer) < size <= end - position:
                 damage = "the file ends inside a batch"
             else:
                 view.release()

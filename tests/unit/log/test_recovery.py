@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
 import pytest
+from crash_disk import CrashDisk, PowerCut
 from log_world import (
     NOW,
     append,
@@ -258,6 +260,25 @@ class TestLeftovers:
         again = reopened(disk)
         assert again.bases == log.bases[:1] + log.bases[2:]
         assert stored(again) == stored(log)
+
+    def test_putting_it_in_place_may_be_interrupted(self) -> None:
+        for step in range(1, 12):
+            for seed in range(20):
+                disk = CrashDisk(seed * 100 + step)
+                log = filled(disk, flushed=20)
+                wanted, bases = stored(log), log.bases
+                joined = b"".join(disk.read_file(s.path(LOG)) for s in log.segments[:2])
+                swap = disk.create(log.segments[0].path(LOG) + ".swap")
+                swap.append(joined)
+                swap.sync()
+                disk.sync_directory("t-0")
+                disk.cut_at(disk.steps + step)
+                with suppress(PowerCut):
+                    open_store(disk, CONFIG)
+                again = reopened(disk.after_crash())
+                assert again.failure is None
+                assert again.bases == bases[:1] + bases[2:]
+                assert stored(again) == wanted
 
     def test_an_unfinished_swap_is_dropped(self, disk: Disk) -> None:
         log = filled(disk)
