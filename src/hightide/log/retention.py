@@ -30,12 +30,14 @@ def _by_age(log: Log, now_ms: int) -> int:
     count = 0
     for segment in log.segments:
         end_offset = min(segment.limit_offset, log.end_offset)
-        if (
-            (segment is log.active and not segment.size)
-            or end_offset > log.committed_offset
-            or now_ms - segment.largest_timestamp(now_ms) <= retention_ms
-        ):
+        if end_offset > log.committed_offset:
             break
+        if segment.size:
+            if now_ms - segment.largest_timestamp(now_ms) <= retention_ms:
+                break
+        elif segment is log.active:
+            break
+        # One that compaction has emptied has no age and goes with its neighbours.
         count += 1
     return count
 
