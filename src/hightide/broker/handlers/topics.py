@@ -49,7 +49,7 @@ _DEFAULT = -1
 
 
 async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, context: Context
+    broker: Broker, request: CreateTopicsRequest, _context: Context
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     room = _MOST_PARTITIONS
@@ -61,7 +61,7 @@ async def create_topics(
             if named[topic.name] > 1:
                 named[topic.name] = 0
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
-            assignment, overrides = _planned(broker, topic, context.version)
+            assignment, overrides = _planned(broker, topic)
             room -= len(assignment)
             if room < 0:
                 raise KafkaError(
@@ -77,9 +77,7 @@ async def create_topics(
     return CreateTopicsResponse(topics=results)
 
 
-def _planned(
-    broker: Broker, topic: CreatableTopic, version: int
-) -> tuple[dict[int, list[int]], dict[str, str]]:
+def _planned(broker: Broker, topic: CreatableTopic) -> tuple[dict[int, list[int]], dict[str, str]]:
     """What a topic would be, or why it cannot be."""
     rules.check_name(topic.name)
     if broker.metadata.get(topic.name) is not None:
@@ -100,11 +98,11 @@ def _planned(
         rules.check_assignment(assignment, broker.metadata.broker_ids)
         return assignment, overrides
     partitions, replicas = topic.num_partitions, topic.replication_factor
-    if version >= 4:
-        if partitions == _DEFAULT:
-            partitions = broker.settings.num_partitions
-        if replicas == _DEFAULT:
-            replicas = broker.settings.default_replication_factor
+    # In every version: KafkaJS leaves both to the broker although it speaks version 3.
+    if partitions == _DEFAULT:
+        partitions = broker.settings.num_partitions
+    if replicas == _DEFAULT:
+        replicas = broker.settings.default_replication_factor
     if partitions > _MOST_PARTITIONS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"one request makes at most {_MOST_PARTITIONS} partitions"
