@@ -137,7 +137,7 @@ class Housekeeping:
             everything = now_ms - log.flushed_ms >= log.config.flush_ms
             if everything or log.recovery_point < log.active.base_offset:
                 try:
-                    job = Flush(log, not everything, self._released(self._flushing, log))
+                    job = Flush(log, not everything, self._flushed(log, now_ms))
                 except DiskFailed as failure:
                     _log.error("%s", failure)
                     continue
@@ -146,8 +146,13 @@ class Housekeeping:
                 self._flushing.add(log)
                 yield job
 
-    def _released(self, busy: set[Log], log: Log) -> Callable[[], None]:
-        return lambda: busy.discard(log)
+    def _flushed(self, log: Log, now_ms: int) -> Callable[[], None]:
+        def done() -> None:
+            self._flushing.discard(log)
+            # The sooner the disk knows, the less there is to check after a crash.
+            self._due["points"] = min(self._due["points"], now_ms)
+
+        return done
 
     def _logs_on(self, disk: Disk) -> Iterator[tuple[TopicPartition, Log]]:
         return ((key, log) for key, log in self._logs.items() if log.disk is disk)

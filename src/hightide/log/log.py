@@ -10,6 +10,7 @@ The files below are in `segments`. A log belongs to one thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
@@ -34,6 +35,8 @@ from hightide.settings import Topic
 from hightide.wire.batch import HEADER, HEADER_BYTES, BatchHeader
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+
+_log = logging.getLogger(__name__)
 
 _unpack_header = HEADER.unpack_from
 _stamp = Struct(">qii").pack_into
@@ -209,6 +212,8 @@ class Log(LogSegments):
         if rules.codec is not None and rules.codec is not header.codec:
             buf = recompress(view[start:end], header, rules.codec, rules.level)
             start, end = 0, len(buf)
+            if end > self._max_bytes:
+                raise refusal(buf, 0, end, self.config.max_message_bytes, self._segment_bytes)
         if not rules.append_time:
             return buf, start, end, -1
         attributes = BatchHeader._make(_unpack_header(buf, start)).attributes
@@ -228,31 +233,34 @@ class Log(LogSegments):
         if offset >= end_offset:
             return None
         hints = self.hints
-        found = hints.get(offset)
-        if found is None:
-            segment, position = self._locate(offset)
-        else:
-            segment, position = found
-        file = segment.file
-        if file is None:
-            file = segment.opened()
-        end = file.size
-        if position >= end and segment is not self._active:
-            segment, position = self._locate(offset)
-            file = segment.opened()
+        try:
+            found = hints.get(offset)
+            if found is None:
+                segment, position = self._locate(offset)
+            else:
+                segment, position = found
+            file = segment.file
+            if file is None:
+                file = segment.opened()
             end = file.size
-        segment.used = True
-        next_offset = -1
-        if end_offset < self.end_offset and end_offset < segment.limit_offset:
-            end = self._position_of(segment, end_offset)
-            next_offset = end_offset
-        elif segment is self._active:
-            next_offset = self.end_offset
-        if end - position > max_bytes:
-            stop = segment.fit(position, max_bytes, end)
-            if stop < end:
-                end = stop
-                next_offset = segment.offset_at(end)
+            if position >= end and segment is not self._active:
+                segment, position = self._locate(offset)
+                file = segment.opened()
+                end = file.size
+            segment.used = True
+            next_offset = -1
+            if end_offset < self.end_offset and end_offset < segment.limit_offset:
+                end = self._position_of(segment, end_offset)
+                next_offset = end_offset
+            elif segment is self._active:
+                next_offset = self.end_offset
+            if end - position > max_bytes:
+                stop = segment.fit(position, max_bytes, end)
+                if stop < end:
+                    end = stop
+                    next_offset = segment.offset_at(end)
+        except Corrupt as damage:
+            raise self._damaged(damage) from damage
         if end <= position:
             return None
         if next_offset >= 0 and next_offset not in hints:
@@ -272,15 +280,13 @@ class Log(LogSegments):
 
     def _locate(self, offset: int) -> tuple[Segment, int]:
         """The batch that holds `offset`, or the next one if compaction has removed it."""
-        try:
-            for segment in self.segments[self.segment_index(offset) :]:
-                position = segment.locate(offset)
-                if position < segment.size:
-                    break
-        except Corrupt as damage:
-            self.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
-            raise self._refused() from damage
-        return segment, position
+        number = self.segment_index(offset)
+        while True:
+            segment = self.segments[number]
+            position = segment.locate(offset)
+            number += 1
+            if position < segment.size or number == len(self.segments):
+                return segment, position
 
     def _position_of(self, segment: Segment, offset: int) -> int:
         """Where batches that reach `offset` begin in a segment whose range holds it."""
@@ -307,8 +313,12 @@ class Log(LogSegments):
         try:
             return look()
         except Corrupt as damage:
-            self.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)))
-            raise self._refused() from damage
+            raise self._damaged(damage) from damage
+
+    def _damaged(self, damage: Corrupt) -> KafkaError:
+        """A batch that cannot be read. The others can, so the log stays in service."""
+        _log.error("%s/%s is damaged: %s", self.disk.name, self.directory, damage)
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(damage))
 
     def delete_records(self, before_offset: int) -> int:
         """Make `before_offset` the start of the log, -1 meaning all that is committed.

@@ -273,8 +273,11 @@ class Segment:
             return stop
         file = self.opened()
         while stop < end:
-            _, length, _, _ = _step(file.read(stop, _STEP_BYTES), 0)
-            after = stop + LOG_OVERHEAD + int(length)
+            head = file.read(stop, _STEP_BYTES)
+            length = _step(head)[1] if len(head) == _STEP_BYTES else 0
+            if length < _MIN_LENGTH:
+                raise Corrupt(f"there is no batch at byte {stop} of {file.path}")
+            after = stop + LOG_OVERHEAD + length
             if after > limit and stop > position:
                 break
             stop = after

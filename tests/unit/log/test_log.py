@@ -169,6 +169,11 @@ class TestAppending:
         assert [record.value for record in stored(log)] == values
         assert append(log, data) == (0, 10, -1), "a repetition is recognised"
 
+    def test_a_batch_must_not_grow_too_large_in_the_topics_codec(self) -> None:
+        log = new_log(MemoryDisk(), compression_type="uncompressed", max_message_bytes=1000)
+        data = batch([b"x" * 2000], codec=Codec.GZIP)
+        assert refused(log, data) == ErrorCode.MESSAGE_TOO_LARGE
+
     def test_timestamps_may_be_held_near_the_clock(self, disk: Disk) -> None:
         log = new_log(
             disk, message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500
@@ -270,6 +275,30 @@ class TestReading:
             )
             assert [log.read(o, 1, log.end_offset) is not None for o in range(199)]
             assert stored(log) == wanted
+
+    def test_damage_is_told_to_who_meets_it_and_the_rest_is_served(self, disk: Disk) -> None:
+        log = new_log(disk, segment_bytes=1000)
+        for i in range(20):
+            append(log, batch([b"%d" % i * 50]))
+        segment = log.segments[1]
+        data = bytearray(disk.read_file(segment.path(".log")))
+        second = 12 + read_header(data).batch_length
+        data[second + 8 : second + 12] = b"\xff\xff\xff\x00"
+        log.files.forget(segment)
+        disk.create(segment.path(".log")).append(data)
+        log.hints.clear()
+        bad = segment.base_offset + 1
+        for use in (
+            lambda: log.read(bad + 1, 1, log.end_offset),
+            lambda: log.read(bad, 10, log.end_offset),
+            lambda: log.read(bad - 1, 300, log.end_offset),
+        ):
+            with pytest.raises(KafkaError) as caught:
+                use()
+            assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert log.failure is None
+        assert log.read(0, 1 << 20, log.end_offset) is not None
+        assert append(log, batch([b"x"]))[0] == 20
 
 
 class TestRolling:
