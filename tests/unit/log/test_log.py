@@ -16,7 +16,6 @@ from hightide.wire.batch import (
     ATTRIBUTES_AT,
     CRC_AT,
     HEADER,
-    BatchHeader,
     Record,
     build,
     read_header,
@@ -510,8 +509,3 @@ class _FileThatFails:
 
     def sync(self) -> None:
         raise self.failure
-
-
-def test_headers_have_the_layout_the_log_relies_on() -> None:
-    assert BatchHeader._fields.index("crc") == 4
-    assert HEADER.size == 61

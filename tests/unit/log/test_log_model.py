@@ -30,7 +30,6 @@ from log_world import (
 )
 
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
-from hightide.log.log import Log
 from hightide.wire.batch import Record, read_header, records
 from hightide.wire.compression import Codec
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -223,7 +222,3 @@ LogAgainstList.TestCase.settings = settings(
 RealLogAgainstList.TestCase.settings = settings(LogAgainstList.TestCase.settings, max_examples=25)
 TestOnMemory = LogAgainstList.TestCase
 TestOnARealDisk = RealLogAgainstList.TestCase
-
-
-def test_the_model_and_the_log_are_about_the_same_class() -> None:
-    assert Log.append.__doc__

@@ -1,0 +1,57 @@
+"""A process that is killed loses nothing that it has acknowledged: all of it is with the kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from log_world import append, batch, open_store, stored, topic
+
+from hightide.log.disk import RealDisk
+
+WRITER = """
+import sys
+from uuid import UUID
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from log_world import append, batch, open_store, topic
+from hightide.log.disk import RealDisk
+store = open_store(RealDisk(Path(sys.argv[2])), topic(segment_bytes=20000))
+log = store.logs.get(("t", 0)) or store.create("t", 0, UUID(int=1))
+while True:
+    end = append(log, batch([b"%d" % log.end_offset * 20]))[1]
+    sys.stdout.write(f"{end}\\n")
+    sys.stdout.flush()
+"""
+
+
+def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
+    acknowledged = 0
+    for _ in range(3):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        for _ in range(300):
+            acknowledged = int(writer.stdout.readline())
+        os.kill(writer.pid, signal.SIGKILL)
+        # What it had said before the kill counts too.
+        for line in writer.stdout:
+            if line.endswith("\n"):
+                acknowledged = int(line)
+        writer.stdout.close()
+        writer.wait()
+        store = open_store(RealDisk(tmp_path), topic(segment_bytes=20000))
+        log = store.logs["t", 0]
+        assert log.failure is None
+        assert log.end_offset >= acknowledged
+        assert [r.value for r in stored(log)] == [b"%d" % i * 20 for i in range(log.end_offset)]
+        append(log, batch([b"%d" % log.end_offset * 20]))
+        acknowledged = log.end_offset
+        store.disks[0].unlock()
+    assert acknowledged > 900
