@@ -58,7 +58,7 @@ class Housekeeping:
             self._due[kind] = first_ms
         for disk in self._disks:
             # From now on its presence says that compaction went no further than it tells.
-            self.write_recovery_points(disk)
+            self.write_offsets(disk)
             for name, size in disk.list("").items():
                 if size == -1 and name.endswith(DELETE_SUFFIX):
                     self._removals.append((first_ms, Remove(disk, directory=name)))
@@ -169,11 +169,16 @@ class Housekeeping:
 
         return Checkpoint(self._points[disk.name], encode_offsets(points), written)
 
-    def write_recovery_points(self, disk: Disk) -> None:
-        """Write them now, as when one of them goes back."""
-        file = self._points[disk.name]
+    def write_offsets(self, disk: Disk) -> None:
+        """Write recovery points and starts now, as when one of them goes back."""
         points = {key: log.recovery_point for key, log in self._logs_on(disk)}
+        file = self._points[disk.name]
         file.write(file.number(), encode_offsets(points))
+        starts = self._start_offsets(disk)
+        if self._written_starts.get(disk.name) != starts:
+            self._written_starts[disk.name] = starts
+            file = self._starts[disk.name]
+            file.write(file.number(), starts)
 
     def _start_offsets(self, disk: Disk) -> bytes:
         # Only starts that the names of the segments do not already say.
@@ -195,9 +200,7 @@ class Housekeeping:
 
     def write_checkpoints(self, disk: Disk) -> None:
         """Write all checkpoints of a directory, as for a clean stop."""
-        self.write_recovery_points(disk)
-        starts = self._starts[disk.name]
-        starts.write(starts.number(), self._start_offsets(disk))
+        self.write_offsets(disk)
         self._cleaner_offsets(disk).run()
 
     # ---- compaction

@@ -86,10 +86,10 @@ class LogSegments:
         "is_uncleanable",
         "name_changes",
         "names_synced",
+        "offsets_lowered",
         "partition",
         "producers",
         "recovery_point",
-        "recovery_point_lowered",
         "recovery_point_written",
         "segments",
         "settled_at",
@@ -123,8 +123,8 @@ class LogSegments:
         self.high_watermark: int | None = None
         # What the checkpoint on disk says at least.
         self.recovery_point_written = 0
-        # Called when the recovery point goes back, before anything else is written.
-        self.recovery_point_lowered: Callable[[], None] = lambda: None
+        # Called when recovery point or start go back, before anything else is written.
+        self.offsets_lowered: Callable[[], None] = lambda: None
         self.failure: KafkaError | None = None
         # The end offset for which everything on disk is in order, as after a clean stop; else -1.
         self.settled_at = parts.settled_at

@@ -101,7 +101,7 @@ class LogStore:
 
     def _add(self, log: Log) -> None:
         self.logs[log.topic, log.partition] = log
-        log.recovery_point_lowered = lambda: self._housekeeping.write_recovery_points(log.disk)
+        log.offsets_lowered = lambda: self._housekeeping.write_offsets(log.disk)
 
     def create(self, topic: str, partition: int, topic_id: UUID) -> Log:
         """A new log, in the directory with the fewest. `sync_names` makes it last."""

@@ -2,8 +2,8 @@
 
 The steps are in an order that a crash between any two of them leaves a log whose recovery ends at
 the new end or further back, and never takes the state of producers from records that are gone. The
-recovery point goes back first, because records written later at the same offsets are not on the
-disk just because the old ones were.
+recovery point and the start go back first: records written later at the same offsets are not on
+the disk just because the old ones were, and not deleted just because the old ones were.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def truncate(log: LogSegments, offset: int, now_ms: int) -> int:
     segment = log.segments[number]
     position = segment.locate(offset)
     end_offset = segment.next_offset(position)
-    _lower_recovery_point(log, end_offset)
+    _lower_offsets(log, end_offset)
     _remove_snapshots(log, end_offset)
     _remove_segments(log, number + 1)
     segment.truncate(position, end_offset)
@@ -42,7 +42,7 @@ def truncate(log: LogSegments, offset: int, now_ms: int) -> int:
 
 def restart(log: LogSegments, offset: int, now_ms: int) -> int:
     """Drop everything and begin again, empty, at `offset`."""
-    _lower_recovery_point(log, 0)
+    _lower_offsets(log, 0)
     _remove_snapshots(log, -1)
     _remove_segments(log, 0)
     log.segments.append(Segment.create(log.disk, log.directory, offset, log.files, now_ms))
@@ -52,11 +52,13 @@ def restart(log: LogSegments, offset: int, now_ms: int) -> int:
     return offset
 
 
-def _lower_recovery_point(log: LogSegments, offset: int) -> None:
-    if offset < log.recovery_point:
-        log.recovery_point = offset
-        log.recovery_point_written = min(log.recovery_point_written, offset)
-        log.recovery_point_lowered()
+def _lower_offsets(log: LogSegments, end_offset: int) -> None:
+    """Let nothing that is written down lie behind the new end."""
+    if end_offset < max(log.recovery_point, log.start_offset):
+        log.recovery_point = min(log.recovery_point, end_offset)
+        log.recovery_point_written = min(log.recovery_point_written, end_offset)
+        log.start_offset = min(log.start_offset, end_offset)
+        log.offsets_lowered()
 
 
 def _remove_snapshots(log: LogSegments, after_offset: int) -> None:

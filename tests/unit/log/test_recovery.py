@@ -78,7 +78,7 @@ class TestAfterACleanStop:
         store.close(NOW)
         store = open_store(disk, CONFIG)
         names = disk.list("t-0")
-        store.logs["t", 0].recovery_point_lowered = lambda: pytest.fail("nothing goes back")
+        store.logs["t", 0].offsets_lowered = lambda: pytest.fail("nothing goes back")
         store.close(NOW)
         assert disk.list("t-0") == names
         assert reopened(disk).end_offset == log.end_offset
