@@ -17,13 +17,14 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: setup ## set up, then run a local broker until Ctrl-C
-	@# An environment that forbids byte code would compile the whole broker at each start.
-	@$(BIN)/python -m compileall -q src
 	@exec $(BIN)/hightide up $(ARGS)
 
 test: setup kcat lint unit conformance ## set up, then everything that CI checks
 
+# Compiled here, because an environment may forbid Python to keep byte code, and then the whole
+# broker would be compiled at each of its starts.
 setup: $(VENV)/.installed ## make the environment in .venv
+	@$(BIN)/python -m compileall -q src
 
 # The stamp is newer than what the environment is made from, so that nothing is done twice.
 $(VENV)/.installed: pyproject.toml constraints.txt
