@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -80,7 +81,18 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     return overrides
 
 
+def _raise_file_limit() -> None:
+    """Take all the open files that the process may have: segments and connections need them."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _run(settings: Settings, in_memory: bool) -> int:
+    _raise_file_limit()
     try:
         import uvloop
     except ImportError:

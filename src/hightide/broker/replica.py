@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from hightide.core.topics import INTERNAL_TOPICS
 from hightide.log.log import Log
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ class Replica:
 
     __slots__ = (
         "_replicas",
+        "complained_ms",
         "fresh_bytes",
         "high_watermark",
+        "is_internal",
         "leader_epoch",
         "log",
         "partition",
@@ -44,6 +47,8 @@ class Replica:
         self.log = log
         self.leader_epoch = leader_epoch
         self.high_watermark = log.end_offset
+        self.is_internal = log.topic in INTERNAL_TOPICS
+        self.complained_ms = 0
         self.fresh_bytes = 0
         self.waiters: dict[Waiter, None] = {}
         self._replicas = replicas

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.broker.connection import Connection
 from hightide.broker.replica import Replica
-from hightide.core.topics import INTERNAL_TOPICS
 from hightide.log.disk import DiskFailed
 from hightide.wire.batch import HEADER_BYTES
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
@@ -37,6 +36,7 @@ _HEAD = Struct(">hhi")  # api key, version, correlation id
 _LENGTH = Struct(">i")
 _MOST_PARTITIONS = 10_000
 _MOST_SHAPES = 10_000
+_COMPLAIN_MS = 10_000  # a disk that is full refuses every batch: the log must not fill it too
 
 
 class Shape(NamedTuple):
@@ -97,20 +97,21 @@ def produce(
             stop = at + length
             usual = stop == end
         if usual and at < stop:
-            replica = shape.replica
+            replica, acks = shape.replica, shape.acks
+            log_ = replica.log
+            now_ms = broker.now_ms()
             try:
-                base, _, time_ms = replica.append(buf, view, at, stop, broker.now_ms())
-            except KafkaError:
-                pass  # nothing was written; the long way finds the same and words the answer
+                base, _, time_ms = replica.append(buf, view, at, stop, now_ms)
+            except KafkaError as error:
+                result = _refusal(replica, replica.partition, error, now_ms)
             else:
-                log_ = replica.log
-                if log_.end_offset >= log_.flush_at:
-                    result = hot.Appended(replica.partition, 0, base, time_ms, log_.start_offset)
-                    topics = [(replica.topic.encode(), [result])]
-                    return _answer(broker, connection, correlation_id, version, shape.acks, topics)
-                if shape.acks == 0:
-                    return None
-                return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
+                if log_.end_offset < log_.flush_at:
+                    if acks == 0:
+                        return None
+                    return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
+                result = hot.Appended(replica.partition, 0, base, time_ms, log_.start_offset)
+            topics = [(replica.topic.encode(), [result])]
+            return _answer(broker, connection, correlation_id, version, acks, topics)
     return _produce(broker, connection, buf, view, start, end)
 
 
@@ -125,21 +126,15 @@ def _produce(
         raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
     whole_error = _refused(request)
     now_ms = broker.now_ms()
-    topics: Results = []
-    failed: hot.Appended | None = None
-    for name, partitions in request.topics:
-        results = []
-        for each in partitions:
-            result = _append(broker, name, each, buf, view, now_ms, whole_error)
-            results.append(result)
-            if result.error_code:
-                failed = result
-        topics.append((name, results))
-    if failed is None:
+    topics: Results = [
+        (
+            name,
+            [_append(broker, name, each, buf, view, now_ms, whole_error) for each in partitions],
+        )
+        for name, partitions in request.topics
+    ]
+    if [[result.error_code for result in results] for _, results in topics] == [[0]]:
         _learn(broker, connection, request, version, view, start)
-    if request.acks == 0 and failed is not None:
-        # There is no answer to put an error in: a closed connection is the producer's sign.
-        connection.close(f"a Produce with acks=0 failed: {failed.error_message}")
     return _answer(broker, connection, correlation_id, version, request.acks, topics)
 
 
@@ -156,15 +151,21 @@ def _answer(
 ) -> bytes | None:
     """The answer, or None when there is none, or not before some logs are flushed."""
     unflushed: dict[Replica, int] = {}
+    failed: hot.Appended | None = None
     for name, results in topics:
         for result in results:
             replica = broker.replicas.get(name, result.partition)
-            if result.error_code == 0 and replica is not None and replica.needs_flush:
+            if result.error_code:
+                failed = result
+            elif replica is not None and replica.needs_flush:
                 # A batch sent again may be an old one; waiting for the end covers both.
                 unflushed[replica] = replica.log.end_offset
     if acks == 0:
         for replica in unflushed:
             broker.flusher.flush(replica)
+        if failed is not None:
+            # There is no answer to put an error in: a closed connection is the producer's sign.
+            connection.close(f"a Produce with acks=0 failed: {failed.error_message}")
         return None
     if not unflushed:
         return hot.encode(correlation_id, version, topics)
@@ -211,20 +212,32 @@ def _append(
     now_ms: int,
     refused: KafkaError | None,
 ) -> hot.Appended:
+    replica = broker.replicas.get(name, each.partition)
     try:
         if refused is not None:
             raise refused
-        replica = broker.replicas.get(name, each.partition)
         if replica is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
-        if replica.topic in INTERNAL_TOPICS:
+        if replica.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes here")
         base, _, time_ms = replica.append(buf, view, each.start, each.end, now_ms)
     except KafkaError as error:
-        if isinstance(error, DiskFailed):
-            log.error("cannot append to %s-%d: %s", name.decode(), each.partition, error)
-        return hot.Appended(each.partition, error.code, error_message=error.detail or None)
+        return _refusal(replica, each.partition, error, now_ms)
     return hot.Appended(each.partition, 0, base, time_ms, replica.log.start_offset)
+
+
+def _refusal(
+    replica: Replica | None, partition: int, error: KafkaError, now_ms: int
+) -> hot.Appended:
+    """What a client is told of an append that failed; an operator is told too, now and then."""
+    if (
+        isinstance(error, DiskFailed)
+        and replica is not None
+        and now_ms - replica.complained_ms > _COMPLAIN_MS
+    ):
+        replica.complained_ms = now_ms
+        log.error("cannot append to %s-%d: %s", replica.topic, partition, error)
+    return hot.Appended(partition, error.code, error_message=error.detail or None)
 
 
 def _learn(
@@ -235,10 +248,8 @@ def _learn(
     view: memoryview,
     start: int,
 ) -> None:
-    """Remember the shape of a good request for one partition."""
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return
-    name, (only,) = request.topics[0]
+    """Remember the shape of a request for one partition that went well."""
+    ((name, (only,)),) = request.topics
     replica = broker.replicas.get(name, only.partition)
     assert replica is not None
     length = only.end - only.start
