@@ -130,10 +130,10 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    def close(self, why: str) -> None:
+    def close(self, why: str, level: int = logging.INFO) -> None:
         """Give the client up; what was already answered is still sent."""
         if not self.is_closed:
-            log.info("closing the connection from %s: %s", self.client_address, why)
+            log.log(level, "closing the connection from %s: %s", self.client_address, why)
             self.is_closed = True
             self._transport.close()
 

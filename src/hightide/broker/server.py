@@ -104,12 +104,12 @@ class Server:
         deadline = self.now() + _STOP_S
         for connection in list(self._connections):
             if not connection.is_waiting:
-                connection.close("the broker stops")
+                connection.close("the broker stops", logging.DEBUG)
         # Answers leave as fast as clients take them; nobody signals that, so we look.
         while any(c.is_waiting for c in self._connections) and self.now() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
-            connection.close("the broker stops")
+            connection.close("the broker stops", logging.DEBUG)
         while self._connections and self.now() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -160,7 +160,7 @@ class Server:
                 if stuck is not None and now - stuck > _STUCK_S:
                     connection.abort(f"its answers were not taken for {_STUCK_S:.0f} s")
             elif connection.idle_checks > most_checks:
-                connection.close("idle")
+                connection.close("idle", logging.DEBUG)
             since = connection.frame_since
             if since is not None and now - since > _FRAME_S and not connection.is_blocked:
                 connection.close(f"its request did not arrive within {_FRAME_S:.0f} s")
