@@ -326,6 +326,7 @@ class Compact:
         new.max_timestamp = result.max_timestamp
         new.max_timestamp_offset = result.max_timestamp_offset
         new.created_ms = old[-1].created_ms
+        new.is_indexed_on_disk = True
         _rename(disk, new, CLEANED, SWAP)
         disk.sync_directory(log.directory)
         log.replace_segments(old, new)

@@ -67,7 +67,7 @@ class Housekeeping:
         """The jobs that are due now."""
         settings = self._settings()
         if self._is_due("retention", now_ms, settings.log_retention_check_interval_ms):
-            self._drop_expired(now_ms)
+            yield from self._drop_expired(now_ms)
         if self._is_due("producers", now_ms, settings.producer_id_expiration_check_interval_ms):
             for log in list(self._logs.values()):
                 log.producers.expire(now_ms, settings.producer_id_expiration_ms)
@@ -92,18 +92,40 @@ class Housekeeping:
 
     # ---- retention
 
-    def _drop_expired(self, now_ms: int) -> None:
+    def _drop_expired(self, now_ms: int) -> Iterator[Job]:
+        """Move the starts behind what has expired, then drop the segments before them.
+
+        The new starts are on the disk before a segment goes, so that a crash that finds some of
+        the old ones gone and some not knows that all of them were to go.
+        """
         for log in list(self._logs.values()):
-            if log.failure is not None or log in self._compacting:
-                continue
-            try:
-                log.roll_if_old(now_ms)
-                count = expired(log, now_ms)
-                if count:
-                    dropped = log.drop_segments(count)
+            if log.failure is None and log not in self._compacting:
+                try:
+                    log.roll_if_old(now_ms)
+                    log.start_at(log.bases[expired(log, now_ms)])
+                except DiskFailed as failure:
+                    log.fail(failure)
+        for disk in self._disks:
+            logs = [log for _, log in self._logs_on(disk) if log.segment_index(log.start_offset)]
+            if logs:
+                yield self._starts_checkpoint(disk, self._dropping(logs, now_ms))
+
+    def _dropping(self, logs: list[Log], now_ms: int) -> Callable[[], None]:
+        starts = [(log, log.start_offset, log.truncations) for log in logs]
+
+        def drop() -> None:
+            for log, start_offset, truncations in starts:
+                if log.failure is not None or log.truncations != truncations:
+                    continue
+                if log in self._compacting:
+                    continue
+                try:
+                    dropped = log.drop_segments(log.segment_index(start_offset))
                     self._remove_later(log, self._marked_as_deleted(dropped), now_ms)
-            except DiskFailed as failure:
-                log.fail(failure)
+                except DiskFailed as failure:
+                    log.fail(failure)
+
+        return drop
 
     def _marked_as_deleted(self, segments: list[Segment]) -> list[str]:
         """Give the files of dropped segments names that the next start takes for rubbish."""
@@ -181,22 +203,21 @@ class Housekeeping:
             file.write(file.number(), starts)
 
     def _start_offsets(self, disk: Disk) -> bytes:
-        # Only starts that the names of the segments do not already say.
         return encode_offsets(
-            {
-                key: log.start_offset
-                for key, log in self._logs_on(disk)
-                if log.start_offset > log.bases[0]
-            }
+            {key: log.start_offset for key, log in self._logs_on(disk) if log.start_offset}
         )
+
+    def _starts_checkpoint(
+        self, disk: Disk, written: Callable[[], None] = lambda: None
+    ) -> Checkpoint:
+        data = self._written_starts[disk.name] = self._start_offsets(disk)
+        return Checkpoint(self._starts[disk.name], data, written)
 
     def _moved_starts(self) -> Iterator[Job]:
         """Checkpoints for records that were deleted on demand, soon: they must not come back."""
         for disk in self._disks:
-            data = self._start_offsets(disk)
-            if self._written_starts.get(disk.name) != data:
-                self._written_starts[disk.name] = data
-                yield Checkpoint(self._starts[disk.name], data)
+            if self._written_starts.get(disk.name) != self._start_offsets(disk):
+                yield self._starts_checkpoint(disk)
 
     def write_checkpoints(self, disk: Disk) -> None:
         """Write all checkpoints of a directory, as for a clean stop."""

@@ -36,7 +36,7 @@ class Flush:
         self._done = done
         self._truncations = log.truncations
         self._end_offset = log.active.base_offset if sealed_only else log.end_offset
-        self._paths = log.unsynced()
+        self._sealed, self._paths = log.unsynced()
         if sealed_only:
             self._paths.pop()
         self._name_changes = log.name_changes
@@ -63,8 +63,7 @@ class Flush:
         if self._failure is not None:
             log.fail(self._failure)
             return
-        log.names_synced = max(log.names_synced, self._name_changes)
-        log.flushed_to(self._end_offset)
+        log.flushed(self._end_offset, self._sealed, self._name_changes)
 
 
 class CheckpointFile:

@@ -14,6 +14,7 @@ replica decides.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 from struct import Struct
@@ -84,12 +85,14 @@ def load(
     own_files = OpenFiles(16)
     directory = f"{topic}-{partition}"
     names = finish_interrupted_work(disk, directory)
-    segments = find_segments(disk, directory, names, own_files)
+    # Only a crash leaves a log with holes before its start; else retention takes what is there.
+    first_offset = 0 if known.clean else known.start_offset
+    segments = find_segments(disk, directory, names, own_files, first_offset)
     if not segments:
-        start = max(0, known.start_offset)
-        segments = [Segment.create(disk, directory, start, own_files, now_ms)]
+        segments = [Segment.create(disk, directory, known.start_offset, own_files, now_ms)]
     for segment in segments:
         segment.index_interval_bytes = config.index_interval_bytes
+        segment.is_indexed_on_disk = known.clean or segment.limit_offset <= known.recovery_point
     epochs = LeaderEpochs.load(disk, directory)
     failure: KafkaError | None = None
     parts: Parts | None = None
@@ -102,7 +105,9 @@ def load(
         except Corrupt as damage:
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
         parts = recovery.parts()
-    for segment in segments:
+    if failure is None and not known.clean and parts.end_offset < known.start_offset:
+        parts = _begin_anew(disk, directory, parts, own_files, known.start_offset, now_ms)
+    for segment in parts.segments:
         own_files.forget(segment)
         segment.drop_indexes()
         segment.files = files
@@ -110,6 +115,21 @@ def load(
     if failure is not None:
         log.fail(failure)
     return log
+
+
+def _begin_anew(
+    disk: Disk, directory: str, parts: Parts, files: OpenFiles, start_offset: int, now_ms: int
+) -> Parts:
+    """The records before the start were deleted, and the rest never reached the disk. Offsets that
+    were given out are not given again, so the log goes on, empty, at its start."""
+    for segment in reversed(parts.segments):
+        files.forget(segment)
+        segment.remove_files()
+    disk.sync_directory(directory)
+    segment = Segment.create(disk, directory, start_offset, files, now_ms)
+    epochs = parts.epochs
+    epochs.truncate_from_end(0)
+    return Parts([segment], start_offset, start_offset, start_offset, epochs, ProducerStates())
 
 
 def finish_interrupted_work(disk: Disk, directory: str) -> dict[str, int]:
@@ -154,10 +174,12 @@ def _end_of_swap(disk: Disk, directory: str, base_offset: int) -> int:
 
 
 def find_segments(
-    disk: Disk, directory: str, names: dict[str, int], files: OpenFiles
+    disk: Disk, directory: str, names: dict[str, int], files: OpenFiles, start_offset: int
 ) -> list[Segment]:
-    """The segments of a directory in order; files that belong to none are removed."""
+    """The segments of a directory in order. Files that belong to none are removed, and from
+    `names` as well; so are segments that end before the start of the log."""
     bases = sorted(int(n[:20]) for n in names if n.endswith(LOG) and n[:20].isdecimal())
+    bases = bases[max(0, bisect_right(bases, start_offset) - 1) :]
     segments = [
         Segment(disk, directory, base, names[file_name(base, LOG)], files) for base in bases
     ]
@@ -174,6 +196,7 @@ def find_segments(
     for offset in snapshot_offsets(names):
         if bases and offset < bases[-1] and f"{offset:020d}" not in known:
             disk.remove(f"{directory}/{file_name(offset, SNAPSHOT)}")
+            del names[file_name(offset, SNAPSHOT)]
     return segments
 
 
@@ -195,7 +218,9 @@ def _load_clean(
         return None
     start_offset = max(known.start_offset, segments[0].base_offset)
     if start_offset > end_offset:
-        return None
+        # A clean stop writes no such thing, so it is the checkpoint that is wrong.
+        _log.warning("%s/%s ends before its start %d", disk.name, directory, start_offset)
+        start_offset = segments[0].base_offset
     found = newest_snapshot(disk, directory, names, end_offset, now_ms)
     producers, since = found or (ProducerStates(), start_offset)
     replay(producers, segments, since, end_offset, now_ms)

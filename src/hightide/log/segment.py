@@ -58,6 +58,7 @@ class Segment:
         "files",
         "first_timestamp",
         "index_interval_bytes",
+        "is_indexed_on_disk",
         "limit_offset",
         "max_timestamp",
         "max_timestamp_offset",
@@ -75,6 +76,8 @@ class Segment:
         self.file: File | None = None
         self.used = False
         self.index_interval_bytes = 4096
+        # Whether the index files have been forced to disk since the segment was sealed.
+        self.is_indexed_on_disk = False
         self.created_ms = 0
         self.first_timestamp = UNKNOWN
         self.max_timestamp = UNKNOWN
@@ -205,6 +208,17 @@ class Segment:
             self._times.add(self.max_timestamp, self.max_timestamp_offset)
             self._offsets.flush(self.disk)
             self._times.flush(self.disk)
+
+    def index_paths(self) -> tuple[str, str]:
+        return self.path(OFFSET_INDEX), self.path(TIME_INDEX)
+
+    def sync_indexes(self) -> None:
+        """Bring the index files up to date and force them to disk."""
+        self.flush_indexes()
+        for path in self.index_paths():
+            if self.disk.exists(path):
+                self.disk.open(path).sync()
+        self.is_indexed_on_disk = True
 
     def is_index_full(self, index_bytes: int) -> bool:
         return len(self.offsets.offsets) * 8 >= index_bytes - 8 or (

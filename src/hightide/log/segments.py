@@ -27,9 +27,7 @@ from hightide.log.index import MAX_RELATIVE_OFFSET
 from hightide.log.segment import (
     LOG,
     MAX_OFFSET,
-    OFFSET_INDEX,
     SNAPSHOT,
-    TIME_INDEX,
     UNKNOWN,
     OpenFiles,
     Segment,
@@ -197,7 +195,8 @@ class LogSegments:
         return KafkaError(self.failure.code, self.failure.detail)
 
     def segment_index(self, offset: int) -> int:
-        """Number of the segment whose range holds `offset`."""
+        """Number of the segment whose range holds `offset`, which is also how many segments end
+        at or before it."""
         return max(0, bisect_right(self.bases, offset) - 1)
 
     # ---- rolling
@@ -206,6 +205,7 @@ class LogSegments:
         """Take the last segment as the one that grows."""
         self._active = segment = self.segments[-1]
         segment.limit_offset = MAX_OFFSET
+        segment.is_indexed_on_disk = False
         segment.index_interval_bytes = self._index_interval
         self._indexed_at = 0
         # The first append to it asks `_must_roll`, which then knows the numbers to compare with.
@@ -216,11 +216,8 @@ class LogSegments:
         """Whether a batch begins a new segment. Sets the limits that `append` looks at."""
         segment = self._active
         if segment.size == 0:
+            segment.start_empty(segment.created_ms or now_ms)
             segment.first_timestamp = max_timestamp
-            segment.created_ms = segment.created_ms or now_ms
-            if segment.max_timestamp == UNKNOWN:
-                segment.start_empty(segment.created_ms)
-                segment.first_timestamp = max_timestamp
             self._set_roll_limits(segment)
             return False
         if segment.first_timestamp == UNKNOWN:
@@ -259,6 +256,10 @@ class LogSegments:
         """Seal the active segment and begin the next at the end of the log."""
         sealed = self._active
         base_offset = self.end_offset
+        if self.recovery_point == base_offset:
+            # Recovery passes over a segment that ends before the recovery point, so its indexes
+            # must be on the disk before it is seen to end there.
+            sealed.sync_indexes()
         segment = Segment.create(self.disk, self.directory, base_offset, self.files, now_ms)
         sealed.limit_offset = base_offset
         try:
@@ -269,6 +270,7 @@ class LogSegments:
             _log.warning("%s", failure)
         self.segments.append(segment)
         self.bases.append(base_offset)
+        self.settled_at = -1
         self.name_changes += 1
         self._activate()
         return segment
@@ -292,55 +294,61 @@ class LogSegments:
 
     # ---- durability
 
-    def unsynced(self) -> list[str]:
-        """Paths of the files that may hold something the disk does not have yet."""
+    def unsynced(self) -> tuple[list[Segment], list[str]]:
+        """The sealed segments that the disk may not have completely, and the paths of all files
+        that may hold something it does not have."""
+        sealed: list[Segment] = []
         paths: list[str] = []
         for segment in self.segments[self.segment_index(self.recovery_point) :]:
             if segment is not self._active:
+                sealed.append(segment)
                 segment.flush_indexes()
-                paths += (segment.path(OFFSET_INDEX), segment.path(TIME_INDEX))
+                paths += segment.index_paths()
                 snapshot = f"{self.directory}/{file_name(segment.limit_offset, SNAPSHOT)}"
                 if self.disk.exists(snapshot):
                     paths.append(snapshot)
             paths.append(segment.path(LOG))
-        return paths
+        return sealed, paths
 
     def flush(self) -> None:
         """Force everything to disk; afterwards the recovery point is the end of the log."""
         end_offset = self.end_offset
         try:
-            for path in self.unsynced():
+            sealed, paths = self.unsynced()
+            for path in paths:
                 self.disk.open(path).sync()
             epochs = self.epochs
             epochs.save(self.disk, self.directory, epochs.version, epochs.encode())
             if self.names_synced < self.name_changes:
                 self.sync_names()
-                self.names_synced = self.name_changes
         except DiskFailed as failure:
             self.fail(failure)
             raise
-        self.flushed_to(end_offset)
+        self.flushed(end_offset, sealed, self.name_changes)
 
     def sync_names(self) -> None:
         """Force to disk which files there are; may be called in any thread."""
         self.disk.sync_directory(self.directory)
         self.disk.sync_directory("")
 
-    def flushed_to(self, offset: int) -> None:
-        """Everything before `offset` has been forced to disk."""
-        if offset > self.recovery_point:
-            self.recovery_point = min(offset, self.end_offset)
+    def flushed(self, end_offset: int, sealed: list[Segment], name_changes: int) -> None:
+        """Everything before `end_offset` has been forced to disk, with the indexes of `sealed`."""
+        for segment in sealed:
+            segment.is_indexed_on_disk = True
+        self.names_synced = max(self.names_synced, name_changes)
+        number = self.segment_index(end_offset)
+        if number and self.bases[number] == end_offset:
+            # It was sealed meanwhile, and its indexes are still to come.
+            end_offset -= not self.segments[number - 1].is_indexed_on_disk
+        if end_offset > self.recovery_point:
+            self.recovery_point = min(end_offset, self.end_offset)
         self.flush_at = self._next_flush()
 
     def close(self) -> None:
         """Leave the log so that it can be opened again without looking at its batches."""
         if self.failure is None and (self.settled_at != self.end_offset or self.epochs.dirty):
-            active = self._active
-            active.flush_indexes()
+            self._active.sync_indexes()
             self.write_snapshot()
-            for suffix in (OFFSET_INDEX, TIME_INDEX):
-                if self.disk.exists(active.path(suffix)):
-                    self.disk.open(active.path(suffix)).sync()
             self.name_changes += 1
             self.flush()
         for segment in self.segments:

@@ -4,7 +4,8 @@ It counts every step that changes something. `cut_at(n)` lets the power fail in 
 be half done, and everything after it fails. `after_crash` is the disk as the next process finds it.
 What was synced is there; of the rest, each file has all of its newer bytes, or none, or the first
 few, or some with a hole of zeros or rubbish between them; and of the changes to the names in a
-directory since it was last synced, the first few have happened, or any others among them.
+directory since it was last synced, the first few have happened, some renames and removals among
+them perhaps not. (Files are created in order: no file system that a log is kept on does otherwise.)
 
 With `kill=True` only the process died: everything it did is there.
 """
@@ -16,6 +17,8 @@ from random import Random
 from typing import Any
 
 from hightide.log.disk import Buffer, DiskFailed, replace
+
+Change = Callable[[dict[str, Any]], object]
 
 
 class PowerCut(Exception):
@@ -80,11 +83,11 @@ class Directory:
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
         self.durable: dict[str, Any] = {}
-        self.pending: list[Callable[[dict[str, Any]], object]] = []
+        self.pending: list[tuple[bool, Change]] = []
 
-    def change(self, change: Callable[[dict[str, Any]], object]) -> None:
+    def change(self, change: Change, creates: bool = False) -> None:
         change(self.names)
-        self.pending.append(change)
+        self.pending.append((creates, change))
 
     def sync(self) -> None:
         self.durable = dict(self.names)
@@ -92,11 +95,10 @@ class Directory:
 
     def crash(self, random: Random) -> None:
         self.names = dict(self.durable)
-        kept = self.pending[: random.randint(0, len(self.pending))]
-        if random.random() < 0.5:
-            kept = [change for change in self.pending if random.random() < 0.7]
-        for change in kept:
-            change(self.names)
+        loses_some = random.random() < 0.5
+        for creates, change in self.pending[: random.randint(0, len(self.pending))]:
+            if creates or not loses_some or random.random() < 0.7:
+                change(self.names)
 
 
 class CrashDisk:
@@ -184,7 +186,7 @@ class CrashDisk:
         directory, name = self._at(path)
         self.step()
         file = CrashFile(self, path)
-        directory.change(lambda names: names.__setitem__(name, file))
+        directory.change(lambda names: names.__setitem__(name, file), creates=True)
         return file
 
     def list(self, path: str) -> dict[str, int]:
@@ -233,7 +235,7 @@ class CrashDisk:
         if path not in self.root.names:
             self.step()
             node = Directory()
-            self.root.change(lambda names: names.__setitem__(path, node))
+            self.root.change(lambda names: names.__setitem__(path, node), creates=True)
 
     def remove_directory(self, path: str) -> None:
         for name in self.list(path):

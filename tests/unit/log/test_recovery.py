@@ -83,6 +83,12 @@ class TestAfterACleanStop:
         assert disk.list("t-0") == names
         assert reopened(disk).end_offset == log.end_offset
 
+    def test_a_start_behind_the_end_is_not_believed(self, disk: Disk) -> None:
+        filled(disk)
+        open_store(disk, CONFIG).close(NOW)
+        overwrite(disk, checkpoint.LOG_START_OFFSETS, b"0\n1\nt 0 4000\n")
+        assert (reopened(disk).start_offset, len(stored(reopened(disk)))) == (0, 40)
+
     def test_damage_at_the_end_is_checked_in_spite_of_the_marker(self, disk: Disk) -> None:
         filled(disk)
         store = open_store(disk, CONFIG)
@@ -165,6 +171,21 @@ class TestAfterACrash:
         assert stored(again) == wanted
         assert again.producers == log.producers
         assert again.epochs.entries == log.epochs.entries
+
+    def test_a_start_behind_the_end_means_that_all_else_was_deleted(self, disk: Disk) -> None:
+        """Offsets that were given out are not given again."""
+        filled(disk)
+        overwrite(disk, checkpoint.LOG_START_OFFSETS, b"0\n1\nt 0 45\n")
+        log = reopened(disk)
+        assert append(log, batch([b"x"])) == (45, 46, -1)
+        assert [record.offset for record in stored(reopened(disk))] == [45]
+
+    def test_segments_before_the_start_go(self, disk: Disk) -> None:
+        log = filled(disk)
+        overwrite(disk, checkpoint.LOG_START_OFFSETS, b"0\n1\nt 0 30\n")
+        disk.remove(log.segments[1].path(LOG))
+        again = reopened(disk)
+        assert (again.failure, again.bases, again.start_offset) == (None, log.bases[2:], 30)
 
     def test_a_large_batch_does_not_fit_the_first_buffer(self, disk: Disk) -> None:
         config = topic(max_message_bytes=20_000_000)
