@@ -7,9 +7,11 @@ five batches so that a retry of one of them is answered with the offsets it was 
     seq 0..4 ──▶ written, offset 100       seq 0..4 again ──▶ offset 100, nothing written
     seq 5..9 ──▶ written, offset 105       seq 12..  ──▶ OUT_OF_ORDER_SEQUENCE_NUMBER
 
-Five is what a client may have in flight. A producer that is not known is accepted with any
-sequence, because its records may have been deleted since (KIP-360). The state is a function of the
-batch headers in the log; a snapshot in Kafka's format spares reading all of them after a restart.
+Five is what a client may have in flight. A snapshot has room for one; the others are given back
+from the log (`recall`) when a client seems to repeat something unknown. A producer that is not
+known is accepted with any sequence, because its records may have been deleted since (KIP-360). The
+state is a function of the batch headers in the log; a snapshot in Kafka's format spares reading all
+of them after a restart.
 
 The fields for transactions are kept and stored, though nothing here acts on them.
 """
@@ -21,6 +23,7 @@ from heapq import nsmallest
 from struct import Struct
 from typing import NamedTuple
 
+from hightide.wire.batch import BatchHeader
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
@@ -48,6 +51,17 @@ class Written(NamedTuple):
     last_offset: int
     timestamp: int
 
+    @classmethod
+    def of(cls, header: BatchHeader) -> Written:
+        """As a stored batch tells it."""
+        return cls(
+            header.base_sequence,
+            (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MASK,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+        )
+
 
 class ProducerState:
     """What is known of one producer id."""
@@ -56,6 +70,7 @@ class ProducerState:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "is_partial",
         "last_seen_ms",
         "next_sequence",
         "timestamp",
@@ -65,6 +80,8 @@ class ProducerState:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[Written] = []
+        # Read from a snapshot: the log may know more batches than are remembered here.
+        self.is_partial = False
         self.next_sequence = -1
         self.timestamp = NO_TIMESTAMP
         self.last_seen_ms = 0
@@ -150,6 +167,20 @@ class ProducerStates:
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {first_sequence}, expected {max(expected, 0)}",
         )
+
+    def recall(self, producer_id: int, earlier: Iterable[Written]) -> None:
+        """Give back a producer's batches before those remembered, the newest of them first."""
+        state = self._states[producer_id]
+        state.is_partial = False
+        batches = state.batches
+        for batch in earlier:
+            if len(batches) == BATCHES_KEPT:
+                return
+            first = batches[0]
+            follows = (batch.last_sequence + 1) & _SEQUENCE_MASK == first.first_sequence
+            if not follows or batch.last_offset >= first.base_offset:
+                return
+            batches.insert(0, batch)
 
     def appended(
         self,
@@ -281,6 +312,7 @@ class ProducerStates:
                 first = (last_seq - delta) & _SEQUENCE_MASK
                 base = last_offset - delta
                 state.batches.append(Written(first, last_seq, base, last_offset, timestamp))
+                state.is_partial = True
                 state.next_sequence = (last_seq + 1) & _SEQUENCE_MASK
             state.timestamp = timestamp
             state.last_seen_ms = now_ms

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
-from hightide.core.producer import ProducerStates
+from hightide.core.producer import ProducerStates, Written
 from hightide.log.disk import Disk, DiskFailed, File
 from hightide.log.epochs import LeaderEpochs
 from hightide.log.incoming import (
@@ -31,6 +31,7 @@ from hightide.log.incoming import (
 from hightide.log.lookup import Timestamped, first_at_or_after, latest
 from hightide.log.segment import OpenFiles, Segment
 from hightide.log.segments import LogSegments, Parts
+from hightide.log.snapshots import batches_before
 from hightide.settings import Topic
 from hightide.wire.batch import HEADER, HEADER_BYTES, BatchHeader
 from hightide.wire.crc import crc32c
@@ -139,7 +140,10 @@ class Log(LogSegments):
         if producer_id >= 0:
             if sequence < 0:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {sequence} is negative")
-            written = self.producers.check(producer_id, producer_epoch, sequence, count)
+            try:
+                written = self.producers.check(producer_id, producer_epoch, sequence, count)
+            except KafkaError:
+                written = self._check_again(producer_id, producer_epoch, sequence, count)
             if written is not None:
                 appended_at = written.timestamp if self._rules.append_time else -1
                 return written.base_offset, written.last_offset + 1, appended_at
@@ -193,6 +197,17 @@ class Log(LogSegments):
                 attributes & 0x10 != 0,
             )
         return base_offset, end_offset, appended_at
+
+    def _check_again(
+        self, producer_id: int, producer_epoch: int, sequence: int, count: int
+    ) -> Written | None:
+        """A sequence that is out of order may repeat a batch that a snapshot had no room for."""
+        state = self.producers.get(producer_id)
+        if state is not None and state.is_partial and producer_epoch == state.epoch:
+            before = state.batches[0].base_offset
+            earlier = batches_before(self.segments, producer_id, producer_epoch, before)
+            self.producers.recall(producer_id, earlier)
+        return self.producers.check(producer_id, producer_epoch, sequence, count)
 
     def _look_again(
         self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int

@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from hightide.core.producer import ProducerStates
+from hightide.core.producer import BATCHES_KEPT, ProducerStates, Written
 from hightide.log.disk import Disk
 from hightide.log.segment import SNAPSHOT, Segment, file_name
 from hightide.wire.batch import BatchHeader, records
 from hightide.wire.control import parse_marker
 from hightide.wire.errors import Corrupt
+
+# Five batches of the largest usual size, and as much again of other producers between them.
+_RECALL_BYTES = 10 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +63,35 @@ def replay(
                 return
             if header.producer_id >= 0:
                 follow(producers, header, segment, position, now_ms)
+
+
+def batches_before(
+    segments: Sequence[Segment], producer_id: int, epoch: int, offset: int
+) -> list[Written]:
+    """A producer's batches in the last megabytes before `offset`, the newest first."""
+    found: list[Written] = []
+    left = _RECALL_BYTES
+    for segment in reversed(segments):
+        if segment.base_offset >= offset or not segment.size:
+            continue
+        try:
+            end = segment.size if segment.limit_offset <= offset else segment.locate(offset)
+            start = segment.offsets.boundary_before(max(0, end - left))
+            here: list[Written] = []
+            for position, header in segment.headers(start):
+                if position >= end:
+                    break
+                sender = (header.producer_id, header.producer_epoch)
+                if sender == (producer_id, epoch) and not header.is_control:
+                    here.append(Written.of(header))
+        except Corrupt as damage:
+            _log.warning("%s", damage)
+            return found
+        found += reversed(here)
+        left -= end - start
+        if left <= 0 or len(found) >= BATCHES_KEPT:
+            break
+    return found
 
 
 def follow(
