@@ -83,6 +83,29 @@ class TestAfterACleanStop:
         assert disk.list("t-0") == names
         assert reopened(disk).end_offset == log.end_offset
 
+    def test_a_snapshot_of_no_segment_is_passed_over(self, disk: Disk) -> None:
+        log = filled(disk)
+        open_store(disk, CONFIG).close(NOW)
+        for name in list(disk.list("t-0")):
+            if name.endswith(".snapshot"):
+                disk.remove(f"t-0/{name}")
+        overwrite(disk, "t-0/00000000000000000005.snapshot", b"of a segment that is gone")
+        assert reopened(disk).producers == log.producers
+
+    def test_a_segment_begun_before_the_stop_is_safe_with_the_next_flush(self) -> None:
+        for seed in range(10):
+            disk = CrashDisk(seed)
+            filled(disk)
+            for _ in range(2):
+                store = open_store(disk, CONFIG)
+                store.sync_names()
+                store.logs["t", 0].roll(NOW)
+                store.close(NOW)
+            log = reopened(disk)
+            append(log, batch([b"x"]))
+            log.flush()
+            assert reopened(disk.after_crash()).end_offset == 41
+
     def test_a_start_behind_the_end_is_not_believed(self, disk: Disk) -> None:
         filled(disk)
         open_store(disk, CONFIG).close(NOW)

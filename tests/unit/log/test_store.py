@@ -10,6 +10,7 @@ from log_world import NOW, append, batch, broker, open_store, run_jobs, stored, 
 
 from hightide.log import checkpoint
 from hightide.log.disk import Disk, DiskFailed, MemoryDisk, RealDisk
+from hightide.log.jobs import Flush
 from hightide.log.store import LogStore
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -235,6 +236,18 @@ class TestHousekeeping:
             job.finish()
         assert log.recovery_point == 0
         assert log.failure is None
+
+    def test_a_segment_sealed_during_a_flush_waits_for_its_indexes(self, disk: Disk) -> None:
+        store = open_store(disk, topic(flush_ms=0))
+        log = store.create("t", 0, ID)
+        append(log, batch([b"x"] * 5))
+        (flush,) = [job for job in store.jobs(NOW) if isinstance(job, Flush)]
+        flush.run()
+        log.roll(NOW)
+        flush.finish()
+        assert log.recovery_point == 4, "not the end of a segment whose indexes may be lost"
+        run_jobs(store, NOW)
+        assert log.recovery_point == 5
 
     def test_a_late_checkpoint_does_not_undo_a_newer_one(self, disk: Disk) -> None:
         store = open_store(disk, topic(segment_bytes=300))
