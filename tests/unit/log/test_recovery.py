@@ -96,13 +96,12 @@ class TestAfterACleanStop:
         for seed in range(10):
             disk = CrashDisk(seed)
             filled(disk)
-            for _ in range(2):
-                store = open_store(disk, CONFIG)
-                store.sync_names()
-                store.logs["t", 0].roll(NOW)
-                store.close(NOW)
+            open_store(disk, CONFIG).close(NOW)
+            store = open_store(disk, CONFIG)
+            store.logs["t", 0].roll(NOW)
+            store.close(NOW)
             log = reopened(disk)
-            append(log, batch([b"x"]))
+            append(log, batch([b"x"]), leader_epoch=3)
             log.flush()
             assert reopened(disk.after_crash()).end_offset == 41
 
