@@ -122,6 +122,8 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     gc.enable()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    # Compaction runs in a thread; the loop should not wait five milliseconds for its turn.
+    sys.setswitchinterval(0.0005)
     for host, port in addresses:
         log.info("broker %d listens on %s:%d", broker.broker_id, host, port)
     host, port = addresses[0]
