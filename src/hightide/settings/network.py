@@ -117,7 +117,6 @@ class NetworkSettings(Settings):
         default=2000,
         doc="Most partitions in one answer that describes topics.",
         at_least=1,
-        ignored="the limit is always 2,000",
     )
     max_incremental_fetch_session_cache_slots: int = setting(
         default=1000, doc="Most incremental fetch sessions that are kept.", at_least=0

@@ -113,10 +113,13 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
     try:
         return await broker.topics.create(name, assignment, {})
     except KafkaError as error:
+        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+        # Somebody else was quicker, and may not be quite through.
         topic = broker.metadata.get(name)
-        if error.code == ErrorCode.TOPIC_ALREADY_EXISTS and topic is not None:
-            return topic  # somebody else was quicker
-        raise
+        if topic is None:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE) from None
+        return topic
 
 
 def _known(topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
@@ -193,7 +196,8 @@ def describe_topic_partitions(
         names = [name for name in names if name >= request.cursor.topic_name]
         if names and names[0] == request.cursor.topic_name:
             first = max(request.cursor.partition_index, 0)
-    room = max(1, min(request.response_partition_limit, _PAGE))
+    limit = broker.settings.max_request_partition_size_limit
+    room = max(1, min(request.response_partition_limit, limit))
     answer = DescribeTopicPartitionsResponse(topics=[])
     for name in names:
         topic = broker.metadata.get(name)
@@ -211,9 +215,6 @@ def describe_topic_partitions(
             break
         first = 0
     return answer
-
-
-_PAGE = 2000  # max.request.partition.size.limit
 
 
 def _described(topic: Topic, partitions: list[Partition]) -> DescribeTopicPartitionsResponseTopic:
