@@ -306,10 +306,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._blocked & WAITING and len(slots) < _MOST_WAITING // 2:
             self.unblock(WAITING)
 
-    def drop(self, slot: Slot) -> None:
-        """Give a place up: the request has no answer after all."""
-        self.complete(slot, b"")
-
     def _send_all(self, answers: list[Answer]) -> None:
         """Send answers in one write where they are plain bytes, else through the pump."""
         if not answers:

@@ -60,7 +60,8 @@ HANDLERS: dict[int, Handler] = {
     75: metadata.describe_topic_partitions,
 }
 
-_HEAD = Struct(">hh")
+_HEAD = Struct(">hh")  # api key, version
+_CORRELATION = Struct(">i")
 
 
 def served_versions() -> dict[int, tuple[int, int]]:
@@ -146,6 +147,3 @@ class Dispatch:
         """Wait for what is being served."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
-
-
-_CORRELATION = Struct(">i")

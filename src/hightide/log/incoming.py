@@ -14,6 +14,7 @@ from hightide.wire.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_FLAG,
+    CRC_AT,
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
@@ -32,7 +33,6 @@ PLAIN_ATTRIBUTES = max(Codec)
 """Attributes up to this number name a codec and nothing else."""
 MIN_RECORD_BYTES = 7
 
-_CRC_AT = 17
 _MAX_TIMESTAMP_AT = 35
 _KNOWN_FLAGS = CODEC_MASK | LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
 _CODEC_NAMES = {
@@ -199,7 +199,7 @@ def stamp_append_time(buf: bytearray, start: int, end: int, attributes: int, now
     at = start + _MAX_TIMESTAMP_AT
     buf[at : at + 8] = now_ms.to_bytes(8, "big")
     crc = crc32c(memoryview(buf)[start + ATTRIBUTES_AT : end])
-    buf[start + _CRC_AT : start + _CRC_AT + 4] = crc.to_bytes(4, "big")
+    buf[start + CRC_AT : start + CRC_AT + 4] = crc.to_bytes(4, "big")
 
 
 def count_limit(size: int, attributes: int) -> int:
