@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup lint format unit conformance bench docs clean kcat
+.PHONY: help run test setup lint format unit conformance bench docs clean programs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ help: ## list the targets
 run: setup ## set up, then run a local broker until Ctrl-C
 	@exec $(BIN)/hightide up $(ARGS)
 
-test: setup kcat lint unit conformance ## set up, then everything that CI checks
+test: setup programs lint unit conformance ## set up, then everything that CI checks
 
 # Compiled here, because an environment may forbid Python to keep byte code, and then the whole
 # broker would be compiled at each of its starts.
@@ -38,16 +38,21 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# kcat is a program of the system and not of the environment.
-kcat:
-	@command -v kcat >/dev/null && exit 0; \
+# Programs of the system and not of the environment: kcat is a client, zookeeper the ensemble that the
+# embedded coordinator is compared with. What cannot be installed is said, and its tests are left out.
+programs:
+	@wanted=; \
+	command -v kcat >/dev/null || wanted="$$wanted kcat"; \
+	test -e /usr/share/java/zookeeper.jar || wanted="$$wanted zookeeper"; \
+	test -z "$$wanted" && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  export DEBIAN_FRONTEND=noninteractive; \
-	  apt-get install --yes --quiet kcat >/dev/null 2>&1 \
-	    || { apt-get update --quiet >/dev/null && apt-get install --yes --quiet kcat >/dev/null; } \
-	    || echo "kcat could not be installed: the tests that need it are left out." >&2; \
+	  install="apt-get install --yes --quiet --no-install-recommends"; \
+	  $$install $$wanted >/dev/null 2>&1 \
+	    || { apt-get update --quiet >/dev/null && $$install $$wanted >/dev/null; } \
+	    || echo "Could not install$$wanted: the tests that need them are left out." >&2; \
 	else \
-	  echo "kcat is not installed: the tests that need it are left out." >&2; \
+	  echo "Not installed:$$wanted. The tests that need them are left out." >&2; \
 	fi
 
 lint: setup ## style, layout, types and the direction of imports
@@ -62,7 +67,7 @@ format: setup ## lay out the code as ruff does
 unit: setup ## the tests without sockets and processes
 	$(BIN)/pytest tests/unit $(ARGS)
 
-conformance: setup kcat ## real clients against a real broker
+conformance: setup programs ## real clients against a real broker
 	$(BIN)/pytest tests/conformance $(ARGS)
 
 bench: setup ## measure; prints figures, fails on nothing

@@ -1,10 +1,15 @@
 """What the program may ask of coordination, whoever answers: the tree in this process, the
 embedded coordinator, or a ZooKeeper ensemble.
 
-One object is one session. Calls made one after the other are answered in that order, and a watch
-event reaches its callback before any answer that shows the change. A callback runs on the event
-loop, must not block, and means only "go and read again": it fires once, and never for a watch that
-was armed in an earlier connection. So on every change to CONNECTED everything is read anew.
+One object has one session at a time. Calls made one after the other are answered in that order, and
+a watch event reaches its callback before any answer that shows the change. A callback runs on the
+event loop, must not block, and means only "go and read again": it fires at most once, and never for
+a watch that was armed in an earlier connection. So on every change to CONNECTED everything is read
+anew.
+
+No call waits for a coordinator that is away: while the state is not CONNECTED a call fails at once,
+and one that is under way fails when the connection does, or after its time. A write that failed
+with ConnectionLoss may have happened: whoever made it reads again and compares.
 """
 
 from __future__ import annotations
@@ -22,11 +27,16 @@ Watch = Callable[[WatchEvent], None]
 
 
 class SessionState(Enum):
-    """CONNECTED: calls are answered. SUSPENDED: the connection is down, the session may live.
-    LOST: the session is over, its ephemerals are gone, every call raises SessionLost."""
+    """CONNECTED: calls are answered. SUSPENDED: the connection is down, the session lives.
+    DOUBTFUL: it is down for longer than the session's timeout, by our own clock: others may have
+    seen our ephemerals go, so nothing may be done any more in their name; but the session may be
+    found alive, and then it is CONNECTED again. LOST: the session is over, its ephemerals are gone.
+    A client goes on from LOST to CONNECTED with a new session, hence with another `session_id`.
+    """
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
+    DOUBTFUL = "doubtful"
     LOST = "lost"
 
 
@@ -34,11 +44,15 @@ StateListener = Callable[[SessionState], None]
 
 
 class Coordination(Protocol):
-    """One session with a coordinator. Every call may raise SessionLost or ConnectionLoss."""
+    """A coordinator as one client sees it. Every call may raise SessionLost or ConnectionLoss."""
 
     @property
     def session_id(self) -> int:
         """The owner that this session's ephemerals show in their Stat."""
+
+    @property
+    def timeout_ms(self) -> int:
+        """The session's timeout, as the coordinator granted it."""
 
     @property
     def state(self) -> SessionState: ...

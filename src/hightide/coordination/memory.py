@@ -89,6 +89,10 @@ class LocalCoordination:
         return self._session_id
 
     @property
+    def timeout_ms(self) -> int:
+        return _TIMEOUT_MS
+
+    @property
     def state(self) -> SessionState:
         return self._state
 
