@@ -1,0 +1,341 @@
+"""Coordinators as processes: Debian's ZooKeeper alone and as an ensemble, and ours.
+
+All three have one face, so that a test can be asked of each. Every process dies with the test run,
+however that ends: between it and us stands a shell that waits for a word on a pipe of ours. The
+word is the signal to send; no word, because the pipe closed, means KILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hightide.process import environment
+from hightide.testing.cluster import free_port
+
+HOST = "127.0.0.1"
+JARS = Path("/usr/share/java")
+START_S = 60.0
+TICK_MS = 200
+LONGEST_SESSION_MS = 60_000
+
+_KEEPER = '"$@" </dev/null & echo $!; read signal; kill -${signal:-KILL} $!; kill -CONT $!; wait $!'
+
+# A small heap and the quick compiler: a server of a test lives for seconds.
+_QUICK_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+class NotServing(Exception):
+    """A coordinator that did not start; the text ends with its log."""
+
+
+def missing() -> str:
+    """Why ZooKeeper itself cannot be run here, or nothing."""
+    if not (JARS / "zookeeper.jar").exists():
+        return "ZooKeeper is not installed on this machine (Debian package: zookeeper)"
+    if shutil.which("java") is None:
+        return "Java is not installed on this machine, and ZooKeeper needs it"
+    return ""
+
+
+def classpath() -> str:
+    """Debian's jar names the others that it needs; the log goes to standard error."""
+    return f"{JARS / 'zookeeper.jar'}:{JARS / 'slf4j-simple.jar'}"
+
+
+def four_letters(host: str, word: str, timeout_s: float = 5.0) -> str:
+    """What the server at `host` (with its port) answers to an administrator's word."""
+    name, port = host.rsplit(":", 1)
+    with socket.create_connection((name, int(port)), timeout_s) as connection:
+        connection.sendall(word.encode())
+        parts = []
+        while part := connection.recv(4096):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+class Child:
+    """One process behind its keeper."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command = ["sh", "-c", _KEEPER, "keeper", *command]
+        self.log = log
+        self.pid = 0
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._said = b""
+
+    def is_running(self) -> bool:
+        return self._keeper is not None and self._keeper.poll() is None
+
+    def start(self) -> None:
+        assert not self.is_running()
+        self._said = b""
+        with self.log.open("ab") as log:
+            self._keeper = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+                start_new_session=True,
+            )
+        self.pid = int(self.line(time.monotonic() + START_S))
+
+    def line(self, deadline: float) -> str:
+        """The next line that the process says."""
+        assert self._keeper is not None
+        assert self._keeper.stdout is not None
+        pipe = self._keeper.stdout.fileno()
+        while b"\n" not in self._said:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                raise NotServing(self.obituary("It said nothing in time"))
+            part = os.read(pipe, 4096)
+            if not part:
+                raise NotServing(self.obituary("It stopped by itself"))
+            self._said += part
+        line, _, self._said = self._said.partition(b"\n")
+        return line.decode()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def end(self, word: str) -> int:
+        """Send the signal that `word` names and wait; the process's own exit code."""
+        if self._keeper is None:
+            return 0
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._keeper.stdin.write(word.encode() + b"\n")
+            self._keeper.stdin.flush()
+        try:
+            code = self._keeper.wait(START_S)
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                self._keeper.stdin.close()
+            self._keeper.stdout.close()
+        self._keeper = None
+        return code
+
+    def is_dead(self) -> bool:
+        """Whether the process ended by itself: its keeper has not reaped it yet."""
+        try:
+            return "\nState:\tZ" in Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return True
+
+    def obituary(self, what: str) -> str:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join([f"{what}. The end of its log:", *lines[-30:]])
+
+
+class Server:
+    """What a single coordinator can be told, whichever it is."""
+
+    tick_ms = TICK_MS
+    child: Child
+
+    def __init__(self, folder: Path, port: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = port
+
+    @property
+    def hosts(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start, and return when it serves."""
+        self.launch()
+        self.await_service()
+
+    def launch(self) -> None:
+        self.child.start()
+
+    def await_service(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> int:
+        """Ask it to stop in order; its exit code."""
+        return self.child.end("TERM")
+
+    def kill(self) -> None:
+        self.child.end("KILL")
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it on the same port with the same data."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        self.child.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.child.signal(signal.SIGCONT)
+
+    def heal(self) -> None:
+        """Make it serve again, whatever was done to it."""
+        if not self.child.is_running() or self.child.is_dead():
+            self.kill()
+            self.start()
+        self.resume()
+
+    def pids(self) -> list[int]:
+        return [self.child.pid]
+
+
+class Embedded(Server):
+    """`hightide coordinator start`, as a person would start it."""
+
+    def __init__(self, folder: Path, *arguments: str, port: int = 0, memory: bool = False) -> None:
+        super().__init__(folder, port or free_port())
+        place = ["--memory"] if memory else ["--data", str(folder / "data")]
+        command = [sys.executable, "-P", "-m", "hightide", "coordinator", "start"]
+        command += ["--listen", self.hosts, *place, "--tick-ms", str(self.tick_ms)]
+        command += ["--min-session-timeout-ms", str(2 * self.tick_ms)]
+        command += ["--max-session-timeout-ms", str(LONGEST_SESSION_MS), *arguments]
+        self.child = Child(command, folder / "coordinator.log")
+
+    def await_service(self) -> None:
+        line = self.child.line(time.monotonic() + START_S)
+        assert line == f"listening: {self.hosts}", line
+
+
+class ZooKeeper(Server):
+    """Debian's ZooKeeper in a JVM of its own, alone or as a member of an ensemble."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *members: str,
+        port: int = 0,
+        number: int = 1,
+        jvm: Sequence[str] = _QUICK_JVM,
+        properties: Sequence[str] = (),
+    ) -> None:
+        super().__init__(folder, port or free_port())
+        data = folder / "data"
+        data.mkdir(exist_ok=True)
+        (data / "myid").write_text(str(number))
+        settings = [
+            f"tickTime={self.tick_ms}",
+            f"minSessionTimeout={2 * self.tick_ms}",
+            f"maxSessionTimeout={LONGEST_SESSION_MS}",
+            f"dataDir={data}",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=*",
+            "maxClientCnxns=0",
+            *(("initLimit=50", "syncLimit=25", *members) if members else self._alone()),
+        ]
+        (folder / "zoo.cfg").write_text("\n".join([*settings, ""]))
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        command = ["java", *jvm, quiet, *properties, "-cp", classpath()]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self.child = Child([*command, main, str(folder / "zoo.cfg")], folder / "zookeeper.log")
+
+    def _alone(self) -> tuple[str, ...]:
+        return f"clientPort={self.port}", f"clientPortAddress={HOST}"
+
+    def await_service(self) -> None:
+        deadline = time.monotonic() + START_S
+        while not self.mode():
+            if self.child.is_dead() or time.monotonic() > deadline:
+                raise NotServing(self.child.obituary(f"{self.hosts} does not serve"))
+            time.sleep(0.02)
+
+    def mode(self) -> str:
+        """standalone, leader or follower; nothing while it does not serve."""
+        try:
+            answer = four_letters(self.hosts, "srvr")
+        except OSError:
+            return ""
+        return answer.partition("\nMode: ")[2].partition("\n")[0]
+
+
+class Ensemble:
+    """Three ZooKeepers that elect a leader. Members are numbered from 0."""
+
+    tick_ms = TICK_MS
+
+    def __init__(self, folder: Path, jvm: Sequence[str] = _QUICK_JVM) -> None:
+        ports = [free_port() for _ in range(9)]
+        assert len(set(ports)) == len(ports), "the same free port was found twice"
+        places = [ports[3 * n : 3 * n + 3] for n in range(3)]
+        members = [
+            f"server.{n + 1}={HOST}:{peer}:{election}:participant;{HOST}:{client}"
+            for n, (client, peer, election) in enumerate(places)
+        ]
+        self.members = [
+            ZooKeeper(folder / str(n + 1), *members, port=places[n][0], number=n + 1, jvm=jvm)
+            for n in range(3)
+        ]
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(member.hosts for member in self.members)
+
+    def start(self) -> None:
+        for member in self.members:
+            if not member.child.is_running():
+                member.launch()
+        for member in self.members:
+            member.await_service()
+
+    def leader(self) -> int:
+        """The number of the member that leads now, waiting for an election if need be."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            for number, member in enumerate(self.members):
+                if member.child.is_running() and member.mode() == "leader":
+                    return number
+            time.sleep(0.02)
+        raise NotServing("No member of the ensemble leads")
+
+    def kill(self, member: int | None = None) -> None:
+        """Kill one member, or all."""
+        for each in self._those(member):
+            each.kill()
+
+    def stop(self, member: int | None = None) -> None:
+        for each in self._those(member):
+            each.stop()
+
+    def restart(self, member: int | None = None) -> None:
+        self.stop(member)
+        for each in self._those(member):
+            each.launch()
+        for each in self._those(member):
+            each.await_service()
+
+    def pause(self, member: int | None = None) -> None:
+        for each in self._those(member):
+            each.pause()
+
+    def resume(self, member: int | None = None) -> None:
+        for each in self._those(member):
+            each.resume()
+
+    def heal(self) -> None:
+        for each in self.members:
+            if not each.child.is_running() or each.child.is_dead():
+                each.kill()
+                each.launch()
+            each.resume()
+        for each in self.members:
+            each.await_service()
+
+    def pids(self) -> list[int]:
+        return [each.child.pid for each in self.members]
+
+    def _those(self, member: int | None) -> list[ZooKeeper]:
+        return self.members if member is None else [self.members[member]]
