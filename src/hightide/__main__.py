@@ -1,8 +1,8 @@
 """The `hightide` command, and the one place that may know every part.
 
-It decides which half of the program to load before loading any of it.  A broker and
-`hightide up` must answer clients a few tenths of a second after the process starts, so
-they never pay for the command line's libraries; and the command line, which is a client
+It decides which half of the program to load before loading any of it.  A broker, a
+coordinator and `hightide up` must answer a few tenths of a second after the process starts,
+so they never pay for the command line's libraries; and the command line, which is a client
 like any other, never loads a broker.
 """
 
@@ -29,6 +29,12 @@ def main(argv: list[str] | None = None) -> int:
 
             process.stop_with_parent()
             return broker.run(rest)
+        case ["coordinator", "start", *rest]:
+            from hightide import process
+            from hightide.coordination.server import main as coordinator
+
+            process.stop_with_parent()
+            return coordinator.run(rest)
         case _:
             from hightide.cli import app
 

@@ -1,16 +1,17 @@
-"""A broker as a child process: started, waited for, stopped, and never left behind.
+"""Brokers and coordinators as child processes: started, waited for, stopped, never left behind.
 
-`hightide up` and `hightide.testing` both run brokers this way, as a person would from a
-shell, so nothing here knows what a broker does inside.  Three things are promised:
+`hightide up` and `hightide.testing` both run them this way, as a person would from a shell, so
+nothing here knows what they do inside.  Three things are promised:
 
-* `start` returns when the broker says that it serves (its `listening:` line), or raises
-  with the last lines of its log.  Nobody sleeps and hopes.
-* The broker dies with its parent, even when the parent is killed.  The parent holds the
-  one writing end of a pipe, and the child stops when that pipe closes.  The kernel's own
+* `start` returns when the child says that it serves (its `listening:` line), or raises with the
+  last lines of its log.  Nobody sleeps and hopes.  To start several at once, `launch` them all
+  and then wait for each.
+* The child dies with its parent, even when the parent is killed.  The parent holds the one
+  writing end of a pipe, and the child stops when that pipe closes.  The kernel's own
   parent-death signal is no substitute: it fires when the *thread* that started the child
   ends, which would end a broker started from a test's worker thread.
 * The child is in a session of its own, so Ctrl-C reaches the parent only, which then
-  stops the child in order.
+  stops the children in order.
 """
 
 from __future__ import annotations
@@ -19,21 +20,32 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import hightide
 
 LIFELINE = "HIGHTIDE_LIFELINE_FD"
 LISTENING = b"listening:"
+START_S = 60.0
 GRACE_S = 30.0
 
 
-class BrokerFailed(Exception):
-    """A broker that did not start, or stopped by itself; the text ends with its last log lines."""
+class ServiceFailed(Exception):
+    """A child that did not start, or stopped by itself; the text ends with its last log lines."""
+
+
+class BrokerFailed(ServiceFailed):
+    """It was a broker."""
+
+
+class CoordinatorFailed(ServiceFailed):
+    """It was the coordinator."""
 
 
 def environment() -> dict[str, str]:
@@ -49,13 +61,19 @@ def environment() -> dict[str, str]:
     return found
 
 
-class BrokerProcess:
-    """One `hightide broker start` process and the file that its log goes to."""
+class ServiceProcess:
+    """One `hightide …` process that serves on a port, and the file that its log goes to."""
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+    command: ClassVar[tuple[str, ...]]
+    failure: ClassVar[type[ServiceFailed]]
+    name = "the process"
+
+    def __init__(self, arguments: Sequence[str], log: Path, name: str = "") -> None:
         self.arguments = list(arguments)
         self.log = log
+        self.name = name or type(self).name
         self.address = ""
+        self.is_paused = False
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
 
@@ -67,14 +85,29 @@ class BrokerProcess:
     def is_running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
-    def start(self, timeout_s: float = 60.0) -> str:
-        """Start the broker and return the `host:port` on which it serves."""
+    def fileno(self) -> int:
+        """The pipe of the child's stdout, which ends with the child: `select` can wait for it."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        return self._child.stdout.fileno()
+
+    # -- start -----------------------------------------------------------------------------
+
+    def start(self, timeout_s: float = START_S) -> str:
+        """Start the child and return the `host:port` on which it serves."""
+        self.launch()
+        return self.wait_until_it_listens(timeout_s)
+
+    def launch(self) -> None:
+        """Start the child and do not wait for anything."""
         assert not self.is_running()
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.address = ""
+        self.is_paused = False
         watched, self._lifeline = os.pipe()
         # -P keeps the current directory off the child's path: a file there that happens to
         # be called like one of our imports must not be loaded.
-        command = [sys.executable, "-P", "-m", "hightide", "broker", "start", *self.arguments]
+        command = [sys.executable, "-P", "-m", "hightide", *self.command, *self.arguments]
         try:
             with self.log.open("ab") as log:
                 self._child = subprocess.Popen(
@@ -88,57 +121,61 @@ class BrokerProcess:
                 )
         finally:
             os.close(watched)
-        self.address = self._wait_until_it_listens(time.monotonic() + timeout_s)
-        return self.address
 
-    def _wait_until_it_listens(self, deadline: float) -> str:
-        assert self._child is not None
-        assert self._child.stdout is not None
-        pipe = self._child.stdout.fileno()
+    def wait_until_it_listens(self, timeout_s: float = START_S) -> str:
+        """Return the `host:port` of a launched child when it serves there."""
+        deadline = time.monotonic() + timeout_s
         said = b""
         while True:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            if left <= 0 or not select.select([self], [], [], left)[0]:
                 self.kill()
-                raise BrokerFailed(self._obituary("The broker did not start in time"))
-            part = os.read(pipe, 4096)
+                raise self._failed("did not start in time")
+            part = os.read(self.fileno(), 4096)
             if not part:
-                code = self.wait()
-                raise BrokerFailed(self._obituary(f"The broker stopped with exit code {code}"))
+                raise self.died()
             said += part
             for line in said.splitlines(keepends=True):
                 if line.startswith(LISTENING) and line.endswith(b"\n"):
-                    return line.removeprefix(LISTENING).decode().strip()
+                    self.address = line.removeprefix(LISTENING).decode().strip()
+                    return self.address
 
-    def wait(self) -> int:
-        """Wait until the broker is gone, and return its exit code."""
-        assert self._child is not None
-        code = self._child.wait()
-        self._let_go()
-        return code
+    # -- stop ------------------------------------------------------------------------------
 
-    def stop(self, timeout_s: float = GRACE_S) -> int:
-        """Ask the broker to stop in order; one that does not is killed."""
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait until the child is gone, and return its exit code; one that stays is killed."""
         assert self._child is not None
-        self._signal(signal.SIGTERM)
         try:
             code = self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._signal(signal.SIGKILL)
             code = self._child.wait()
         self._let_go()
         return code
 
+    def stop(self, timeout_s: float = GRACE_S) -> int:
+        """Ask the child to stop in order; one that does not is killed."""
+        self.terminate()
+        return self.wait(timeout_s)
+
+    def terminate(self) -> None:
+        """SIGTERM, also to a child that is paused, and do not wait for anything."""
+        self._signal(signal.SIGTERM)
+        self.resume()
+
     def kill(self) -> None:
-        """SIGKILL: the broker has no chance to finish anything."""
+        """SIGKILL: the child has no chance to finish anything."""
         self._signal(signal.SIGKILL)
         self.wait()
 
     def pause(self) -> None:
+        """SIGSTOP."""
         self._signal(signal.SIGSTOP)
+        self.is_paused = True
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
+        self.is_paused = False
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._child is not None
@@ -153,8 +190,20 @@ class BrokerProcess:
             os.close(self._lifeline)
             self._lifeline = -1
 
+    # -- last words ------------------------------------------------------------------------
+
+    def died(self) -> ServiceFailed:
+        """What to raise when a child that should be running is not."""
+        return self._failed(f"stopped with exit code {self.wait()}")
+
+    def _failed(self, what: str) -> ServiceFailed:
+        who = self.name[0].upper() + self.name[1:]
+        lines = self.last_lines()
+        end = f". The end of its log:\n{lines}" if lines else " and logged nothing."
+        return self.failure(f"{who} {what}{end}")
+
     def last_lines(self, count: int = 20) -> str:
-        """The end of the broker's log."""
+        """The end of the child's log."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - 64 * 1024))
@@ -163,13 +212,85 @@ class BrokerProcess:
             return ""
         return "\n".join(lines[-count:])
 
-    def _obituary(self, what: str) -> str:
-        lines = self.last_lines()
-        return f"{what}. The end of its log:\n{lines}" if lines else f"{what} and logged nothing."
 
-    def died(self) -> BrokerFailed:
-        """What to raise when a broker that should be running is not."""
-        return BrokerFailed(self._obituary(f"The broker stopped with exit code {self.wait()}"))
+class BrokerProcess(ServiceProcess):
+    """One `hightide broker start` process."""
+
+    command = ("broker", "start")
+    failure = BrokerFailed
+    name = "the broker"
+
+
+class CoordinatorProcess(ServiceProcess):
+    """One `hightide coordinator start` process."""
+
+    command = ("coordinator", "start")
+    failure = CoordinatorFailed
+    name = "the coordinator"
+
+
+P = TypeVar("P", bound=ServiceProcess)
+
+
+def first_to_stop(processes: Sequence[P]) -> P:
+    """Wait until one of these running children is gone, and return it."""
+    while True:
+        readable, _, _ = select.select(processes, [], [])
+        for process in readable:
+            # What a child says after its `listening:` line is nothing to us but must be taken.
+            if not os.read(process.fileno(), 4096):
+                return process
+
+
+def stop_all(processes: Iterable[ServiceProcess], timeout_s: float = GRACE_S) -> list[int]:
+    """Stop the ones that run, all at once, and return their exit codes."""
+    running = [process for process in processes if process.is_running()]
+    deadline = time.monotonic() + timeout_s
+    for process in running:
+        process.terminate()
+    return [process.wait(max(0.0, deadline - time.monotonic())) for process in running]
+
+
+# -- ports -----------------------------------------------------------------------------------
+
+
+def port_range() -> tuple[int, int]:
+    """Ports that no outgoing connection takes.
+
+    A child that is killed and restarted must get the same port back, and a client that keeps
+    trying to reach a dead port from which the kernel also serves outgoing connections can end
+    up connected to itself and hold it.
+    """
+    try:
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        low = 32768
+    return max(1024, low - 12000), low - 1
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port() -> int:
+    """A port on which nobody listens now; somebody else may be quicker to take it."""
+    import random  # here, because every child loads this module and none asks for a port
+
+    low, high = port_range()
+    for port in random.sample(range(low, high), k=min(200, high - low)):
+        if is_free(port):
+            return port
+    raise ServiceFailed(f"No free port between {low} and {high}.")
+
+
+# -- in the child ----------------------------------------------------------------------------
 
 
 def stop_with_parent() -> None:

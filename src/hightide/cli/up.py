@@ -1,9 +1,10 @@
 """`hightide up`: a local cluster in the foreground.
 
-It only supervises: the broker is a process of its own, started exactly as `hightide broker
-start` would be.  Its log goes to a file rather than through this process, so that a
-terminal which stops reading cannot stop a broker.  No typer and no rich are loaded here:
-they would cost more time than everything else between the command and the first answer.
+It only supervises: the coordinator and each broker are processes of their own, started exactly
+as `hightide coordinator start` and `hightide broker start` would be, and all at once.  Their logs
+go to files rather than through this process, so that a terminal which stops reading cannot stop
+a broker.  No typer and no rich are loaded here: they would cost more time than everything else
+between the command and the first answer.
 """
 
 from __future__ import annotations
@@ -11,26 +12,41 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from hightide.process import BrokerFailed, BrokerProcess
+from hightide.process import (
+    BrokerProcess,
+    CoordinatorProcess,
+    ServiceFailed,
+    ServiceProcess,
+    first_to_stop,
+    free_port,
+    is_free,
+    stop_all,
+)
 
 DATA = Path(".hightide")
-BROKER_ID = 1
+COORDINATOR_PORT = 2181
 LOG_BYTES_KEPT = 16 * 1024 * 1024
+CALM_S = 10.0
+"""A coordinator that dies twice within this time is not started again."""
 
 DESCRIPTION = """\
 Start a local cluster and keep it running until Ctrl-C.
 
 When every broker serves, one line goes to stdout:
 
-    bootstrap: HOST:PORT
+    bootstrap: HOST:PORT,HOST:PORT,...
 """
 
 EPILOG = """\
 examples:
   hightide up                            broker on 127.0.0.1:9092, data kept in ./.hightide
-  hightide up --memory --port 0          nothing on disk, a free port
+  hightide up --brokers 3                three of them, on 9092, 9093 and 9094
+  hightide up --memory --port 0          nothing on disk, free ports
   hightide up --data /var/tmp/ht --override auto.create.topics.enable=false
 """
 
@@ -50,10 +66,17 @@ def parser() -> argparse.ArgumentParser:
         "--port",
         type=int,
         default=9092,
-        help="port of the first broker; 0 picks a free one (default: 9092)",
+        help="port of the first broker, the others count up; 0 picks free ones (default: 9092)",
     )
     made.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    made.add_argument(
+        "--coordinator-port",
+        type=int,
+        metavar="PORT",
+        help="port of the coordinator, on 127.0.0.1; 0 picks a free one (default: "
+        f"{COORDINATOR_PORT} if it is free and --port is not 0, else a free one)",
     )
     where = made.add_mutually_exclusive_group()
     where.add_argument(
@@ -85,14 +108,24 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def parse(argv: list[str]) -> argparse.Namespace:
+    known = parser()
+    options = known.parse_args(argv)
+    if options.brokers < 1:
+        known.error(f"--brokers {options.brokers} is no cluster; it takes at least one")
+    for name, port in (("--port", options.port), ("--coordinator-port", options.coordinator_port)):
+        if port is not None and not 0 <= port <= 65535:
+            known.error(f"{name} {port} is not a port number (0 to 65535)")
+    if options.port + options.brokers - 1 > 65535:
+        known.error(f"--port {options.port} leaves no room for {options.brokers} brokers")
+    if options.coordinator_port and options.coordinator_port in broker_ports(options):
+        known.error(f"--coordinator-port {options.coordinator_port} is the port of a broker")
+    return options
+
+
 def run(argv: list[str]) -> int:
-    options = parser().parse_args(argv)
-    if not 0 <= options.port <= 65535:
-        parser().error(f"--port {options.port} is not a port number (0 to 65535)")
-    if options.brokers != 1:
-        say(f"hightide: this version runs one broker, not {options.brokers}; leave --brokers out.")
-        return 2
-    # SIGTERM takes the way of Ctrl-C. Both are set before the broker starts, and also where
+    options = parse(argv)
+    # SIGTERM takes the way of Ctrl-C. Both are set before anything starts, and also where
     # a shell gave us an ignored SIGINT, as it does to commands in the background.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -108,43 +141,154 @@ def run(argv: list[str]) -> int:
 
 
 def supervise(options: argparse.Namespace, folder: Path) -> int:
-    broker = BrokerProcess(broker_arguments(options, folder), folder / f"broker-{BROKER_ID}.log")
+    """Start everything, watch over it, stop everything; the exit code."""
+    cluster = None
     try:
-        make_room(broker.log)
-        address = broker.start()
-        print(f"bootstrap: {address}", flush=True)
-        say(f"data: {'in memory' if options.memory else folder}   log: {broker.log}")
+        move_old_coordination(folder)
+        cluster = LocalCluster.of(options, folder)
+        cluster.start()
+        print(f"bootstrap: {','.join(each.address for each in cluster.brokers)}", flush=True)
+        say(f"coordinator: {cluster.coordinator.address}")
+        say(f"data: {'in memory' if options.memory else folder}   logs: {folder}/*.log")
         say("Ctrl-C stops it.")
-        broker.wait()
-        raise broker.died()
+        cluster.watch()
     except KeyboardInterrupt:
-        return stop(broker)
-    except (BrokerFailed, OSError) as error:
-        say(f"hightide: {error}")
-        return 1
-
-
-def stop(broker: BrokerProcess) -> int:
-    try:
         say("stopping")
-        code = broker.stop() if broker.is_running() else 0
-        # A broker that was told to stop before it served had nothing to put in order.
-        return 0 if code in {0, -signal.SIGTERM} else 1
-    except KeyboardInterrupt:
-        broker.kill()
-        return 1
+        return cluster.stop() if cluster else 0
+    except (ServiceFailed, OSError) as error:
+        say(f"hightide: {error}")
+    if cluster:
+        cluster.stop()
+    return 1
 
 
-def broker_arguments(options: argparse.Namespace, folder: Path) -> list[str]:
-    made = ["--host", options.host, "--port", str(options.port)]
-    settings = [f"broker.id={BROKER_ID}", *options.override]
+@dataclass(slots=True)
+class LocalCluster:
+    """The processes of one `hightide up`."""
+
+    coordinator: CoordinatorProcess
+    brokers: list[BrokerProcess]
+    keeps_data: bool
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, folder: Path) -> Self:
+        port = coordinator_port(options)
+        return cls(
+            CoordinatorProcess(
+                coordinator_arguments(options, folder, port), folder / "coordinator.log"
+            ),
+            [
+                BrokerProcess(
+                    broker_arguments(options, folder, broker_id, port),
+                    folder / f"broker-{broker_id}.log",
+                    f"broker {broker_id}" if options.brokers > 1 else "",
+                )
+                for broker_id in range(1, options.brokers + 1)
+            ],
+            keeps_data=not options.memory,
+        )
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        return [self.coordinator, *self.brokers]
+
+    def start(self) -> None:
+        """All at once: the brokers themselves wait for the coordinator."""
+        for process in self.processes:
+            make_room(process.log)
+            process.launch()
+        for process in self.processes:
+            process.wait_until_it_listens()
+
+    def watch(self) -> None:
+        """Return when no broker is left.
+
+        A broker that dies is told and missed, the others go on. The coordinator is started
+        again: it finds its data, and the brokers' sessions in it. One that kept nothing cannot
+        be, nor one that dies again soon after.
+        """
+        last_death = -CALM_S
+        while living := [broker for broker in self.brokers if broker.is_running()]:
+            dead = first_to_stop([self.coordinator, *living])
+            failure = dead.died()
+            if dead is self.coordinator:
+                now = time.monotonic()
+                if not self.keeps_data or now - last_death < CALM_S:
+                    raise failure
+                last_death = now
+                say(f"hightide: {failure}\nhightide: the coordinator is started again.")
+                self.coordinator.start()
+            else:
+                say(f"hightide: {failure}")
+
+    def stop(self) -> int:
+        """The brokers first and together, since they take their leave of the coordinator."""
+        try:
+            codes = [*stop_all(self.brokers), *stop_all([self.coordinator])]
+        except KeyboardInterrupt:
+            for process in self.processes:
+                if process.is_running():
+                    process.kill()
+            return 1
+        # A child that was told to stop before it served had nothing to put in order.
+        return 0 if set(codes) <= {0, -signal.SIGTERM} else 1
+
+
+def broker_ports(options: argparse.Namespace) -> range:
+    """The ports that the brokers will have; none that can be known if they pick free ones."""
+    return range(options.port, options.port + options.brokers) if options.port else range(0)
+
+
+def coordinator_port(options: argparse.Namespace) -> int:
+    """A port that is known before the coordinator runs, since all processes start at once."""
+    wanted: int | None = options.coordinator_port
+    if wanted and not is_free(wanted):
+        # Found out here, before the brokers turn to whoever listens there.
+        raise ServiceFailed(f"Port {wanted} is in use; give the coordinator another.")
+    if wanted is None and options.port != 0 and COORDINATOR_PORT not in broker_ports(options):
+        if is_free(COORDINATOR_PORT):
+            return COORDINATOR_PORT
+        say(f"hightide: port {COORDINATOR_PORT} is in use; the coordinator takes another.")
+    while not wanted or wanted in broker_ports(options):
+        wanted = free_port()
+    return wanted
+
+
+def coordinator_arguments(options: argparse.Namespace, folder: Path, port: int) -> list[str]:
+    where = ["--memory"] if options.memory else ["--data", str(folder.resolve() / "coordinator")]
+    return ["--listen", f"127.0.0.1:{port}", *where]
+
+
+def broker_arguments(
+    options: argparse.Namespace, folder: Path, broker_id: int, coordinator: int
+) -> list[str]:
+    port = options.port + broker_id - 1 if options.port else 0
+    made = ["--host", options.host, "--port", str(port)]
+    settings = [f"broker.id={broker_id}", f"zookeeper.connect=127.0.0.1:{coordinator}"]
     if options.memory:
         made.append("--memory")
     else:
-        settings.insert(0, f"log.dirs={folder.resolve() / f'broker-{BROKER_ID}'}")
-    for setting in settings:
+        settings.append(f"log.dirs={folder.resolve() / f'broker-{broker_id}'}")
+    for setting in [*settings, *options.override]:
         made += ["--override", setting]
     return made
+
+
+def move_old_coordination(folder: Path) -> None:
+    """Take over what a single broker of an earlier version kept among its own data.
+
+    Two files are one database, so they move into a folder of another name first, and become the
+    coordinator's when both are there. Whatever stopped us in between, the next start finishes it.
+    """
+    old, moving, new = folder / "broker-1", folder / "coordinator.moving", folder / "coordinator"
+    names = ("coordination.db-wal", "coordination.db")
+    if new.exists() or not (moving.exists() or (old / names[-1]).exists()):
+        return
+    moving.mkdir(exist_ok=True)
+    for name in names:
+        if (old / name).exists():
+            (old / name).rename(moving / name)
+    moving.rename(new)
 
 
 def make_room(log: Path) -> None:

@@ -1,11 +1,7 @@
-"""A cluster of real broker processes, for tests.
+"""A cluster of real processes, for tests: brokers and the coordinator that they share.
 
 Real processes on real ports, not a fake: what a test proves here it proves for the broker
 that is shipped.  Nothing needs asyncio, so it serves tests of any client.
-
-Ports are chosen below the range from which the kernel gives outgoing connections theirs.
-A broker that is killed and restarted must get the same port back, and a client that keeps
-trying to reach a dead port inside that range can end up connected to itself and hold it.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,38 +17,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from hightide.process import BrokerFailed, BrokerProcess
+from hightide.process import (
+    START_S,
+    BrokerProcess,
+    CoordinatorProcess,
+    ServiceFailed,
+    free_port,
+    stop_all,
+)
 
 if TYPE_CHECKING:
     from hightide.client.admin import Admin
 
+__all__ = ["Cluster", "free_port"]
+
 HOST = "127.0.0.1"
+ATTEMPTS = 5
 T = TypeVar("T")
 
 # What differs from a broker's own defaults, because a test wants its answer soon.
-TEST_SETTINGS: Mapping[str, str] = {}
-
-
-def port_range() -> tuple[int, int]:
-    """Ports that no outgoing connection takes."""
-    try:
-        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        low = 32768
-    return max(1024, low - 12000), low - 1
-
-
-def free_port() -> int:
-    low, high = port_range()
-    for port in random.sample(range(low, high), k=min(200, high - low)):
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise BrokerFailed(f"No free port between {low} and {high}.")
+TEST_SETTINGS: Mapping[str, str] = {"zookeeper.session.timeout.ms": "6000"}
 
 
 @dataclass(slots=True)
@@ -67,7 +50,11 @@ class Cluster:
 
     `settings` are broker settings by Kafka's names.  Data goes to a temporary directory that
     is removed at the end, unless `data` names one, which is kept.  `memory=True` writes
-    nothing to disk; what a broker knew is then gone after `kill` or `restart`.
+    nothing to disk; what a process knew is then gone after it is killed or restarted.
+
+    The coordinator of one broker runs inside that broker, that of several is a process of its
+    own; `coordinator=True` asks for such a process in any case.  `zookeeper_connect` names an
+    ensemble that the test runs itself.
     """
 
     def __init__(
@@ -77,39 +64,42 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
         data: Path | str | None = None,
         memory: bool = False,
-        start_timeout_s: float = 60.0,
+        coordinator: bool = False,
+        zookeeper_connect: str | None = None,
+        start_timeout_s: float = START_S,
     ) -> None:
-        if brokers != 1:
-            raise ValueError(f"this version runs clusters of one broker, not of {brokers}")
+        if brokers < 1:
+            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        if coordinator and zookeeper_connect is not None:
+            raise ValueError("a cluster with zookeeper_connect has no coordinator of its own")
         self._count = brokers
         self._settings = {**TEST_SETTINGS, **(settings or {})}
         self._given = Path(data) if data is not None else None
         self._memory = memory
+        self._ensemble = zookeeper_connect
+        self._separate = zookeeper_connect is None and (coordinator or brokers > 1)
         self._start_timeout_s = start_timeout_s
         self._folder: Path | None = None
         self._brokers: dict[int, _Broker] = {}
+        self._coordinator_port = 0
+        self._coordinator: CoordinatorProcess | None = None
 
     # -- life ------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start every broker; returns when all of them serve."""
+        """Start everything at once; returns when every broker serves."""
         assert not self._brokers, "the cluster is already started"
         self._folder = self._given or Path(tempfile.mkdtemp(prefix="hightide-test-"))
         try:
-            for broker_id in range(1, self._count + 1):
-                self._launch(broker_id)
+            self._with_free_ports(self._start_all)
         except BaseException:
             self.stop()
             raise
         return self
 
     def stop(self) -> None:
-        """Stop every broker in order, and remove the data unless it was given a place."""
-        for broker in self._brokers.values():
-            if broker.process.is_running():
-                broker.process.resume()
-                broker.process.stop()
-        self._brokers.clear()
+        """Stop everything in order, and remove the data unless it was given a place."""
+        self._stop_all()
         if self._folder is not None and self._given is None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
@@ -125,19 +115,63 @@ class Cluster:
     ) -> None:
         self.stop()
 
-    def _launch(self, broker_id: int) -> None:
-        # Another process may take the port between our look and the broker's bind.
-        for attempt in range(5):
-            port = free_port()
-            process = BrokerProcess(self._arguments(broker_id, port), self._log_file(broker_id))
+    def add_broker(self) -> int:
+        """Start one more broker; returns its id when it serves."""
+        broker_id = max(self._brokers) + 1
+
+        def start() -> None:
+            self._launch(broker_id)
+            self._brokers[broker_id].process.wait_until_it_listens(self._start_timeout_s)
+
+        try:
+            self._with_free_ports(start)
+        except BaseException:
+            del self._brokers[broker_id]
+            raise
+        return broker_id
+
+    def _with_free_ports(self, start: Callable[[], None]) -> None:
+        """Start again when somebody took a port between our look and the bind."""
+        for attempt in range(ATTEMPTS):
             try:
-                process.start(self._start_timeout_s)
-            except BrokerFailed as error:
-                if attempt < 4 and "address already in use" in str(error).lower():
-                    continue
-                raise
-            self._brokers[broker_id] = _Broker(port, process)
-            return
+                return start()
+            except ServiceFailed as error:
+                if attempt == ATTEMPTS - 1 or "already in use" not in str(error).lower():
+                    raise
+
+    def _start_all(self) -> None:
+        self._stop_all()
+        self._coordinator_port = free_port()
+        if self._separate:
+            where = ["--memory"] if self._memory else ["--data", str(self._file("coordinator"))]
+            self._coordinator = CoordinatorProcess(
+                ["--listen", f"{HOST}:{self._coordinator_port}", *where],
+                self._file("coordinator.log"),
+            )
+            self._coordinator.launch()
+        for broker_id in range(1, self._count + 1):
+            self._launch(broker_id)
+        if self._coordinator is not None:
+            self._coordinator.wait_until_it_listens(self._start_timeout_s)
+        for broker in self._brokers.values():
+            broker.process.wait_until_it_listens(self._start_timeout_s)
+
+    def _stop_all(self) -> None:
+        stop_all(broker.process for broker in self._brokers.values())
+        if self._coordinator is not None:
+            stop_all([self._coordinator])
+        self._brokers.clear()
+        self._coordinator = None
+
+    def _launch(self, broker_id: int) -> None:
+        port = free_port()
+        process = BrokerProcess(
+            self._arguments(broker_id, port),
+            self._file(f"broker-{broker_id}.log"),
+            f"broker {broker_id}",
+        )
+        self._brokers[broker_id] = _Broker(port, process)
+        process.launch()
 
     def _arguments(self, broker_id: int, port: int) -> list[str]:
         made = ["--host", HOST, "--port", str(port)]
@@ -146,14 +180,17 @@ class Cluster:
             made.append("--memory")
         else:
             settings["log.dirs"] = self.data(broker_id)
+        # A coordinator inside a broker is inside the first; brokers added later go there too.
+        inside = not self._separate and self._ensemble is None and broker_id == 1
+        settings["coordinator.listen" if inside else "zookeeper.connect"] = self.coordinator
         for name, value in {**settings, **self._settings}.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             made += ["--override", f"{name}={text}"]
         return made
 
-    def _log_file(self, broker_id: int) -> Path:
+    def _file(self, name: str) -> Path:
         assert self._folder is not None, "the cluster is not started"
-        return self._folder / f"broker-{broker_id}.log"
+        return self._folder / name
 
     # -- what it is ------------------------------------------------------------------------
 
@@ -167,6 +204,11 @@ class Cluster:
         """The broker ids, running or not."""
         return list(self._brokers)
 
+    @property
+    def coordinator(self) -> str:
+        """What a ZooKeeper client takes as its hosts."""
+        return self._ensemble or f"{HOST}:{self._coordinator_port}"
+
     def port(self, broker_id: int = 1) -> int:
         return self._brokers[broker_id].port
 
@@ -178,12 +220,19 @@ class Cluster:
 
     def log(self, broker_id: int = 1) -> str:
         """Everything the broker has logged since the cluster was started."""
-        return self._log_file(broker_id).read_text(errors="replace")
+        return self._file(f"broker-{broker_id}.log").read_text(errors="replace")
 
     def data(self, broker_id: int = 1) -> Path:
         """The broker's log directory."""
-        assert self._folder is not None, "the cluster is not started"
-        return self._folder / f"broker-{broker_id}"
+        return self._file(f"broker-{broker_id}")
+
+    def controller(self) -> int:
+        """The id of the broker that is the controller now; -1 while there is none."""
+
+        async def ask(admin: Admin) -> int:
+            return (await admin.describe_cluster()).controller
+
+        return self._ask(ask)
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The id of the broker that leads a partition now."""
@@ -199,6 +248,7 @@ class Cluster:
         name: str | None = None,
         *,
         partitions: int = 1,
+        replication_factor: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> str:
         """Create a topic, by default with a name nobody else has, and return the name."""
@@ -206,7 +256,12 @@ class Cluster:
         texts = {key: str(value) for key, value in (config or {}).items()}
 
         async def ask(admin: Admin) -> None:
-            await admin.create_topic(made, partitions=partitions, config=texts)
+            await admin.create_topic(
+                made,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                config=texts,
+            )
 
         self._ask(ask)
         return made
@@ -215,8 +270,14 @@ class Cluster:
         """Ask the cluster something; in a thread, since the caller may have a loop running."""
         from hightide.client.admin import Admin
 
+        able = ",".join(
+            f"{HOST}:{broker.port}"
+            for broker in self._brokers.values()
+            if broker.process.is_running() and not broker.process.is_paused
+        )
+
         async def ask() -> T:
-            async with Admin(self.bootstrap) as admin:
+            async with Admin(able) as admin:
                 return await question(admin)
 
         return _in_thread(ask)
@@ -233,14 +294,9 @@ class Cluster:
 
     def restart(self, broker_id: int = 1) -> None:
         """Start the broker again on the same port and data; one that runs is stopped first."""
-        broker = self._brokers[broker_id]
-        if broker.process.is_running():
-            broker.process.resume()
-            broker.process.stop()
-        broker.process = BrokerProcess(
-            self._arguments(broker_id, broker.port), self._log_file(broker_id)
-        )
-        broker.process.start(self._start_timeout_s)
+        process = self._brokers[broker_id].process
+        stop_all([process])
+        process.start(self._start_timeout_s)
 
     def pause(self, broker_id: int = 1) -> None:
         """SIGSTOP: the broker is there but does not answer."""
@@ -248,6 +304,29 @@ class Cluster:
 
     def resume(self, broker_id: int = 1) -> None:
         self._brokers[broker_id].process.resume()
+
+    def kill_coordinator(self) -> None:
+        """SIGKILL."""
+        self._coordinator_process.kill()
+
+    def restart_coordinator(self) -> None:
+        """Start it again on the same port and data; one that runs is stopped first."""
+        stop_all([self._coordinator_process])
+        self._coordinator_process.start(self._start_timeout_s)
+
+    def pause_coordinator(self) -> None:
+        """SIGSTOP."""
+        self._coordinator_process.pause()
+
+    def resume_coordinator(self) -> None:
+        self._coordinator_process.resume()
+
+    @property
+    def _coordinator_process(self) -> CoordinatorProcess:
+        if self._coordinator is None:
+            where = "outside the cluster" if self._ensemble else "inside broker 1"
+            raise ValueError(f"the coordinator is {where}; Cluster(coordinator=True) runs one")
+        return self._coordinator
 
 
 def _in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -1,4 +1,4 @@
-"""pytest fixtures: a real broker by naming it as an argument.
+"""pytest fixtures: a real broker, or three of them, by naming it as an argument.
 
     def test_orders(hightide):
         topic = hightide.create_topic(partitions=3)
@@ -9,6 +9,8 @@ a broker is cheap to start but cheaper to share, and `create_topic()` gives each
 topic of its own.  A suite that wants a fresh broker per test or module says so in its
 pytest settings with `hightide_scope = function` (or `module`, `class`, `package`), and
 settings of the broker go one per line to `hightide_settings`.
+
+`hightide_cluster` is a cluster of three brokers with these settings, always for the session.
 
 Nothing is imported before a fixture is used, so the plugin costs other suites nothing.
 """
@@ -40,7 +42,20 @@ def hightide(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One running broker; see `hightide.testing.Cluster` for what it can do."""
     from hightide.testing.cluster import Cluster
 
-    lines: list[str] = request.config.getini("hightide_settings")
-    pairs = (line.partition("=") for line in lines)
-    with Cluster(settings={name.strip(): value.strip() for name, _, value in pairs}) as cluster:
+    with Cluster(settings=_settings(request.config)) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def hightide_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three running brokers; what a test breaks in them it mends before it ends."""
+    from hightide.testing.cluster import Cluster
+
+    with Cluster(brokers=3, settings=_settings(request.config)) as cluster:
+        yield cluster
+
+
+def _settings(config: pytest.Config) -> dict[str, str]:
+    lines: list[str] = config.getini("hightide_settings")
+    pairs = (line.partition("=") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}
