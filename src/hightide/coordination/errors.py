@@ -43,6 +43,20 @@ class MalformedZnode(CoordinationError):
     meaning = "cannot understand the data of znode"
 
 
+class MalformedRequest(CoordinationError):
+    """A request's body is not what its type promises."""
+
+    code = -5
+    meaning = "cannot understand the request"
+
+
+class Unimplemented(CoordinationError):
+    """A request that this coordinator does not know or does not offer."""
+
+    code = -6
+    meaning = "the coordinator does not offer this"
+
+
 class BadArguments(CoordinationError):
     """A path that cannot name a znode, or one that must not be deleted."""
 
@@ -55,6 +69,13 @@ class NoNode(CoordinationError):
 
     code = -101
     meaning = "no such znode"
+
+
+class NoAuth(CoordinationError):
+    """The znode's access list does not let the asker do this, or nobody has said who asks."""
+
+    code = -102
+    meaning = "not authorized"
 
 
 class BadVersion(CoordinationError):
@@ -90,6 +111,27 @@ class SessionLost(CoordinationError):
 
     code = -112
     meaning = "the coordination session is gone"
+
+
+class InvalidAcl(CoordinationError):
+    """An access list that is empty, or that names somebody who cannot be recognised."""
+
+    code = -114
+    meaning = "not a valid access list"
+
+
+class AuthFailed(CoordinationError):
+    """The credentials are wrong, or of a kind that the coordinator does not know."""
+
+    code = -115
+    meaning = "authentication failed"
+
+
+class NoWatcher(CoordinationError):
+    """There is no such watch to remove."""
+
+    code = -121
+    meaning = "no such watch"
 
 
 class StorageError(CoordinationError):
