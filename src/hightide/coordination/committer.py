@@ -5,6 +5,10 @@ way waits and is committed together after it; the disk is touched by one worker 
 the event loop never waits for an fsync. A question asked while changes are under way is answered
 after them: whoever writes and then reads, reads what was written.
 
+Answers and watch events are given by calling back, at once and in order: the events of a change,
+then its answer, then those of the next change. A future would not do, because what waits for it
+runs later than the events that follow.
+
 A commit that fails is the end: nothing of it is applied or answered as done, nobody can know what
 reached the disk, so every caller gets StorageError and the sessions are lost.
 """
@@ -17,8 +21,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from hightide.coordination.acl import UNCHECKED, Access
 from hightide.coordination.errors import CoordinationError, SessionLost, StorageError
 from hightide.coordination.operation import (
     Decision,
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     from hightide.coordination.store import Store
 
 T = TypeVar("T")
+
+Answer = Callable[[Result | CoordinationError], None]
+"""Called once. It must not fail: others wait for their answers."""
 
 _GROUP_LIMIT = 1000
 """Requests per commit: bounds how long deciding and applying hold the event loop."""
@@ -51,11 +59,12 @@ class Subscriber(Protocol):
 
 
 class _Waiting(NamedTuple):
-    """A request or a question, and whom to answer."""
+    """A request, or nothing but a place in the queue; and whom to answer."""
 
+    request: Request | None
     session_id: int
-    ask: Request | Callable[[], Any]
-    answer: asyncio.Future[Any]
+    access: Access
+    answer: Answer
 
 
 class Committer:
@@ -64,6 +73,7 @@ class Committer:
     def __init__(self, clock: Callable[[], int] = wall_clock_ms) -> None:
         self.tree = Tree()
         self.sessions: dict[int, Subscriber] = {}
+        self.on_failure: Callable[[StorageError], None] | None = None
         self._clock = clock
         self._store: Store | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -72,13 +82,15 @@ class Committer:
         self._over: CoordinationError | None = None
         self._last_session_id = 0
 
-    async def open(self, file: Path) -> None:
-        """Take the tree from `file`, without the sessions of the process that had it before."""
-        from hightide.coordination.store import reopen
+    async def open(self, file: Path, *, keep_sessions: bool = False) -> None:
+        """Take the tree from `file`, by default without the sessions that were left in it."""
+        from hightide.coordination.store import open_tree
 
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordination")
         try:
-            self._store, self.tree = await self._in_thread(reopen, file, self._clock())
+            self._store, self.tree = await self._in_thread(
+                open_tree, file, None if keep_sessions else self._clock()
+            )
         except BaseException:
             self._thread.shutdown()
             raise
@@ -100,31 +112,36 @@ class Committer:
         self._last_session_id = max(self._last_session_id, self.tree.zxid) + 1
         return self._last_session_id
 
-    async def submit(self, request: Request, session_id: int) -> Result:
-        """Decide, make durable, apply, answer."""
-        if self._over is not None:
-            raise self._over.with_traceback(None)
-        if self._store is not None:
-            result: Result = await self._enqueue(session_id, request)
-            return result
-        return self._settle(self.tree.decide(request, session_id, self._clock()))
+    @property
+    def queued(self) -> int:
+        """How many wait for a commit that has not begun."""
+        return len(self._queue)
 
-    async def ask(self, question: Callable[[], T], session_id: int) -> T:
-        """Answer a question about the tree, after what was asked before it."""
+    def submit(
+        self, request: Request, session_id: int, answer: Answer, access: Access = UNCHECKED
+    ) -> None:
+        """Decide, make durable, apply, answer with the result or the refusal."""
         if self._over is not None:
-            raise self._over.with_traceback(None)
-        if self._running is None:
-            return question()
-        answer: T = await self._enqueue(session_id, question)
-        return answer
+            answer(self._over.with_traceback(None))
+        elif self._store is not None:
+            self._enqueue(_Waiting(request, session_id, access, answer))
+        else:
+            decision = self.tree.decide(request, session_id, self._clock(), access)
+            self._settle(decision, answer)
 
-    def _enqueue(self, session_id: int, ask: Request | Callable[[], Any]) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(session_id, ask, loop.create_future())
+    def ask(self, answer: Answer) -> None:
+        """Call `answer` with nothing after all that was asked before: the tree is as it must be."""
+        if self._over is not None:
+            answer(self._over.with_traceback(None))
+        elif self._running is not None:
+            self._enqueue(_Waiting(None, 0, UNCHECKED, answer))
+        else:
+            answer(None)
+
+    def _enqueue(self, waiting: _Waiting) -> None:
         self._queue.append(waiting)
         if self._running is None:
-            self._running = loop.create_task(self._run())
-        return waiting.answer
+            self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         group: list[_Waiting] = []
@@ -133,6 +150,7 @@ class Committer:
                 count = min(len(self._queue), _GROUP_LIMIT)
                 group = [self._queue.popleft() for _ in range(count)]
                 await self._commit(group)
+                group = []
         except StorageError as failure:
             self._give_up(group, failure)
         except BaseException as failure:
@@ -145,30 +163,25 @@ class Committer:
         draft = Draft(self.tree)
         time_ms = self._clock()
         decisions = [
-            None if callable(each.ask) else draft.decide(each.ask, each.session_id, time_ms)
+            draft.decide(each.request, each.session_id, time_ms, each.access)
+            if each.request is not None
+            else None
             for each in group
         ]
         if draft.zxid > self.tree.zxid:
             assert self._store is not None
             await self._in_thread(self._store.write, draft.zxid, draft.nodes, draft.sessions)
         for waiting, decision in zip(group, decisions, strict=True):
-            try:
-                result = self._settle(decision) if decision else waiting.ask()  # type: ignore[operator]
-            except CoordinationError as refusal:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(refusal)
+            if decision is None:
+                waiting.answer(None)
             else:
-                # A caller that stopped waiting has cancelled its answer; the change stands.
-                if not waiting.answer.done():
-                    waiting.answer.set_result(result)
+                self._settle(decision, waiting.answer)
 
-    def _settle(self, decision: Decision) -> Result:
+    def _settle(self, decision: Decision, answer: Answer) -> None:
         """Apply what is durable, tell the sessions concerned, then give the answer."""
         if decision.transaction is not None:
             self._apply(decision.transaction)
-        if isinstance(decision.outcome, CoordinationError):
-            raise decision.outcome
-        return decision.outcome
+        answer(decision.outcome)
 
     def _apply(self, transaction: Transaction) -> None:
         for watcher, event in self.tree.apply(transaction):
@@ -183,13 +196,14 @@ class Committer:
     def _give_up(self, group: list[_Waiting], failure: StorageError) -> None:
         self._over = failure
         for waiting in [*group, *self._queue]:
-            if not waiting.answer.done():
-                waiting.answer.set_exception(failure)
+            waiting.answer(failure)
         self._queue.clear()
         sessions = list(self.sessions.values())
         self.sessions.clear()
         for session in sessions:
             session.lost()
+        if self.on_failure is not None:
+            self.on_failure(failure)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hightide.coordination.committer import Committer, wall_clock_ms
-from hightide.coordination.errors import SessionLost, StorageError
+from hightide.coordination.errors import CoordinationError, SessionLost, StorageError
 from hightide.coordination.interface import SessionState, StateListener, Watch
 from hightide.coordination.node import Stat, check_path
 from hightide.coordination.operation import (
@@ -80,7 +80,7 @@ class LocalCoordination:
     async def _begin(cls, committer: Committer) -> LocalCoordination:
         session_id = committer.new_session_id()
         session = cls(committer, session_id)
-        await committer.submit(OpenSession(session_id, _TIMEOUT_MS), session_id)
+        await session._submit(OpenSession(session_id, _TIMEOUT_MS))
         committer.sessions[session_id] = session
         return session
 
@@ -176,12 +176,38 @@ class LocalCoordination:
         if self._state is SessionState.LOST:
             raise SessionLost
         check_path(path)
-        return await self._committer.ask(question, self._session_id)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def turn(outcome: Result | CoordinationError) -> None:
+            # A caller that stopped waiting has cancelled its answer: it shall arm no watch.
+            if answer.done():
+                return
+            try:
+                if isinstance(outcome, CoordinationError):
+                    raise outcome
+                answer.set_result(question())
+            except CoordinationError as refusal:
+                answer.set_exception(refusal)
+
+        self._committer.ask(turn)
+        return await answer
 
     async def _submit(self, request: Request) -> Result:
         if self._state is SessionState.LOST:
             raise SessionLost
-        return await self._committer.submit(request, self._session_id)
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def turn(outcome: Result | CoordinationError) -> None:
+            # A caller that stopped waiting has cancelled its answer; the change stands.
+            if answer.done():
+                return
+            if isinstance(outcome, CoordinationError):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+        self._committer.submit(request, self._session_id, turn)
+        return await answer
 
 
 def _arm(table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:

@@ -16,6 +16,9 @@ from hightide.coordination.errors import BadArguments
 OPEN_ACL = b""
 """The access list of a znode that everybody may use. Access lists are opaque to the tree."""
 
+WORLD_READS_ACL = b"\0\0\0\1\0\0\0\1\0\0\0\5world\0\0\0\6anyone"
+"""The access list of a znode that everybody may read and nobody write."""
+
 # ZooKeeper counts in UTF-16 units, so whatever needs a surrogate pair is refused as well.
 _BAD_PATH = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
@@ -93,10 +96,11 @@ def initial_nodes() -> dict[str, Znode]:
     def node(child_count: int) -> Znode:
         return Znode(b"", OPEN_ACL, Stat(0, 0, 0, 0, 0, -child_count, 0, 0, 0, child_count, 0))
 
+    config = Znode(b"", WORLD_READS_ACL, Stat(0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0))
     return {
         "/": node(1),
         "/zookeeper": node(2),
-        "/zookeeper/config": node(0),
+        "/zookeeper/config": config,
         "/zookeeper/quota": node(0),
     }
 
@@ -111,8 +115,8 @@ def check_path(path: str) -> None:
 
 
 def split(path: str) -> tuple[str, str]:
-    """The parent's path and the last name. A relative path has neither: BadArguments."""
+    """The parent's path and the last name. A path that could never be has neither: BadArguments."""
     cut = path.rfind("/")
-    if cut < 0:
+    if cut < 0 or "\0" in path:
         raise BadArguments(path)
     return path[:cut] or "/", path[cut + 1 :]

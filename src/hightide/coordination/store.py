@@ -127,19 +127,24 @@ class Store:
         self._db.close()
 
 
-def reopen(file: Path, time_ms: int) -> tuple[Store, Tree]:
-    """Open the file and end the sessions left in it: the process that owned them is gone."""
+def open_tree(file: Path, time_ms: int | None) -> tuple[Store, Tree]:
+    """Open the file. Given the time, end the sessions left in it: those who had them are gone."""
     store = Store(file)
     try:
         tree = store.load()
-        draft = Draft(tree)
-        closed = [draft.decide(CloseSession(), owner, time_ms) for owner in sorted(tree.sessions)]
-        if closed:
-            store.write(draft.zxid, draft.nodes, draft.sessions)
-        for decision in closed:
-            assert decision.transaction is not None
-            tree.apply(decision.transaction)
+        if time_ms is not None:
+            _end_sessions(store, tree, time_ms)
     except BaseException:
         store.close()
         raise
     return store, tree
+
+
+def _end_sessions(store: Store, tree: Tree, time_ms: int) -> None:
+    draft = Draft(tree)
+    closed = [draft.decide(CloseSession(), owner, time_ms) for owner in sorted(tree.sessions)]
+    if closed:
+        store.write(draft.zxid, draft.nodes, draft.sessions)
+    for decision in closed:
+        assert decision.transaction is not None
+        tree.apply(decision.transaction)

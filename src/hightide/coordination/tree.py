@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
+from hightide.coordination import acl
 from hightide.coordination import operation as op
 from hightide.coordination.errors import (
     BadArguments,
     BadVersion,
     CoordinationError,
     MultiFailed,
+    NoAuth,
     NoChildrenForEphemerals,
     NodeExists,
     NoNode,
@@ -152,9 +154,15 @@ class Tree:
 
     # What may be changed.
 
-    def decide(self, request: op.Request, session_id: int, time_ms: int) -> op.Decision:
+    def decide(
+        self,
+        request: op.Request,
+        session_id: int,
+        time_ms: int,
+        access: acl.Access = acl.UNCHECKED,
+    ) -> op.Decision:
         """Decide one request on the tree as it is."""
-        return Draft(self).decide(request, session_id, time_ms)
+        return Draft(self).decide(request, session_id, time_ms, access)
 
     def apply(self, transaction: op.Transaction) -> list[Fired]:
         """Make a transaction part of the tree; return the watch events it causes, in order."""
@@ -247,9 +255,15 @@ class Draft:
             if node is not None and node.stat.ephemeral_owner == session_id:
                 yield path
 
-    def decide(self, request: op.Request, session_id: int, time_ms: int) -> op.Decision:
+    def decide(
+        self,
+        request: op.Request,
+        session_id: int,
+        time_ms: int,
+        access: acl.Access = acl.UNCHECKED,
+    ) -> op.Decision:
         """Decide a request as if everything decided before on this draft were applied."""
-        attempt = _Attempt(self, session_id, time_ms)
+        attempt = _Attempt(self, session_id, time_ms, access)
         try:
             result = attempt.run(request)
         except CoordinationError as refusal:
@@ -264,15 +278,19 @@ class Draft:
 
 
 class _Attempt(Draft):
-    """The draft of one request: one zxid, dropped whole if any part of it is refused."""
+    """The draft of one request: one zxid, dropped whole if any part of it is refused.
 
-    __slots__ = ("_session_id", "_time_ms", "changes")
+    The order of the checks is ZooKeeper's everywhere: it decides which of several errors is told.
+    """
 
-    def __init__(self, base: View, session_id: int, time_ms: int) -> None:
+    __slots__ = ("_access", "_session_id", "_time_ms", "changes")
+
+    def __init__(self, base: View, session_id: int, time_ms: int, access: acl.Access) -> None:
         super().__init__(base)
         self.zxid = base.zxid + 1
         self._session_id = session_id
         self._time_ms = time_ms
+        self._access = access
         self.changes: list[op.Change] = []
 
     def run(self, request: op.Request) -> op.Result:
@@ -296,21 +314,21 @@ class _Attempt(Draft):
                 return self._create(operation)
             case op.SetData(path, data, version):
                 check_path(path)
-                _check_version(path, version, _existing(self, path).stat.version)
+                _check_version(path, version, self._permitted(path, acl.WRITE).stat.version)
                 return self._change(op.DataSet(path, data))
             case op.Delete():
                 self._delete(operation)
                 return None
             case op.Check(path, version):
                 check_path(path)
-                _check_version(path, version, _existing(self, path).stat.version)
+                _check_version(path, version, self._permitted(path, acl.READ).stat.version)
                 return None
 
     def _create(self, create: op.Create) -> op.NewNode:
-        # The order of the checks is ZooKeeper's: it decides which of several errors is told.
         path = create.path
         parent_path, _ = split(path)
-        parent = _existing(self, parent_path)
+        entries = self._access.resolve(path, create.acl)
+        parent = self._permitted(parent_path, acl.CREATE)
         if create.sequence:
             path += f"{parent.create_count:010d}"
         check_path(path)
@@ -319,14 +337,14 @@ class _Attempt(Draft):
         if parent.stat.ephemeral_owner:
             raise NoChildrenForEphemerals(parent_path)
         owner = self._session_id if create.ephemeral else 0
-        return op.NewNode(path, self._change(op.Created(path, create.data, create.acl, owner)))
+        return op.NewNode(path, self._change(op.Created(path, create.data, entries, owner)))
 
     def _delete(self, delete: op.Delete) -> None:
         path = delete.path
         if path in UNDELETABLE:
             raise BadArguments(path, "this znode is always there")
         parent_path, _ = split(path)
-        _existing(self, parent_path)
+        self._permitted(parent_path, acl.DELETE)
         node = _existing(self, path)
         _check_version(path, delete.version, node.stat.version)
         if node.stat.num_children:
@@ -334,9 +352,18 @@ class _Attempt(Draft):
         self._delete_node(path)
 
     def _set_acl(self, request: op.SetAcl) -> Stat:
-        check_path(request.path)
-        _check_version(request.path, request.version, _existing(self, request.path).stat.aversion)
-        return self._change(op.AclSet(request.path, request.acl))
+        path = request.path
+        check_path(path)
+        entries = self._access.resolve(path, request.acl)
+        _check_version(path, request.version, self._permitted(path, acl.ADMIN).stat.aversion)
+        return self._change(op.AclSet(path, entries))
+
+    def _permitted(self, path: str, permission: int) -> Znode:
+        """The znode that must exist and let the asker do this."""
+        node = _existing(self, path)
+        if not self._access.may(node.acl, permission):
+            raise NoAuth(path)
+        return node
 
     def _multi(self, multi: op.Multi) -> list[op.NewNode | Stat | None]:
         results = []
