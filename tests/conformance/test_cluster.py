@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from adapters import Record, confluent, values
 
-from hightide.process import BrokerFailed, environment
+from hightide.process import BrokerFailed, environment, free_port, is_free
 from hightide.testing import Cluster
 
 pytest_plugins = ["pytester"]
@@ -55,9 +55,89 @@ def test_a_cluster_has_the_names_of_the_contract():
     assert not folder.exists()
 
 
-def test_more_than_one_broker_is_refused_in_words():
-    with pytest.raises(ValueError, match="one broker, not of 3"):
-        Cluster(brokers=3)
+def wait_until_it_knows(address, broker_ids):
+    """A broker hears of the others a moment after they have come."""
+    deadline = time.monotonic() + 25
+    while confluent.cluster(address)[1] != broker_ids:
+        assert time.monotonic() < deadline, confluent.cluster(address)
+        time.sleep(0.01)
+
+
+def is_open(address):
+    host, _, port = address.rpartition(":")
+    with socket.socket() as connection:
+        return connection.connect_ex((host, int(port))) == 0
+
+
+def is_serving(address):
+    """Whether a coordinator answers there."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"ruok")
+        return connection.recv(8) == b"imok"
+
+
+def test_no_broker_is_no_cluster():
+    with pytest.raises(ValueError, match="at least one broker, not 0"):
+        Cluster(brokers=0)
+
+
+def test_three_brokers_know_each_other():
+    with Cluster(brokers=3) as cluster:
+        assert cluster.brokers == [1, 2, 3]
+        assert all(answers(address) for address in cluster.bootstrap.split(","))
+        assert is_serving(cluster.coordinator)
+        for address in cluster.bootstrap.split(","):
+            wait_until_it_knows(address, [1, 2, 3])
+        assert cluster.controller() in cluster.brokers
+        assert cluster.add_broker() == 4
+        assert answers(cluster.bootstrap.split(",")[3])
+        pids = [cluster.pid(broker_id) for broker_id in cluster.brokers]
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_broker_can_be_added_to_one_that_holds_the_coordinator():
+    with Cluster() as cluster:
+        assert is_serving(cluster.coordinator)
+        assert cluster.add_broker() == 2
+        assert answers(cluster.bootstrap.split(",")[1])
+
+
+def test_a_coordinator_can_be_killed_restarted_paused_and_resumed():
+    with Cluster(coordinator=True) as cluster:
+        before = cluster.coordinator
+        cluster.kill_coordinator()
+        with pytest.raises(OSError, match="refused"):
+            is_serving(before)
+        assert answers(cluster.bootstrap)
+        cluster.restart_coordinator()
+        assert cluster.coordinator == before
+        assert is_serving(before)
+        cluster.pause_coordinator()
+        host, _, port = before.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"ruok")
+            connection.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            cluster.resume_coordinator()
+            connection.settimeout(25)
+            assert connection.recv(1)
+
+
+def test_a_coordinator_inside_a_broker_cannot_be_killed_alone():
+    with Cluster() as cluster, pytest.raises(ValueError, match="inside broker 1"):
+        cluster.kill_coordinator()
+
+
+def test_a_cluster_uses_a_coordinator_of_the_tests_own():
+    with (
+        Cluster(coordinator=True) as first,
+        Cluster(settings={"broker.id": 7}, zookeeper_connect=first.coordinator) as second,
+    ):
+        assert second.coordinator == first.coordinator
+        wait_until_it_knows(second.bootstrap, [1, 7])
 
 
 def test_a_killed_broker_comes_back_on_the_same_port():
@@ -200,6 +280,17 @@ def test_the_pytest_fixture_can_be_fresh_for_each_test(pytester, inner_pytest):
     inner_pytest().assert_outcomes(passed=2)
 
 
+def test_the_pytest_fixture_of_a_cluster_has_three_brokers(pytester, inner_pytest):
+    pytester.makepyfile(
+        """
+        def test_cluster(hightide_cluster):
+            assert hightide_cluster.brokers == [1, 2, 3]
+            assert len(hightide_cluster.bootstrap.split(",")) == 3
+        """
+    )
+    inner_pytest().assert_outcomes(passed=1)
+
+
 # -- up ----------------------------------------------------------------------------------------
 
 
@@ -221,10 +312,33 @@ class Up:
         assert line.startswith("bootstrap: "), line + self.process.stderr.read()
         return line.removeprefix("bootstrap: ").strip()
 
-    def broker_pid(self):
+    def pids(self, what):
+        """The broker or coordinator processes, in the order in which they were started."""
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        (pid,) = listed.split()
-        return int(pid)
+        words = f"\0{what}\0start\0".encode()
+        return [
+            int(pid)
+            for pid in sorted(listed.split(), key=int)
+            if words in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    def broker_pid(self):
+        (pid,) = self.pids("broker")
+        return pid
+
+    def coordinator_pid(self):
+        (pid,) = self.pids("coordinator")
+        return pid
+
+    def hears(self, text):
+        """Wait for a line on stderr that has this text, and return it."""
+        for line in self.process.stderr:
+            if text in line:
+                return line
+        raise AssertionError(f"{text!r} was never said")
+
+    def coordinator(self):
+        return self.hears("coordinator: ").removeprefix("coordinator: ").strip()
 
     def end(self, number=None):
         if number is not None:
@@ -251,10 +365,11 @@ def up(tmp_path):
 def test_up_serves_when_it_says_so_and_stops_cleanly(up, number):
     run = up("--port", "0", "--memory")
     assert answers(run.bootstrap())
-    pid = run.broker_pid()
+    assert is_serving(run.coordinator())
+    pids = [run.broker_pid(), run.coordinator_pid()]
     code, said = run.end(number)
     assert code == 0, said
-    assert not Path(f"/proc/{pid}").exists()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert "Traceback" not in said
 
 
@@ -285,6 +400,7 @@ def test_up_ends_with_the_brokers_last_words_when_the_broker_dies(up):
     assert code == 1
     assert "The broker stopped with exit code -9" in said
     assert "listens on" in said
+    assert "Traceback" not in said
 
 
 def test_up_says_why_when_the_broker_cannot_start(up, broker):
@@ -298,9 +414,10 @@ def test_up_says_why_when_the_broker_cannot_start(up, broker):
 def test_the_broker_of_an_up_that_was_killed_stops_too(up):
     run = up("--port", "0", "--memory")
     run.bootstrap()
-    pid = run.broker_pid()
+    pids = [run.broker_pid(), run.coordinator_pid()]
     run.end(signal.SIGKILL)
-    wait_until_gone(pid)
+    for pid in pids:
+        wait_until_gone(pid)
 
 
 def test_up_passes_settings_on(up):
@@ -309,3 +426,69 @@ def test_up_passes_settings_on(up):
     with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
         confluent.produce(bootstrap, "not-there", [Record(b"x")], timeout_ms=3000)
     assert run.end(signal.SIGTERM)[0] == 0
+
+
+def test_up_runs_several_brokers_on_ports_that_count_up(up):
+    first = next(
+        port for port in iter(free_port, None) if all(is_free(port + more) for more in range(3))
+    )
+    run = up("--brokers", "3", "--port", str(first), "--coordinator-port", "0", "--memory")
+    bootstrap = run.bootstrap()
+    assert bootstrap == ",".join(f"127.0.0.1:{first + more}" for more in range(3))
+    for address in bootstrap.split(","):
+        wait_until_it_knows(address, [1, 2, 3])
+    assert run.end(signal.SIGINT)[0] == 0
+
+
+def test_up_goes_on_without_a_broker_that_died_until_none_is_left(up):
+    run = up("--brokers", "2", "--port", "0", "--memory")
+    first, second = run.bootstrap().split(",")
+    pids = run.pids("broker")
+    os.kill(pids[0], signal.SIGKILL)
+    assert "Broker 1 stopped with exit code -9" in run.hears("exit code")
+    with pytest.raises(OSError, match="refused"):
+        answers(first)
+    assert answers(second)
+    coordinator = run.coordinator_pid()
+    os.kill(pids[1], signal.SIGKILL)
+    code, said = run.end()
+    assert code == 1
+    assert "Broker 2 stopped with exit code -9" in said
+    assert not Path(f"/proc/{coordinator}").exists()
+
+
+def test_up_starts_a_coordinator_that_died_once_but_not_twice(up):
+    run = up("--port", "0")
+    bootstrap = run.bootstrap()
+    address = run.coordinator()
+    first = run.coordinator_pid()
+    os.kill(first, signal.SIGKILL)
+    run.hears("the coordinator is started again")
+    deadline = time.monotonic() + 25
+    while not any(pid != first and is_open(address) for pid in run.pids("coordinator")):
+        assert time.monotonic() < deadline, "the coordinator did not come back"
+        time.sleep(0.01)
+    assert is_serving(address)
+    assert answers(bootstrap)
+    os.kill(run.coordinator_pid(), signal.SIGKILL)
+    code, said = run.end()
+    assert code == 1
+    assert "The coordinator stopped with exit code -9" in said
+
+
+def test_up_ends_when_a_coordinator_dies_that_kept_nothing(up):
+    run = up("--port", "0", "--memory")
+    run.bootstrap()
+    pid = run.broker_pid()
+    os.kill(run.coordinator_pid(), signal.SIGKILL)
+    code, said = run.end()
+    assert code == 1
+    assert "The coordinator stopped with exit code -9" in said
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_up_refuses_a_coordinator_port_that_somebody_has(up, broker):
+    run = up("--port", "0", "--coordinator-port", str(broker.port()), "--memory")
+    code, said = run.end()
+    assert code == 1
+    assert f"Port {broker.port()} is in use" in said

@@ -1,0 +1,137 @@
+"""`hightide up` before anything is started: its options, and data of an earlier version."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from pathlib import Path
+
+import pytest
+
+from hightide.cli import up
+from hightide.process import ServiceFailed
+
+
+def options(*words: str):
+    return up.parse(list(words))
+
+
+def overrides(arguments: list[str]) -> list[str]:
+    pairs = itertools.pairwise(arguments)
+    return [value for name, value in pairs if name == "--override"]
+
+
+@pytest.fixture
+def taken():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        yield held.getsockname()[1]
+
+
+def test_each_broker_has_its_own_port_id_and_directory(tmp_path):
+    chosen = options("--brokers", "3", "--port", "19092")
+    made = [up.broker_arguments(chosen, tmp_path, number, 2181) for number in (1, 2, 3)]
+    assert [arguments[3] for arguments in made] == ["19092", "19093", "19094"]
+    assert overrides(made[2]) == [
+        "broker.id=3",
+        "zookeeper.connect=127.0.0.1:2181",
+        f"log.dirs={tmp_path / 'broker-3'}",
+    ]
+
+
+def test_port_zero_lets_every_broker_pick(tmp_path):
+    chosen = options("--brokers", "2", "--port", "0", "--memory")
+    for number in (1, 2):
+        assert up.broker_arguments(chosen, tmp_path, number, 2181)[3] == "0"
+    assert up.coordinator_arguments(chosen, tmp_path, 5) == ["--listen", "127.0.0.1:5", "--memory"]
+
+
+def test_an_override_counts_more_than_what_up_says_itself(tmp_path):
+    chosen = options("--override", "zookeeper.connect=zk:2181/x")
+    assert overrides(up.broker_arguments(chosen, tmp_path, 1, 2181))[-1] == chosen.override[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--brokers", "0"], "--brokers 0 is no cluster"),
+        (["--port", "65536"], "--port 65536 is not a port number"),
+        (["--coordinator-port", "-1"], "--coordinator-port -1 is not a port number"),
+        (["--port", "65535", "--brokers", "2"], "no room for 2 brokers"),
+        (["--brokers", "3", "--coordinator-port", "9094"], "9094 is the port of a broker"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_wrong_usage(capsys, words, sentence):
+    with pytest.raises(SystemExit) as stopped:
+        options(*words)
+    assert stopped.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_coordinator_takes_another_port_when_its_own_is_taken(monkeypatch, capsys, taken):
+    monkeypatch.setattr(up, "COORDINATOR_PORT", taken)
+    assert up.coordinator_port(options()) != taken
+    assert f"port {taken} is in use" in capsys.readouterr().err
+
+
+def test_the_coordinator_keeps_away_from_the_ports_of_the_brokers(monkeypatch, capsys):
+    monkeypatch.setattr(up, "COORDINATOR_PORT", 9093)
+    assert up.coordinator_port(options("--brokers", "3")) not in range(9092, 9095)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_coordinator_port_that_was_asked_for_and_is_taken_is_an_error(taken):
+    with pytest.raises(ServiceFailed, match=f"Port {taken} is in use"):
+        up.coordinator_port(options("--coordinator-port", str(taken)))
+
+
+class EarlierVersion:
+    """What a single broker kept among its own data."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.broker = folder / "broker-1"
+        self.broker.mkdir()
+        (self.broker / "coordination.db").write_text("database")
+        (self.broker / "coordination.db-wal").write_text("log")
+        (self.broker / "meta.properties").write_text("broker.id=1")
+
+    def is_moved(self) -> bool:
+        texts = {path.name: path.read_text() for path in (self.folder / "coordinator").iterdir()}
+        assert texts == {"coordination.db": "database", "coordination.db-wal": "log"}
+        return [path.name for path in self.broker.iterdir()] == ["meta.properties"]
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    return EarlierVersion(tmp_path)
+
+
+def test_coordination_of_an_earlier_version_becomes_the_coordinators(earlier, tmp_path):
+    up.move_old_coordination(tmp_path)
+    assert earlier.is_moved()
+    up.move_old_coordination(tmp_path)
+    assert earlier.is_moved()
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_a_move_that_was_cut_short_is_finished(earlier, tmp_path, moved):
+    (tmp_path / "coordinator.moving").mkdir()
+    names = ["coordination.db-wal", "coordination.db"][:moved]
+    for name in names:
+        (earlier.broker / name).rename(tmp_path / "coordinator.moving" / name)
+    up.move_old_coordination(tmp_path)
+    assert earlier.is_moved()
+
+
+def test_a_coordinator_that_has_data_keeps_it(earlier, tmp_path):
+    (tmp_path / "coordinator").mkdir()
+    up.move_old_coordination(tmp_path)
+    assert (earlier.broker / "coordination.db").exists()
+    assert list((tmp_path / "coordinator").iterdir()) == []
+
+
+def test_a_new_cluster_has_nothing_to_move(tmp_path):
+    up.move_old_coordination(tmp_path)
+    assert list(tmp_path.iterdir()) == []
