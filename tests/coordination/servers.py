@@ -28,7 +28,14 @@ START_S = 60.0
 TICK_MS = 200
 LONGEST_SESSION_MS = 60_000
 
-_KEEPER = '"$@" </dev/null & echo $!; read signal; kill -${signal:-KILL} $!; kill -CONT $!; wait $!'
+# The process leads a group of its own, and what it starts itself ends with it.
+_KEEPER = """
+setsid "$@" </dev/null & echo $!
+read signal
+kill -${signal:-KILL} -$!
+kill -CONT -$!
+wait $!
+"""
 
 # A small heap and the quick compiler: a server of a test lives for seconds.
 _QUICK_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
