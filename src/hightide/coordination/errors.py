@@ -36,6 +36,12 @@ class ConnectionLoss(CoordinationError):
     meaning = "the connection to the coordinator was lost, the outcome is unknown"
 
 
+class NotConnected(ConnectionLoss):
+    """There was no connection when the call was made: it did not happen."""
+
+    meaning = "there is no connection to a coordinator, nothing was asked of it"
+
+
 class MalformedZnode(CoordinationError):
     """A znode's bytes are not what its path promises."""
 
