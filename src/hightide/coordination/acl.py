@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -20,6 +20,8 @@ from hightide.coordination.node import OPEN_ACL
 
 if TYPE_CHECKING:
     import ipaddress
+
+_INT = struct.Struct(">i")
 
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
 ALL = READ | WRITE | CREATE | DELETE | ADMIN
@@ -47,32 +49,41 @@ class Access(Protocol):
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
+    """The bytes that the tree keeps."""
     entries = tuple(entries)
-    if entries == (EVERYBODY,):
-        return OPEN_ACL
-    parts = [struct.pack(">i", len(entries))]
-    for permissions, scheme, name in entries:
-        first, second = scheme.encode(), name.encode()
-        parts += struct.pack(">ii", permissions, len(first)), first
-        parts += struct.pack(">i", len(second)), second
+    return OPEN_ACL if entries == (EVERYBODY,) else wire(entries)
+
+
+def wire(entries: Sequence[Entry]) -> bytes:
+    """The bytes that a client gets."""
+    parts = [_INT.pack(len(entries))]
+    for permissions, *texts in entries:
+        parts.append(_INT.pack(permissions))
+        for text in texts:
+            data = text.encode()
+            parts += _INT.pack(len(data)), data
     return b"".join(parts)
 
 
 @lru_cache(maxsize=1024)
 def decode(acl: bytes) -> tuple[Entry, ...]:
+    """The entries of a list that `encode` made."""
     if acl == OPEN_ACL:
         return (EVERYBODY,)
-    (count,) = struct.unpack_from(">i", acl)
-    position = 4
-    entries = []
-    for _ in range(count):
-        permissions, length = struct.unpack_from(">ii", acl, position)
-        scheme = acl[position + 8 : position + 8 + length].decode()
-        position += 8 + length
-        (length,) = struct.unpack_from(">i", acl, position)
-        entries.append(Entry(permissions, scheme, acl[position + 4 : position + 4 + length].decode()))
-        position += 4 + length
-    return tuple(entries)
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        position += 4
+        return int.from_bytes(acl[position - 4 : position], "big", signed=True)
+
+    def text() -> str:
+        nonlocal position
+        length = number()
+        position += length
+        return acl[position - length : position].decode()
+
+    return tuple(Entry(number(), text(), text()) for _ in range(number()))
 
 
 def digest(credentials: bytes) -> str:

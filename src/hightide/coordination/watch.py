@@ -65,11 +65,22 @@ class Watches:
     def forget(self, watcher: int) -> None:
         """Drop what a watcher armed; it is gone."""
         for is_data, path in self._held.pop(watcher, ()):
-            table = self._data if is_data else self._children
-            watchers = table[path]
-            del watchers[watcher]
-            if not watchers:
-                del table[path]
+            self._disarm(watcher, is_data, path)
+
+    def has(self, watcher: int, path: str, *, data: bool, children: bool) -> bool:
+        """Whether the watcher has armed one of these on the znode."""
+        held = self._held.get(watcher, {})
+        return (data and (True, path) in held) or (children and (False, path) in held)
+
+    def remove(self, watcher: int, path: str, *, data: bool, children: bool) -> bool:
+        """Disarm these; False if none was armed."""
+        held = self._held.get(watcher, {})
+        gone = [key for key in ((True, path), (False, path)) if key in held]
+        gone = [key for key in gone if (data if key[0] else children)]
+        for is_data, _ in gone:
+            self._disarm(watcher, is_data, path)
+            self._release(watcher, is_data, path)
+        return bool(gone)
 
     def fire(self, change: Change) -> list[Fired]:
         """Disarm and return every watch that this change touches."""
@@ -84,6 +95,13 @@ class Watches:
             return []
         parent, _ = split(change.path)
         return own + _fired(self._take_children(parent), EventType.CHILD, parent)
+
+    def _disarm(self, watcher: int, is_data: bool, path: str) -> None:
+        table = self._data if is_data else self._children
+        watchers = table[path]
+        del watchers[watcher]
+        if not watchers:
+            del table[path]
 
     def _take_data(self, path: str) -> dict[int, None]:
         watchers = self._data.pop(path, {})

@@ -1,0 +1,256 @@
+"""One client: its session, its name, its requests, and their answers strictly in order.
+
+    HELLO ──claim──▶ OPENING ──granted──▶ OPEN ──closeSession──▶ LEAVING
+      └─ or a four-letter word
+
+A question is answered at once if nothing of this connection waits for the disk, and otherwise in
+its turn: whoever writes and then reads, reads what was written. Others need not wait for that
+write, not even to be told that we are alive while the disk is slow.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import struct
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+
+from hightide.coordination.acl import Identity, digest
+from hightide.coordination.committer import Committer
+from hightide.coordination.errors import (
+    AuthFailed,
+    CoordinationError,
+    MultiFailed,
+    NoAuth,
+    StorageError,
+    Unimplemented,
+)
+from hightide.coordination.operation import Request, Result
+from hightide.coordination.server import jute, requests
+from hightide.coordination.server.channel import Channel
+from hightide.coordination.server.jute import Reader
+from hightide.coordination.server.options import ServerOptions
+from hightide.coordination.server.sessions import Claim, Grant, Sessions
+from hightide.coordination.server.traffic import Traffic
+from hightide.coordination.tree import Tree
+from hightide.coordination.watch import WatchEvent
+
+log = logging.getLogger("hightide.coordinator")
+
+_REPLY = struct.Struct(">iqi")
+
+Outcome = Result | CoordinationError
+Words = Callable[[str], str | None]
+"""The answer to a four-letter word, or None if it is none."""
+
+
+class State(Enum):
+    HELLO = auto()
+    OPENING = auto()
+    OPEN = auto()
+    LEAVING = auto()
+
+
+class Connection(Channel):
+    """A client, from the moment its socket is accepted."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        committer: Committer,
+        sessions: Sessions,
+        traffic: Traffic,
+        words: Words,
+    ) -> None:
+        super().__init__(options.limits, traffic)
+        self.identity = Identity(())
+        self._committer = committer
+        self._sessions = sessions
+        self._words = words
+        self._credentials = [each.encode() for each in options.credentials]
+        self._is_trusted = not self._credentials
+        self._state = State.HELLO
+        self._waiting = 0
+
+    @property
+    def tree(self) -> Tree:
+        return self._committer.tree
+
+    def made(self) -> None:
+        self.identity = Identity((("ip", self.host),))
+
+    def may_ask(self) -> bool:
+        return self._state in (State.HELLO, State.OPEN) and self._waiting < self._limits.requests
+
+    def took_word(self, word: bytes) -> bool:
+        answer = self._words(word.decode("latin-1")) if self._state is State.HELLO else None
+        if answer is None:
+            return False
+        self.send_text(answer)
+        self.close()
+        return True
+
+    def took(self, frame: bytes) -> None:
+        body = Reader(frame)
+        if self._state is State.HELLO:
+            self._claim(body)
+            return
+        self._sessions.touched(self.session_id)
+        xid, kind = body.int32(), body.int32()
+        if kind == requests.AUTH:
+            self._authenticate(xid, body)
+        elif kind == requests.CLOSE:
+            self._leave(xid)
+        elif not self._is_trusted and kind != requests.PING:
+            self._in_turn(partial(self._refuse, xid, NoAuth(detail="authenticate first")))
+        elif kind in requests.QUESTIONS:
+            self._in_turn(
+                partial(self._answer, xid, kind, body), after_everybody=kind == requests.SYNC
+            )
+        else:
+            self._change(xid, kind, body)
+
+    def ended(self) -> None:
+        self._sessions.released(self.session_id, self)
+
+    # The session.
+
+    def _claim(self, body: Reader) -> None:
+        body.int32()  # the protocol's version, which is 0
+        last_zxid, timeout_ms, session_id = body.int64(), body.int32(), body.int64()
+        claim = Claim(last_zxid, timeout_ms, session_id, body.buffer() or b"")
+        if session_id == 0 and self._sessions.is_full:
+            log.warning("%s is refused: there are too many sessions", self.address)
+            self.cut()
+            return
+        self.within(None)
+        self._state = State.OPENING
+        self._sessions.grant(claim, self, partial(self._granted, body.remaining > 0))
+
+    def _granted(self, knows_read_only: bool, grant: Grant) -> None:
+        if not self.is_open:
+            self._sessions.released(grant.session_id, self)
+            return
+        body = struct.pack(">iiq", 0, grant.timeout_ms, grant.session_id)
+        # Old clients know nothing of servers that can only be read, and not this last byte.
+        self.send(body + jute.buffer(grant.password) + (b"\0" if knows_read_only else b""))
+        if not grant.session_id:
+            self.close()
+            return
+        self.session_id = grant.session_id
+        self._state = State.OPEN
+        self.go_on()
+
+    def _leave(self, xid: int) -> None:
+        self._state = State.LEAVING
+        self._waiting += 1
+
+        def left(outcome: Outcome) -> None:
+            if self._is_due(outcome):
+                self._reply(xid, b"")
+                self.close()
+
+        self._sessions.close(self.session_id, left)
+
+    def happened(self, event: WatchEvent) -> None:
+        self.send(requests.event(event))
+
+    def lost(self) -> None:
+        if self._state is not State.LEAVING:
+            self.close()
+
+    def replaced(self) -> None:
+        self.close()
+
+    # The name.
+
+    def _authenticate(self, xid: int, body: Reader) -> None:
+        body.int32()
+        scheme, proof = body.string(), body.buffer() or b""
+        if scheme == "digest" and self._is_credential(proof):
+            self.identity = self.identity.proving(("super", ""), ("digest", digest(proof)))
+            self._is_trusted = True
+        elif scheme == "digest" and self._is_trusted:
+            self.identity = self.identity.proving(("digest", digest(proof)))
+        elif scheme != "ip":
+            log.warning("%s fails to authenticate", self.address)
+            self._state = State.LEAVING
+            self._in_turn(partial(self._dismiss, xid))
+            return
+        self._in_turn(partial(self._reply, xid, b""))
+
+    def _is_credential(self, proof: bytes) -> bool:
+        # Every one is compared, so that the time taken tells nothing.
+        return sum(hmac.compare_digest(proof, each) for each in self._credentials) > 0
+
+    def _dismiss(self, xid: int) -> None:
+        self._refuse(xid, AuthFailed())
+        self.close()
+
+    # Requests and their answers.
+
+    def _in_turn(self, act: Callable[[], None], *, after_everybody: bool = False) -> None:
+        """Do it after what this connection waits for, or what anybody does; else now."""
+        if self._waiting == 0 and not after_everybody:
+            act()
+            return
+
+        def turn(outcome: Outcome) -> None:
+            if self._is_due(outcome):
+                act()
+
+        self._waiting += 1
+        self._committer.ask(turn)
+
+    def _is_due(self, outcome: Outcome) -> bool:
+        """Whether there is still somebody to answer, and something true to say."""
+        self._waiting -= 1
+        if isinstance(outcome, StorageError):
+            self.cut()
+        self.go_on()
+        return self.is_open
+
+    def _answer(self, xid: int, kind: int, body: Reader) -> None:
+        try:
+            answer = requests.QUESTIONS[kind](self, body)
+        except CoordinationError as refusal:
+            self._refuse(xid, refusal)
+        else:
+            self._reply(xid, answer)
+
+    def _change(self, xid: int, kind: int, body: Reader) -> None:
+        kinds: list[int] = []
+        request: Request
+        try:
+            if kind == requests.MULTI:
+                kinds, request = requests.read_multi(body)
+            elif kind in requests.CHANGES:
+                request = requests.CHANGES[kind](body)
+            else:
+                raise Unimplemented(detail=f"request {kind}")
+        except CoordinationError as refusal:
+            self._in_turn(partial(self._refuse, xid, refusal))
+            return
+        asked_at = self._loop.time()
+
+        def changed(outcome: Outcome) -> None:
+            if not self._is_due(outcome):
+                return
+            self._traffic.changed(self._loop.time() - asked_at)
+            if kind == requests.MULTI and isinstance(outcome, list | MultiFailed):
+                self._reply(xid, requests.multi_result(kinds, outcome))
+            elif isinstance(outcome, CoordinationError):
+                self._refuse(xid, outcome)
+            else:
+                self._reply(xid, requests.result(kind, outcome))
+
+        self._waiting += 1
+        self._committer.submit(request, self.session_id, changed, self.identity)
+
+    def _reply(self, xid: int, body: bytes) -> None:
+        self.send(_REPLY.pack(xid, self.tree.zxid, 0) + body)
+
+    def _refuse(self, xid: int, refusal: CoordinationError) -> None:
+        self.send(_REPLY.pack(xid, self.tree.zxid, refusal.code))
