@@ -1,8 +1,9 @@
 """The tree of commands, and what happens when one of them fails.
 
 A failure is one sentence on stderr and exit code 1, never a traceback; a command line that
-makes no sense is exit code 2.  `up` and `broker start` stand here for `--help` only: the
-entry point runs them without loading this module, because they must start fast.
+makes no sense is exit code 2.  `up`, `broker start` and `coordinator start` stand here for
+`--help` only: the entry point runs them without loading this module, because they must start
+fast.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hightide import __version__
-from hightide.cli import cluster, configs, dump, perf, topics
+from hightide.cli import cluster, configs, coordinator, dump, perf, topics
 from hightide.cli.consume import consume
 from hightide.cli.options import Failed
 from hightide.cli.produce import produce
@@ -73,6 +74,7 @@ def broker_group() -> None:
 
 
 app.add_typer(broker, name="broker", rich_help_panel="Run")
+app.add_typer(coordinator.app, name="coordinator", rich_help_panel="Run")
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
 app.add_typer(configs.app, name="config", rich_help_panel="Look and change")
 app.add_typer(cluster.app, name="cluster", rich_help_panel="Look and change")
