@@ -24,6 +24,7 @@ class CoordinatorThread:
     def __init__(self, options: ServerOptions) -> None:
         self.on_failure: Callable[[Exception], None] | None = None
         """Called from the coordinator's thread when it ended by itself: a commit failed."""
+        self.coordinator: Coordinator | None = None
         self._options = options
         self._started: Future[tuple[str, int]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -64,7 +65,7 @@ class CoordinatorThread:
     async def _serve(self) -> Exception | None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        coordinator = Coordinator(self._options)
+        self.coordinator = coordinator = Coordinator(self._options)
         self._started.set_result(await coordinator.start())
         waiting = asyncio.create_task(self._stop.wait())
         await asyncio.wait((waiting, coordinator.failed), return_when=asyncio.FIRST_COMPLETED)
