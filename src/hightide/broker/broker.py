@@ -1,47 +1,60 @@
 """One broker: its parts, and the order in which they start and stop.
 
-    coordination tree ─▶ cluster id, broker id ─▶ topics ─▶ logs (recovered) ─▶ leaders ─▶ listeners
+    coordinator ─▶ cluster id, broker id ─▶ topics ─▶ logs (recovered) ─▶ leaders
+                ─▶ listeners bound ─▶ registered ─▶ controller known ─▶ served
 
 Nobody is served before everything is there; and when the broker stops, the listeners go first and
 the logs last, so that what was answered is kept.
+
+The broker goes on serving while its coordinator is away: what it knows is then as of the last time
+it could look.  After every reconnect everything is read anew, and in a new session the broker
+registers again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from hightide.broker.config_changes import Change, ConfigChanges, change_config, read_config
 from hightide.broker.connection import Connection
-from hightide.broker.dispatch import Dispatch, served_versions
+from hightide.broker.coordination import Opened, open_coordination, write_ticket
+from hightide.broker.dispatch import FIRST_PRIVATE, Dispatch, served_versions
+from hightide.broker.election import Election
 from hightide.broker.flusher import Flusher
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
+from hightide.broker.hosting import Hosting
 from hightide.broker.housekeeping import Housekeeping
-from hightide.broker.identity import Refused, identify
+from hightide.broker.identity import Refused, check_cluster, identify
+from hightide.broker.live_brokers import LiveBrokers
 from hightide.broker.metadata import BrokerAddress, Metadata
+from hightide.broker.reading import Reading
+from hightide.broker.registration import register
 from hightide.broker.replicas import Replicas
 from hightide.broker.server import Server
-from hightide.broker.topics import Topics, write_config
+from hightide.broker.topics import Topics
 from hightide.coordination import znodes
-from hightide.coordination.errors import NoNode
-from hightide.coordination.interface import SessionState, ensure_path
-from hightide.coordination.memory import LocalCoordination
+from hightide.coordination.interface import SessionState
+from hightide.coordination.watchdog import Watchdog
 from hightide.core.sessions import FetchSessions
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.log.store import LogStore
 from hightide.settings import Broker as Settings
+from hightide.settings import InvalidSetting
 from hightide.settings import Topic as TopicSettings
 
 log = logging.getLogger(__name__)
 
-COORDINATION_FILE = "coordination.db"
 _SESSION_EVICTION_MS = 120_000
+_REGISTER_AGAIN_S = 0.5
 
 
 @dataclass(slots=True)
@@ -61,12 +74,16 @@ class Broker:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.dynamic = DynamicSettings()
         self.served = served_versions()
+        self.advertised = {key: value for key, value in self.served.items() if key < FIRST_PRIVATE}
+        self.broker_epoch = -1
         self.shapes = Shapes()
         self.replicas = Replicas()
         self.replicas.on_change = self.shapes.forget
         self.broker_id = settings.broker_id
         self._in_memory = in_memory
         self._is_stopping = False
+        self._opened: Opened | None = None
+        self._registered_in = 0
         self._random = Random()
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, _SESSION_EVICTION_MS, self._random
@@ -85,38 +102,76 @@ class Broker:
     async def start(self) -> list[tuple[str, int]]:
         """Recover everything and serve; the addresses listened on."""
         disks = self._disks()
-        directory = None if self._in_memory else Path(self.settings.directories()[0])
-        self._coordination = await LocalCoordination.open(
-            None if directory is None else directory / COORDINATION_FILE
-        )
-        self._coordination.on_state(self._coordination_changed)
-        for path in znodes.PERSISTENT_ROOTS:
-            await ensure_path(self._coordination, path)
         self.store = LogStore(disks, self.settings, self._topic_settings)
-        cluster_id, self.broker_id = await identify(self._coordination, disks, self.settings)
-        self.metadata = Metadata(cluster_id, self.broker_id)
-        self.producer_ids = ProducerIds(self._coordination, self.broker_id)
-        self.topics = Topics(
-            self._coordination, self.metadata, self.replicas, self.store, self._random, uuid.uuid4
+        self.store.lock()
+        try:
+            return await self._start(disks)
+        except BaseException:
+            await self._give_up()
+            raise
+
+    async def _start(self, disks: list[Disk]) -> list[tuple[str, int]]:
+        loop = asyncio.get_running_loop()
+        self._directory = None if self._in_memory else Path(self.settings.directories()[0])
+        self._opened = await open_coordination(
+            self.settings,
+            self._directory,
+            lambda error: _from_thread(loop, self._fail, error),
         )
+        coordination = self._coordination = self._opened.client
+        cluster_id, self.broker_id = await identify(coordination, disks, self.settings)
+        self._assemble(cluster_id)
+        await self._changes.begin()
         await self._read_dynamic_settings()
         await self.topics.load()
         self.store.open(self.now_ms())
         await self.topics.lead()
-        self._housekeeping = Housekeeping(self.store, self.now_ms)
-        self._housekeeping.start()
-        return await self._server.start(
+        bound = self._server.bind(
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
+        self._registration = self._registration_at(bound)
+        coordination.on_state(self._coordination_changed)
+        await self._register()
+        await self.live_brokers.read()
+        await self.election.look()
+        await self.topics.read()
+        for reading in (self._session, *self._readings):
+            reading.start()
+        self._watchdog = Watchdog(asyncio.get_running_loop(), coordination.timeout_ms, self._hung)
+        self._watchdog.start()
+        self._housekeeping.start()
+        await self._server.start()
+        return bound
 
-    def _coordination_changed(self, state: SessionState) -> None:
-        # What the tree says can no longer be known, so nothing here may be answered for.
-        if state is SessionState.LOST and not self._is_stopping and not self.failed.done():
-            self.failed.set_exception(Refused("the coordination session is lost"))
+    def _assemble(self, cluster_id: str) -> None:
+        coordination = self._coordination
+        self.metadata = Metadata(cluster_id, self.broker_id)
+        self.producer_ids = ProducerIds(coordination, self.broker_id)
+        self.election = Election(coordination, self.broker_id, self.now_ms)
+        self.election.on_change = self._controller_changed
+        self.live_brokers = LiveBrokers(coordination, self.metadata)
+        self.topics = Topics(
+            coordination,
+            self.election,
+            self.metadata,
+            Hosting(self.broker_id, self.metadata, self.replicas, self.store),
+            self._random,
+            uuid.uuid4,
+        )
+        self._changes = ConfigChanges(coordination, self._config_changed, self.now_ms)
+        self._session = Reading("the cluster after a reconnect", self._reconnected)
+        self._readings = (
+            self.election.reading,
+            self.live_brokers.reading,
+            self.topics.reading,
+            self._changes.reading,
+        )
+        self._housekeeping = Housekeeping(self.store, self.now_ms)
 
     async def stop(self) -> None:
         """Answer what is waiting, then close everything in order."""
         self._is_stopping = True
+        self._watchdog.stop()
         self._server.stop_reading()
         for replica in self.replicas:
             for waiter in list(replica.waiters):
@@ -124,9 +179,78 @@ class Broker:
         await self.flusher.stop()
         await self._server.stop()
         await self._dispatch.stop()
+        for reading in (self._session, *self._readings):
+            await reading.stop()
         await self._housekeeping.stop()
         self.store.close(self.now_ms())
-        await self._coordination.close()
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def _give_up(self) -> None:
+        """Let go of what a start that failed has taken.  No log is closed: none was written."""
+        self._is_stopping = True
+        self._server.stop_reading()
+        if self._opened is not None:
+            await self._opened.close()
+        self.store.unlock()
+
+    def _fail(self, error: Exception) -> None:
+        """The broker cannot go on."""
+        if not self._is_stopping and not self.failed.done():
+            self.failed.set_exception(error)
+
+    # -- the session -----------------------------------------------------------------------
+
+    def _coordination_changed(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._session.wake()
+        elif state is not SessionState.SUSPENDED:
+            self.election.stand_down("its session with the coordinator may be over")
+
+    async def _reconnected(self) -> None:
+        try:
+            if self._coordination.session_id != self._registered_in:
+                # All brokers lose their sessions at once, and should not come back all at once.
+                await asyncio.sleep(self._random.random() * _REGISTER_AGAIN_S)
+                await check_cluster(self._coordination, self.metadata.cluster_id)
+                await self._register()
+        except Refused as refused:
+            self._fail(refused)
+            return
+        await self._changes.begin()
+        await self._read_dynamic_settings()
+        self.topics.reconnected()
+        for reading in self._readings:
+            reading.wake()
+
+    async def _register(self) -> None:
+        session_id = self._coordination.session_id
+        self.broker_epoch = await register(self._coordination, self.broker_id, self._registration)
+        self._registered_in = session_id
+        log.info("registered as broker %d, in epoch %d", self.broker_id, self.broker_epoch)
+        if self._directory is not None:
+            write_ticket(self._directory, self._coordination.ticket)
+
+    def _registration_at(self, bound: list[tuple[str, int]]) -> znodes.BrokerRegistration:
+        endpoints = []
+        for listener, (host, port) in zip(self.settings.listening(), bound, strict=True):
+            told = self._advertised.get(listener.name)
+            if told is not None:
+                host, port = told.host, told.port
+            elif host in ("0.0.0.0", "::"):
+                host = socket.gethostname()
+            endpoints.append(znodes.Endpoint(listener.name, host, port, listener.protocol))
+        return znodes.BrokerRegistration(tuple(endpoints), self.now_ms(), self.settings.broker_rack)
+
+    def _controller_changed(self) -> None:
+        self.metadata.controller_id = self.election.controller_id
+        if self.election.is_controller:
+            self.topics.reading.wake()  # there may be something that only the controller does
+
+    def _hung(self, silent_ms: int) -> None:
+        """In the watchdog's thread: a broker that answers nobody must not look alive."""
+        log.error("the event loop has not run for %d ms: giving up the session", silent_ms)
+        self._coordination.abandon()
 
     def _disks(self) -> list[Disk]:
         if self._in_memory:
@@ -143,32 +267,39 @@ class Broker:
         return TopicSettings.effective(self.settings, {} if found is None else found.overrides)
 
     async def _read_dynamic_settings(self) -> None:
-        self.dynamic.cluster = await self._config(znodes.broker_config_path(None))
-        self.dynamic.own = await self._config(znodes.broker_config_path(self.broker_id))
+        self.dynamic.cluster = await read_config(
+            self._coordination, f"brokers/{znodes.DEFAULT_ENTITY}"
+        )
+        self.dynamic.own = await read_config(self._coordination, f"brokers/{self.broker_id}")
         self._apply_settings()
 
-    async def _config(self, path: str) -> dict[str, str]:
-        try:
-            data, _ = await self._coordination.get(path)
-        except NoNode:
-            return {}
-        return dict(znodes.EntityConfig.decode(data, path).config)
+    async def _config_changed(self, entity_path: str) -> None:
+        kind, _, name = entity_path.partition("/")
+        if kind == "topics":
+            await self.topics.read_settings(name)
+        elif kind == "brokers" and name in (str(self.broker_id), znodes.DEFAULT_ENTITY):
+            await self._read_dynamic_settings()
 
-    async def configure(self, config: Mapping[str, str], own: bool) -> None:
-        """Replace what was set since the start, for this broker or for all."""
+    async def configure(self, change: Change, own: bool) -> None:
+        """Change what was set since the start, for this broker or for all."""
         entity = str(self.broker_id) if own else znodes.DEFAULT_ENTITY
-        await write_config(self._coordination, f"brokers/{entity}", config)
+        config = dict(await change_config(self._coordination, f"brokers/{entity}", change))
         if own:
-            self.dynamic.own = dict(config)
+            self.dynamic.own = config
         else:
-            self.dynamic.cluster = dict(config)
+            self.dynamic.cluster = config
         self._apply_settings()
+
+    def _apply_settings(self) -> None:
+        try:
+            self.settings = self.settings.changed(self.dynamic.cluster, self.dynamic.own)
+        except InvalidSetting as wrong:
+            # Anybody may write to the tree; what worked so far goes on working.
+            log.error("settings in the tree are ignored: %s", wrong)
+            return
         self.store.settings = self.settings
         for topic in self.metadata:
             self.store.reconfigure(topic.name)
-
-    def _apply_settings(self) -> None:
-        self.settings = self.settings.changed(self.dynamic.cluster, self.dynamic.own)
 
     # -- for handlers ----------------------------------------------------------------------
 
@@ -179,8 +310,21 @@ class Broker:
             host, port = advertised.host, advertised.port
         else:
             host, port = connection.local_address
-        return [BrokerAddress(self.broker_id, host, port, self.settings.broker_rack)]
+        own = BrokerAddress(self.broker_id, host, port, self.settings.broker_rack)
+        found = {self.broker_id: own}
+        for broker in self.metadata.brokers.values():
+            address = broker.address(connection.listener)
+            if address is not None:
+                found.setdefault(broker.broker_id, address)
+        return [found[broker_id] for broker_id in sorted(found)]
 
     def _wake(self) -> None:
         if self.replicas.grown:
             self.replicas.wake()
+
+
+def _from_thread(
+    loop: asyncio.AbstractEventLoop, function: Callable[[Exception], None], error: Exception
+) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function, error)

@@ -17,6 +17,7 @@ from hightide.broker.connection import SERVING, Answer, Connection
 from hightide.broker.handlers import (
     api_versions,
     configs,
+    controller,
     log_dirs,
     metadata,
     offsets,
@@ -58,14 +59,18 @@ HANDLERS: dict[int, Handler] = {
     44: configs.incremental_alter_configs,
     60: metadata.describe_cluster,
     75: metadata.describe_topic_partitions,
+    30000: controller.resign_controller,
 }
+
+# Not Kafka's, so that ApiVersions does not tell them: a client need not know what to make of them.
+FIRST_PRIVATE = 30000
 
 _HEAD = Struct(">hh")  # api key, version
 _CORRELATION = Struct(">i")
 
 
 def served_versions() -> dict[int, tuple[int, int]]:
-    """What ApiVersions tells.
+    """What can be asked for, and but for our own additions what ApiVersions tells.
 
     Produce is told from 0 on although 0 to 2 are refused: librdkafka before 2.1 takes a higher
     minimum for a broker that knows no compression.

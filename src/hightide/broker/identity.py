@@ -7,6 +7,7 @@ to serve then would mean to forget every topic.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
@@ -26,14 +27,11 @@ async def identify(
     coordination: Coordination, disks: Sequence[Disk], settings: Settings
 ) -> tuple[str, int]:
     """The cluster id and the broker id, agreed on and written everywhere."""
-    cluster_id = await _cluster_id(coordination)
     known = _known(disks)
-    if known is not None and known[0] != cluster_id:
-        coordinator = f"is of cluster {cluster_id}" if cluster_id else "is empty"
-        raise Refused(
-            f"the log directories belong to cluster {known[0]}, but the coordinator {coordinator};"
-            " nothing was touched"
-        )
+    if known is not None:
+        await check_cluster(coordination, known[0])
+    await asyncio.gather(*(ensure_path(coordination, path) for path in znodes.PERSISTENT_ROOTS))
+    cluster_id = await _cluster_id(coordination)
     if not cluster_id:
         cluster_id = await _new_cluster(coordination)
     broker_id = settings.broker_id
@@ -51,6 +49,17 @@ async def identify(
                 disk, {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
             )
     return cluster_id, broker_id
+
+
+async def check_cluster(coordination: Coordination, expected: str) -> None:
+    """Refuse a coordinator of another cluster, and one that has forgotten this one."""
+    cluster_id = await _cluster_id(coordination)
+    if cluster_id != expected:
+        coordinator = f"is of cluster {cluster_id}" if cluster_id else "is empty"
+        raise Refused(
+            f"the log directories belong to cluster {expected}, but the coordinator {coordinator};"
+            " nothing was touched"
+        )
 
 
 async def _cluster_id(coordination: Coordination) -> str:

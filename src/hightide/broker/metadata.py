@@ -10,7 +10,9 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from hightide.coordination.znodes import BrokerRegistration
 from hightide.core.topics import INTERNAL_TOPICS
+from hightide.wire.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +25,36 @@ class BrokerAddress:
     rack: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A broker that is registered now; the epoch tells its lives apart."""
+
+    broker_id: int
+    epoch: int
+    registration: BrokerRegistration
+
+    def address(self, listener: str) -> BrokerAddress | None:
+        """Where clients of a listener reach it; None if it has no such listener."""
+        for endpoint in self.registration.endpoints:
+            if endpoint.listener == listener:
+                rack = self.registration.rack
+                return BrokerAddress(self.broker_id, endpoint.host, endpoint.port, rack)
+        return None
+
+
 @dataclass(slots=True)
 class Partition:
-    """One partition's state; AR is `replicas`, ISR is `isr`."""
+    """One partition's state; AR is `replicas`, ISR is `isr`.
+
+    The partition epoch is the version of the znode that the state was read from.
+    """
 
     index: int
     replicas: list[int]
     leader: int
     leader_epoch: int
     isr: list[int]
+    partition_epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -57,8 +80,9 @@ class Metadata:
 
     def __init__(self, cluster_id: str, broker_id: int) -> None:
         self.cluster_id = cluster_id
-        self.controller_id = broker_id
-        self.broker_ids = [broker_id]
+        self.controller_id = -1
+        self.brokers: dict[int, LiveBroker] = {}
+        self._broker_id = broker_id
         self._topics: dict[str, Topic] = {}
         self._names: dict[bytes, str] = {}
 
@@ -67,6 +91,11 @@ class Metadata:
 
     def __len__(self) -> int:
         return len(self._topics)
+
+    @property
+    def broker_ids(self) -> list[int]:
+        """The brokers that are alive.  Whoever asks this one is answered, so it is among them."""
+        return sorted({self._broker_id, *self.brokers})
 
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -77,6 +106,12 @@ class Metadata:
 
     def knows_id(self, topic_id: bytes) -> bool:
         return topic_id in self._names
+
+    def refusal(self, topic: Topic | None, partition: int) -> ErrorCode:
+        """Why a partition that is not led here cannot be used here."""
+        if topic is not None and 0 <= partition < len(topic.partitions):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def names(self) -> list[str]:
         return sorted(self._topics)

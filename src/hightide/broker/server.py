@@ -67,31 +67,43 @@ class Server:
         self._request_bytes = 0
         self._favoured: Connection | None = None
         self._spares: list[bytearray] = []
+        self._bound: list[tuple[str, socket.socket]] = []
+        self._backlog = 0
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
     # -- life ------------------------------------------------------------------------------
 
-    async def start(self, listeners: Sequence[Listener], backlog: int) -> list[tuple[str, int]]:
-        """Listen; the addresses that were bound, in the order given."""
+    def bind(self, listeners: Sequence[Listener], backlog: int) -> list[tuple[str, int]]:
+        """Take the addresses; those that were bound, in the order given.
+
+        Whoever connects from now on is served as soon as the server is started.
+        """
+        for listener in listeners:
+            self._bound.append(
+                (listener.name, _listening_socket(listener.host, listener.port, backlog))
+            )
+        self._backlog = backlog
+        return [sock.getsockname()[:2] for _, sock in self._bound]
+
+    async def start(self) -> None:
+        """Serve."""
         loop = asyncio.get_running_loop()
         self.now = loop.time
         self.call_soon = loop.call_soon
         self._loop = loop
-        bound = []
-        for listener in listeners:
-            sock = _listening_socket(listener.host, listener.port, backlog)
+        while self._bound:
+            name, sock = self._bound.pop(0)
             server = await loop.create_server(
-                partial(Connection, self, listener.name), sock=sock, backlog=backlog
+                partial(Connection, self, name), sock=sock, backlog=self._backlog
             )
             self._servers.append(server)
-            host, port = sock.getsockname()[:2]
-            bound.append((host, port))
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
-        return bound
 
     def stop_reading(self) -> None:
         """Take no more connections and no more requests."""
+        for _, sock in self._bound:
+            sock.close()
         for server in self._servers:
             server.close()
         if self._sweeper is not None:

@@ -1,4 +1,4 @@
-"""Changes to topics: written to the coordination tree first, then carried out on this broker.
+"""Topics: written to the coordination tree first, then carried out by the brokers that follow it.
 
 The tree decides.  Two clients that create the same topic at once are told apart by it, and a broker
 that dies in the middle finds there, when it comes back, what is still to be done: partitions
@@ -13,15 +13,21 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hightide.broker.config_changes import Change, change_config, read_config
+from hightide.broker.election import Election
+from hightide.broker.hosting import Hosting
 from hightide.broker.metadata import Metadata, Partition, Topic
-from hightide.broker.replicas import Replicas
+from hightide.broker.reading import Reading, in_groups
 from hightide.coordination import znodes
-from hightide.coordination.errors import CoordinationError, MultiFailed, NodeExists, NoNode
+from hightide.coordination.errors import MalformedZnode, MultiFailed, NodeExists, NoNode
 from hightide.coordination.interface import Coordination
+from hightide.coordination.node import Stat
 from hightide.coordination.operation import Create, Delete, Operation, SetData
+from hightide.coordination.watch import WatchEvent
 from hightide.core import topics as rules
 from hightide.log.disk import DiskFailed
-from hightide.log.store import LogStore
+from hightide.settings import InvalidSetting
+from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -29,31 +35,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CONTROLLER_EPOCH = 0
-_LOGS_PER_TURN = 50  # making a log takes some 100 µs; then the connections get a turn
+_NOBODY = -1
+_PREFIX = len(f"{znodes.TOPICS}/")
+# A multi must fit into a megabyte, and the name of a topic may be 249 bytes long.
+_STATES_PER_MULTI = 500
 
 Assignment = Mapping[int, Sequence[int]]
 
 
 class Topics:
-    """Makes, changes and removes topics."""
+    """Makes, changes and removes topics, and follows what others do to them."""
 
     def __init__(
         self,
         coordination: Coordination,
+        election: Election,
         metadata: Metadata,
-        replicas: Replicas,
-        store: LogStore,
+        hosting: Hosting,
         random: Random,
         new_id: Callable[[], uuid.UUID],
     ) -> None:
+        self.reading = Reading(znodes.TOPICS, self.read)
         self._coordination = coordination
+        self._election = election
         self._metadata = metadata
-        self._replicas = replicas
-        self._store = store
+        self._hosting = hosting
         self._random = random
         self._new_id = new_id
         self._doomed: list[Topic] = []
+        # Topics whose own znode fired its watch since the last reading.
+        self._changed: set[str] = set()
+        # A topic may be found by a reading while the request that made it is under way.
+        self._carrying_out = asyncio.Lock()
 
     def assign(self, partition_count: int, replication_factor: int) -> dict[int, list[int]]:
         """Replicas for a new topic, beginning at a random broker."""
@@ -64,121 +77,167 @@ class Topics:
     # -- at the start ----------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read all topics from the tree."""
-        doomed = set(await self._coordination.children(znodes.DELETE_TOPICS))
-        for name in await self._coordination.children(znodes.TOPICS):
-            topic = await self._read(name)
-            if name in doomed:
+        """Read all topics from the tree; nothing is carried out yet."""
+        doomed = set(await self._coordination.children(znodes.DELETE_TOPICS, self.reading.wake))
+        names = await self._coordination.children(znodes.TOPICS, self.reading.wake)
+        for topic in await in_groups(names, self._read):
+            if topic is not None and topic.name in doomed:
                 self._doomed.append(topic)
-            else:
+            elif topic is not None:
                 self._metadata.put(topic)
-        for name in doomed - {topic.name for topic in self._doomed}:
-            await self._coordination.delete(znodes.delete_topic_path(name))
-
-    async def _read(self, name: str) -> Topic:
-        path = znodes.topic_path(name)
-        assignment = znodes.TopicAssignment.decode((await self._coordination.get(path))[0], path)
-        try:
-            path = znodes.topic_config_path(name)
-            config = znodes.EntityConfig.decode((await self._coordination.get(path))[0], path)
-        except NoNode:
-            config = znodes.EntityConfig({})
-        partitions = []
-        for index, replicas in assignment.partitions.items():
-            path = znodes.partition_state_path(name, index)
-            state = znodes.PartitionState.decode((await self._coordination.get(path))[0], path)
-            partitions.append(
-                Partition(index, list(replicas), state.leader, state.leader_epoch, list(state.isr))
-            )
-        topic_id = assignment.topic_id
-        if topic_id is None:
-            raise CoordinationError(znodes.topic_path(name), "the topic has no id")
-        return Topic(name, topic_id, partitions, dict(config.config))
 
     async def lead(self) -> None:
-        """Become the leader of every partition, each in an epoch that nobody led in before.
+        """Lead every partition that this broker leads in an epoch that nobody led in before.
 
         Before that, logs of topics that are to go are deleted, and logs of no topic set aside.
         """
         for topic in self._doomed:
-            await self._delete_logs(topic)
-            await self._forget(topic)
-        self._set_strays_aside()
+            await self._hosting.delete(topic)
+        self._doomed.clear()
+        self._hosting.set_strays_aside()
+        await in_groups(list(self._metadata), self._lead_anew)
         for topic in self._metadata:
-            for partition in topic.partitions:
+            await self._hosting.lead(topic)
+
+    async def _lead_anew(self, topic: Topic) -> None:
+        led = self._hosting.led_here(topic)
+        for start in range(0, len(led), _STATES_PER_MULTI):
+            partitions = led[start : start + _STATES_PER_MULTI]
+            for partition in partitions:
                 partition.leader_epoch += 1
-            await self._coordination.multi(
+            results = await self._coordination.multi(
                 [
                     SetData(
                         znodes.partition_state_path(topic.name, partition.index),
-                        _state(partition),
+                        self._state(partition),
+                        partition.partition_epoch,
                     )
-                    for partition in topic.partitions
+                    for partition in partitions
                 ]
             )
-            await self._open_logs(topic, topic.partitions)
+            for partition, stat in zip(partitions, results, strict=True):
+                assert isinstance(stat, Stat)
+                partition.partition_epoch = stat.version
 
-    def _set_strays_aside(self) -> None:
-        for name, partition in list(self._store.logs):
-            topic = self._metadata.get(name)
-            known_id = self._store.topic_ids.get((name, partition))
-            if topic is None or partition >= len(topic.partitions):
-                why = "the cluster knows no such partition"
-            elif known_id is not None and known_id != topic.topic_id:
-                why = "it belongs to a former topic of that name"
+    # -- following -------------------------------------------------------------------------
+
+    async def read(self) -> None:
+        """Bring this broker in line with the tree."""
+        doomed = set(await self._coordination.children(znodes.DELETE_TOPICS, self.reading.wake))
+        names = set(await self._coordination.children(znodes.TOPICS, self.reading.wake))
+        changed, self._changed = self._changed, set()
+        for topic in list(self._metadata):
+            if topic.name in doomed or topic.name not in names:
+                await self._bury(topic)
+        living = names - doomed
+        news = living & changed | living - {topic.name for topic in self._metadata}
+        for found in await in_groups(sorted(news), self._read):
+            if found is not None:
+                await self._adopt_found(found)
+        if self._election.is_controller:
+            for topic in list(self._metadata):
+                if any(partition.leader == _NOBODY for partition in topic.partitions):
+                    await self._complete(topic)
+            for name in doomed:
+                await self._finish_deletion(name)
+
+    def reconnected(self) -> None:
+        """Every watch is gone, so any topic may have changed."""
+        self._changed.update(topic.name for topic in self._metadata)
+        self.reading.wake()
+
+    def _topic_changed(self, event: WatchEvent) -> None:
+        self._changed.add(event.path[_PREFIX:])
+        self.reading.wake()
+
+    async def _read(self, name: str) -> Topic | None:
+        """A topic as the tree has it; None if it is gone or makes no sense."""
+        path = znodes.topic_path(name)
+        try:
+            data, _ = await self._coordination.get(path, self._topic_changed)
+            assignment = znodes.TopicAssignment.decode(data, path)
+            if assignment.topic_id is None:
+                raise MalformedZnode(path, "the topic has no id")
+            partitions = await in_groups(
+                list(assignment.partitions.items()),
+                lambda each: self._read_partition(name, *each),
+            )
+        except NoNode:
+            return None
+        except MalformedZnode as damage:
+            log.error("topic %s cannot be used: %s", name, damage)
+            return None
+        overrides = _usable(name, await read_config(self._coordination, f"topics/{name}"))
+        return Topic(name, assignment.topic_id, partitions, overrides)
+
+    async def _read_partition(self, name: str, index: int, replicas: Sequence[int]) -> Partition:
+        path = znodes.partition_state_path(name, index)
+        try:
+            data, stat = await self._coordination.get(path)
+        except NoNode:
+            return Partition(index, list(replicas), _NOBODY, 0, [])
+        state = znodes.PartitionState.decode(data, path)
+        return Partition(
+            index, list(replicas), state.leader, state.leader_epoch, list(state.isr), stat.version
+        )
+
+    async def _adopt_found(self, topic: Topic) -> None:
+        try:
+            await self._adopt(topic)
+        except DiskFailed as failed:
+            log.error("cannot make the logs of topic %s: %s", topic.name, failed)
+
+    async def _adopt(self, topic: Topic) -> None:
+        """Know a topic, or what it has become, and lead what is led here.  Twice is no harm."""
+        known = self._metadata.get(topic.name)
+        if known is not None and known.topic_id != topic.topic_id:
+            await self._bury(known)
+            known = None
+        async with self._carrying_out:
+            if known is None:
+                self._metadata.put(topic)
+                known = topic
             else:
-                continue
-            kept = self._store.set_aside(name, partition)
-            log.warning("%s-%d is set aside as %s: %s", name, partition, kept, why)
+                for partition in topic.partitions[: len(known.partitions)]:
+                    if known.partitions[partition.index].leader == _NOBODY:
+                        known.partitions[partition.index] = partition
+                known.partitions += topic.partitions[len(known.partitions) :]
+                known.overrides = topic.overrides
+            await self._hosting.lead(known)
+            self._hosting.reconfigure(known.name)
 
-    async def _open_logs(self, topic: Topic, partitions: Sequence[Partition]) -> None:
-        created = False
-        for done, partition in enumerate(partitions, 1):
-            key = (topic.name, partition.index)
-            found = self._store.logs.get(key)
-            if found is None:
-                found = self._store.create(topic.name, partition.index, topic.topic_id)
-                created = True
-            elif key not in self._store.topic_ids:
-                self._store.identify(found, topic.topic_id)
-            # Before any record of the epoch exists, so that the epoch's start is never in doubt.
-            found.epochs.assign(partition.leader_epoch, found.end_offset)
-            self._replicas.add(found, topic.topic_id, partition.leader_epoch)
-            if done % _LOGS_PER_TURN == 0:
-                await asyncio.sleep(0)
-        if created:
-            await asyncio.to_thread(self._store.sync_names)
+    async def _bury(self, topic: Topic) -> None:
+        async with self._carrying_out:
+            if self._metadata.get(topic.name) is topic:
+                self._metadata.remove(topic.name)
+            await self._hosting.delete(topic)
 
     # -- changes ---------------------------------------------------------------------------
 
     async def create(self, name: str, assignment: Assignment, overrides: dict[str, str]) -> Topic:
         """Make a topic, or TOPIC_ALREADY_EXISTS, or KAFKA_STORAGE_ERROR if no disk takes it."""
-        partitions = [
-            Partition(index, list(replicas), replicas[0], 0, list(replicas))
-            for index, replicas in sorted(assignment.items())
-        ]
+        partitions = _new_partitions(assignment)
         topic = Topic(name, self._new_id(), partitions, overrides)
+        config_path = znodes.topic_config_path(name)
         config = znodes.EntityConfig(overrides).encode()
-        writes: list[Operation] = [
+        left_over = await self._coordination.exists(config_path)
+        decision: list[Operation] = [
             Create(znodes.topic_path(name), _assignment(topic)),
             Create(znodes.partitions_path(name)),
-            *_new_partitions(topic, partitions),
+            Create(config_path, config)
+            if left_over is None
+            else SetData(config_path, config, left_over.version),
         ]
-        if await self._coordination.exists(znodes.topic_config_path(name)) is None:
-            writes.append(Create(znodes.topic_config_path(name), config))
-        else:
-            writes.append(SetData(znodes.topic_config_path(name), config))
         try:
-            await self._coordination.multi(writes)
+            await self._write_with_states(decision, topic, partitions)
         except MultiFailed as failed:
             if isinstance(failed.cause, NodeExists):
                 raise KafkaError(
                     ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists"
                 ) from None
             raise
-        self._metadata.put(topic)
         try:
-            await self._open_logs(topic, partitions)
+            await self._adopt(topic)
         except DiskFailed as failed:
             log.error("cannot make the logs of topic %s: %s", name, failed)
             await self.delete(name)
@@ -190,89 +249,148 @@ class Topics:
 
     async def delete(self, name: str) -> None:
         """Remove a topic and its records; UNKNOWN_TOPIC_OR_PARTITION if there is none."""
-        topic = self._metadata.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        topic = self._existing(name)
         try:
             await self._coordination.create(znodes.delete_topic_path(name))
         except NodeExists:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} is being deleted"
             ) from None
-        self._metadata.remove(name)
-        await self._delete_logs(topic)
-        await self._forget(topic)
+        await self._bury(topic)
+        if self._election.is_controller:
+            await self._finish_deletion(name)
         log.info("deleted topic %s", name)
 
-    async def _delete_logs(self, topic: Topic) -> None:
-        for partition in topic.partitions:
-            self._replicas.remove(topic.name, partition.index)
-            if (topic.name, partition.index) in self._store.logs:
-                self._store.delete(topic.name, partition.index)
-        await asyncio.to_thread(self._store.sync_names)
-
-    async def _forget(self, topic: Topic) -> None:
+    async def _finish_deletion(self, name: str) -> None:
         """Take a topic out of the tree, its mark last."""
+        coordination, topic = self._coordination, znodes.topic_path(name)
         writes: list[Operation] = []
-        for partition in topic.partitions:
-            writes.append(Delete(znodes.partition_state_path(topic.name, partition.index)))
-            writes.append(Delete(znodes.partition_path(topic.name, partition.index)))
-        writes.append(Delete(znodes.partitions_path(topic.name)))
-        writes.append(Delete(znodes.topic_path(topic.name)))
-        if await self._coordination.exists(znodes.topic_config_path(topic.name)) is not None:
-            writes.append(Delete(znodes.topic_config_path(topic.name)))
-        writes.append(Delete(znodes.delete_topic_path(topic.name)))
-        await self._coordination.multi(writes)
+        try:
+            for child in await coordination.children(znodes.partitions_path(name)):
+                path = f"{znodes.partitions_path(name)}/{child}"
+                writes += [Delete(f"{path}/{node}") for node in await coordination.children(path)]
+                writes.append(Delete(path))
+            writes.append(Delete(znodes.partitions_path(name)))
+        except NoNode:
+            pass  # a tool made the topic, and nobody has given it partitions yet
+        for path in (topic, znodes.topic_config_path(name), znodes.delete_topic_path(name)):
+            if await coordination.exists(path) is not None:
+                writes.append(Delete(path))
+        try:
+            for start in range(0, len(writes), 2 * _STATES_PER_MULTI):
+                await self._election.fenced(writes[start : start + 2 * _STATES_PER_MULTI])
+        except MultiFailed as failed:
+            # Who asked for the deletion and who follows the tree may both be at it.
+            if not isinstance(failed.cause, NoNode):
+                raise
 
     async def add_partitions(self, name: str, assignment: Assignment) -> None:
         """Give a topic more partitions, numbered on from those it has."""
-        topic = self._metadata.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        had = len(topic.partitions)
-        added = [
-            Partition(index, list(replicas), replicas[0], 0, list(replicas))
-            for index, replicas in sorted(assignment.items())
-        ]
+        topic = self._existing(name)
+        path = znodes.topic_path(name)
+        stat = await self._coordination.exists(path)
+        added = _new_partitions(assignment)
         grown = Topic(name, topic.topic_id, [*topic.partitions, *added], topic.overrides)
         try:
-            await self._coordination.multi(
-                [
-                    *_new_partitions(topic, added),
-                    SetData(znodes.topic_path(name), _assignment(grown)),
-                ]
-            )
-        except MultiFailed as failed:
+            if stat is None:
+                raise NoNode(path)
+            decision = [SetData(path, _assignment(grown), stat.version)]
+            await self._write_with_states(decision, topic, added)
+        except (MultiFailed, NoNode) as failed:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS, f"topic {name} was changed meanwhile"
             ) from failed
-        # Somebody may have changed the settings while the tree was written.
-        topic.partitions.extend(added)
-        assert len(topic.partitions) == had + len(added)
-        await self._open_logs(topic, added)
-        log.info("topic %s now has %d partitions", name, len(topic.partitions))
+        await self._adopt(grown)
+        log.info("topic %s now has %d partitions", name, len(grown.partitions))
 
-    async def configure(self, name: str, overrides: dict[str, str]) -> None:
-        """Replace the settings that are the topic's own."""
+    async def configure(self, name: str, change: Change) -> None:
+        """Change the settings that are the topic's own."""
+        topic = self._existing(name)
+        topic.overrides = dict(await change_config(self._coordination, f"topics/{name}", change))
+        self._hosting.reconfigure(name)
+
+    async def read_settings(self, name: str) -> None:
+        """Somebody has changed a topic's settings."""
+        topic = self._metadata.get(name)
+        if topic is not None:
+            topic.overrides = _usable(name, await read_config(self._coordination, f"topics/{name}"))
+            self._hosting.reconfigure(name)
+
+    def _existing(self, name: str) -> Topic:
         topic = self._metadata.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        await write_config(self._coordination, f"topics/{name}", overrides)
-        topic.overrides = overrides
-        self._store.reconfigure(name)
+        return topic
+
+    async def _write_with_states(
+        self, decision: Sequence[Operation], topic: Topic, partitions: Sequence[Partition]
+    ) -> None:
+        """Write what a topic shall be and its partitions' states: in one step if it fits in one.
+
+        If it does not, the decision comes first, and the rest is what the controller completes.
+        """
+        if len(partitions) <= _STATES_PER_MULTI:
+            await self._write([*decision, *self._creations(topic.name, partitions)])
+            return
+        await self._write(decision)
+        await self._write_states(topic.name, partitions)
+
+    async def _complete(self, topic: Topic) -> None:
+        """Give partitions that have no state one, led by the first replica that is alive."""
+        live = self._metadata.broker_ids
+        missing = []
+        for each in topic.partitions:
+            leader = next((id_ for id_ in each.replicas if id_ in live), _NOBODY)
+            if each.leader == _NOBODY and leader != _NOBODY:
+                missing.append(Partition(each.index, each.replicas, leader, 0, [leader]))
+        if missing:
+            if await self._coordination.exists(znodes.partitions_path(topic.name)) is None:
+                await self._write([Create(znodes.partitions_path(topic.name))])
+            await self._write_states(topic.name, missing)
+
+    async def _write_states(self, name: str, partitions: Sequence[Partition]) -> None:
+        there = set(await self._coordination.children(znodes.partitions_path(name)))
+        missing = [each for each in partitions if str(each.index) not in there]
+        if not missing:
+            return
+        for start in range(0, len(missing), _STATES_PER_MULTI):
+            some = missing[start : start + _STATES_PER_MULTI]
+            await self._write(self._creations(name, some))
+        # Whoever follows the topic watches its own znode: writing it again says "go and read".
+        data, stat = await self._coordination.get(znodes.topic_path(name))
+        await self._write([SetData(znodes.topic_path(name), data, stat.version)])
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        # A topic made by being asked for may be made by any broker: it changes nothing that is.
+        if self._election.is_controller:
+            await self._election.fenced(operations)
+        else:
+            await self._coordination.multi(operations)
+
+    def _creations(self, topic: str, partitions: Sequence[Partition]) -> list[Operation]:
+        writes: list[Operation] = []
+        for partition in partitions:
+            writes.append(Create(znodes.partition_path(topic, partition.index)))
+            path = znodes.partition_state_path(topic, partition.index)
+            writes.append(Create(path, self._state(partition)))
+        return writes
+
+    def _state(self, partition: Partition) -> bytes:
+        return znodes.PartitionState(
+            partition.leader, partition.leader_epoch, tuple(partition.isr), self._election.epoch
+        ).encode()
 
 
-async def write_config(
-    coordination: Coordination, entity_path: str, config: Mapping[str, str]
-) -> None:
-    """Write the settings of a topic or broker, and tell those who watch for changes."""
-    path = znodes.config_path(entity_path)
-    data = znodes.EntityConfig(config).encode()
-    change = Create(
-        znodes.CONFIG_CHANGE_PREFIX, znodes.ConfigChange(entity_path).encode(), sequence=True
-    )
-    write = Create(path, data) if await coordination.exists(path) is None else SetData(path, data)
-    await coordination.multi([write, change])
+def _new_partitions(assignment: Assignment) -> list[Partition]:
+    if any(len(replicas) != 1 for replicas in assignment.values()):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "this version keeps one replica of each partition",
+        )
+    return [
+        Partition(index, list(replicas), replicas[0], 0, list(replicas))
+        for index, replicas in sorted(assignment.items())
+    ]
 
 
 def _assignment(topic: Topic) -> bytes:
@@ -280,16 +398,13 @@ def _assignment(topic: Topic) -> bytes:
     return znodes.TopicAssignment(topic.topic_id, replicas).encode()
 
 
-def _state(partition: Partition) -> bytes:
-    return znodes.PartitionState(
-        partition.leader, partition.leader_epoch, tuple(partition.isr), _CONTROLLER_EPOCH
-    ).encode()
-
-
-def _new_partitions(topic: Topic, partitions: Sequence[Partition]) -> list[Operation]:
-    writes: list[Operation] = []
-    for partition in partitions:
-        writes.append(Create(znodes.partition_path(topic.name, partition.index)))
-        path = znodes.partition_state_path(topic.name, partition.index)
-        writes.append(Create(path, _state(partition)))
-    return writes
+def _usable(topic: str, config: Mapping[str, str]) -> dict[str, str]:
+    """What of a topic's settings makes sense.  Anybody may write to the tree."""
+    usable = {}
+    for name, value in config.items():
+        try:
+            TopicSettings.check({name: value})
+            usable[name] = value
+        except InvalidSetting as wrong:
+            log.error("a setting of topic %s is ignored: %s", topic, wrong)
+    return usable

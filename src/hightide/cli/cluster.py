@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from hightide.cli import render
-from hightide.cli.options import LOCALHOST, Bootstrap, OutputOption, ask
+from hightide.cli.options import LOCALHOST, Bootstrap, Failed, OutputOption, ask
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 
@@ -48,8 +48,43 @@ def info(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) 
     render.show_one(ask(bootstrap, run), output)
 
 
-# With one command only, typer would drop its name: `hightide cluster` instead of
-# `hightide cluster info`. A callback keeps the group a group.
-@app.callback()
-def group() -> None:
-    """Look at the cluster as a whole."""
+controller_app = typer.Typer(
+    invoke_without_command=True, help="Show which broker is the controller, or move that task."
+)
+app.add_typer(controller_app, name="controller")
+
+
+@controller_app.callback()
+def controller(
+    context: typer.Context, bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
+) -> None:
+    """Show which broker is the controller, or move that task."""
+    if context.invoked_subcommand is None:
+        found = ask(bootstrap, lambda admin: admin.describe_cluster())
+        rows = [
+            NodeRow(node.id, node.host, node.port, node.rack, True)
+            for node in found.nodes
+            if node.id == found.controller
+        ]
+        if not rows:
+            raise Failed("The cluster has no controller now.")
+        render.show_one(rows[0], output)
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned:
+    was: int
+    controller: int
+
+
+@controller_app.command()
+def resign(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
+    """Let the controller hand its task to another broker, and wait until that has it.
+
+    This is the safe form of deleting the znode /controller.
+    """
+    was, now = ask(bootstrap, lambda admin: admin.resign_controller())
+    render.show_one(Resigned(was, now), output)
+
+
+app.command("resign", hidden=True)(resign)

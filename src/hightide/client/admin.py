@@ -17,6 +17,7 @@ from hightide.client.connection import (
     CLIENT_ID,
     TIMEOUT_MS,
     Connection,
+    ConnectionFailed,
     check,
 )
 from hightide.client.model import (
@@ -40,6 +41,7 @@ from hightide.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from hightide.wire.messages.controller import ResignControllerRequest
 from hightide.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -186,6 +188,24 @@ class Admin:
                 check(each.error_code, getattr(each, "error_message", None), about=each.name or "")
 
         await self._routes.persist(attempt)
+
+    # -- the controller --------------------------------------------------------------------
+
+    async def resign_controller(self) -> tuple[int, int]:
+        """Let the controller hand its task to another broker; (who it was, who it is).
+
+        Only Hightide's brokers know this request, and they do not advertise it.
+        """
+        before = (await self.describe_cluster()).controller
+        connection = await self._routes.controller()
+        try:
+            answer = await connection.send(
+                ResignControllerRequest(), version=0, timeout_ms=self._timeout_ms
+            )
+        except ConnectionFailed as failed:
+            raise ConnectionFailed(f"{failed} Is it a broker of Hightide?") from failed
+        check(answer.error_code, answer.error_message)
+        return before, answer.controller_id
 
     # -- configs ---------------------------------------------------------------------------
 

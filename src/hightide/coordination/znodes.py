@@ -65,6 +65,14 @@ def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
 
 
+def broker_id_of(path: str) -> int:
+    """The inverse of `broker_path`."""
+    name = path.rpartition("/")[2]
+    if not (name.isascii() and name.isdigit()) or int(name) >= 2**31:
+        raise MalformedZnode(path, "its name is not a broker id")
+    return int(name)
+
+
 def topic_path(topic: str) -> str:
     return f"{TOPICS}/{topic}"
 

@@ -46,14 +46,27 @@ class LogStore:
         self.files = OpenFiles(_file_limit())
         self._housekeeping = Housekeeping(self.disks, lambda: self.settings, self.logs)
         self._now_ms = 0
+        self._locked: list[Disk] = []
 
-    def open(self, now_ms: int) -> None:
-        """Take the directories and load every log in them, recovering where need be."""
-        self._now_ms = now_ms
-        found: dict[TopicPartition, Disk] = {}
+    def lock(self) -> None:
+        """Take the directories for this process, or none of them."""
         for disk in self.disks:
             if not disk.lock():
+                self.unlock()
                 raise DiskFailed(disk.name, "locking", "another process is using this directory")
+            self._locked.append(disk)
+
+    def unlock(self) -> None:
+        while self._locked:
+            self._locked.pop().unlock()
+
+    def open(self, now_ms: int) -> None:
+        """Load every log in the directories, recovering where need be."""
+        self._now_ms = now_ms
+        if not self._locked:
+            self.lock()
+        found: dict[TopicPartition, Disk] = {}
+        for disk in self.disks:
             for key in _partition_directories(disk):
                 if key in found:
                     name = f"{key[0]}-{key[1]}"
@@ -173,7 +186,7 @@ class LogStore:
                     checkpoint.write_clean_shutdown(disk)
             except DiskFailed as failure:
                 _log.error("%s", failure)
-            disk.unlock()
+        self.unlock()
         self.logs.clear()
 
     def _close_logs(self, disk: Disk) -> bool:

@@ -7,11 +7,19 @@ broker can be used, and says that it does nothing yet.
 
 from __future__ import annotations
 
-from hightide.settings.declaration import Scope, Settings, java_class, long, names, setting, short
+from hightide.settings.declaration import (
+    Scope,
+    Settings,
+    java_class,
+    long,
+    names,
+    password,
+    setting,
+    short,
+)
 from hightide.settings.topic import DAY_MS, HOUR_MS, MINUTE_MS, REPLICATION
 
 CLUSTER = Scope.CLUSTER
-ENSEMBLE = "this version coordinates inside one broker"
 GROUPS = "it needs consumer groups"
 TRANSACTIONS = "it needs transactions"
 QUOTAS = "it needs quotas"
@@ -24,27 +32,49 @@ class CoordinationSettings(Settings):
 
     zookeeper_connect: str | None = setting(
         default=None,
-        doc="The ZooKeeper ensemble, as host:port,host:port/path; without it the embedded"
-        " coordinator is used.",
-        later=ENSEMBLE,
+        doc="The ZooKeeper ensemble, as host:port,host:port/path; without it the broker runs a"
+        " coordinator of its own, which speaks the same protocol.",
     )
     zookeeper_session_timeout_ms: int = setting(
         default=18 * 1000,
         doc="Silence after which ZooKeeper takes a broker for dead.",
-        later=ENSEMBLE,
+        at_least=100,
     )
     zookeeper_connection_timeout_ms: int | None = setting(
         default=None,
         doc="How long connecting to ZooKeeper may take; zookeeper.session.timeout.ms if not set.",
-        later=ENSEMBLE,
+        at_least=1,
     )
     zookeeper_max_in_flight_requests: int = setting(
-        default=10, doc="Requests to ZooKeeper without an answer.", at_least=1, later=ENSEMBLE
+        default=10,
+        doc="Requests to ZooKeeper without an answer.",
+        at_least=1,
+        ignored="requests are sent as they come, and reading many znodes is done in groups",
     )
     zookeeper_set_acl: bool = setting(
         default=False,
         doc="Whether only brokers may write the cluster's znodes.",
-        later=ENSEMBLE,
+        later="the coordinator's credentials keep others out",
+    )
+    zookeeper_ssl_client_enable: bool = setting(
+        default=False, doc="Whether the connection to ZooKeeper is encrypted."
+    )
+    zookeeper_ssl_truststore_location: str | None = setting(
+        default=None, doc="PEM file with the certificates that ZooKeeper's must be signed by."
+    )
+    zookeeper_ssl_keystore_location: str | None = setting(
+        default=None, doc="PEM file with the broker's own key and certificate for ZooKeeper."
+    )
+    coordinator_listen: str | None = setting(
+        default=None,
+        doc="Where the broker's own coordinator listens, as host:port, when zookeeper.connect is"
+        " not set; port 0 picks a free one. If not set, 127.0.0.1:2181, or a free port if that is"
+        " taken.",
+    )
+    coordinator_credentials: password | None = setting(
+        default=None,
+        doc="user:password that this broker shows to ZooKeeper (scheme digest), and that its own"
+        " coordinator asks of everybody.",
     )
     controlled_shutdown_enable: bool = setting(
         default=True,

@@ -76,9 +76,8 @@ class Serving:
 @asynccontextmanager
 async def serving(serve: Serve = echo, **settings: int) -> AsyncIterator[Serving]:
     made = Serving(serve, **settings)
-    (made.address,) = await made.server.start(
-        [Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], 50
-    )
+    (made.address,) = made.server.bind([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0)], 50)
+    await made.server.start()
     try:
         yield made
     finally:
@@ -337,6 +336,6 @@ def test_an_address_that_is_taken_is_named_in_the_error():
             port = taken.getsockname()[1]
             server = Server(Broker, lambda *_: None, lambda: None)
             with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
-                await server.start([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)], 5)
+                server.bind([Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)], 5)
 
     run(test)

@@ -74,7 +74,10 @@ class Connection:
 @asynccontextmanager
 async def running(disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     monkeypatch.setattr(broker_module, "MemoryDisk", lambda: disk)
-    broker = Broker(Settings(listeners="PLAINTEXT://127.0.0.1:0"), in_memory=True)
+    broker = Broker(
+        Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
+        in_memory=True,
+    )
     await broker.start()
     await broker.topics.create("t", {0: [broker.broker_id]}, {"flush.messages": "1"})
     await broker.topics.create("lax", {0: [broker.broker_id]}, {})

@@ -66,7 +66,10 @@ def test_a_full_disk_is_told_and_passes(monkeypatch: pytest.MonkeyPatch, forgets
     async def test():
         disk = SmallDisk()
         monkeypatch.setattr(broker_module, "MemoryDisk", lambda: disk)
-        broker = Broker(Settings(listeners="PLAINTEXT://127.0.0.1:0"), in_memory=True)
+        broker = Broker(
+            Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
+            in_memory=True,
+        )
         await broker.start()
         await broker.topics.create("t", {0: [broker.broker_id]}, {})
         connection = Connection()

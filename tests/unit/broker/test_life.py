@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hightide.broker.broker import COORDINATION_FILE, Broker
+from hightide.broker.broker import Broker
+from hightide.broker.coordination import COORDINATION_FILE
 from hightide.broker.identity import Refused
 from hightide.coordination import znodes
 from hightide.coordination.interface import delete_recursively
@@ -22,16 +23,18 @@ NOW_MS = 1_700_000_000_000
 @asynccontextmanager
 async def running(folder: Path, **settings: object):
     broker = Broker(
-        Settings(listeners="PLAINTEXT://127.0.0.1:0", log_dirs=(str(folder),), **settings)
+        Settings(
+            listeners="PLAINTEXT://127.0.0.1:0",
+            coordinator_listen="127.0.0.1:0",
+            log_dirs=(str(folder),),
+            **settings,
+        )
     )
+    await broker.start()
     try:
-        await broker.start()
         yield broker
     finally:
-        if hasattr(broker, "_housekeeping"):
-            await broker.stop()
-        elif hasattr(broker, "_coordination"):
-            await broker._coordination.close()
+        await broker.stop()
 
 
 @asynccontextmanager
@@ -64,7 +67,7 @@ def test_topics_settings_and_records_are_there_again(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
             await create(broker, "t", 3)
-            await broker.topics.configure("t", {"retention.ms": "77"})
+            await broker.topics.configure("t", lambda _had: {"retention.ms": "77"})
             await broker.topics.add_partitions("t", {3: [broker.broker_id]})
             append(broker, "t")
             topic_id, cluster_id = broker.metadata.get("t").topic_id, broker.metadata.cluster_id

@@ -80,7 +80,7 @@ def requests(draw) -> tuple[int, bytes]:
 
 
 async def served(frames: Sequence[bytes], forgets: bool) -> tuple[list[object], dict[str, bytes]]:
-    settings_ = Settings(listeners="PLAINTEXT://127.0.0.1:0")
+    settings_ = Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0")
     broker = Broker(settings_, in_memory=True)
     broker.now_ms = lambda: NOW_MS  # type: ignore[method-assign]
     await broker.start()

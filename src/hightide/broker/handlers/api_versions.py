@@ -42,5 +42,5 @@ def unsupported(broker: Broker) -> ApiVersionsResponse:
 def served(broker: Broker) -> list[ApiVersion]:
     return [
         ApiVersion(api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in sorted(broker.served.items())
+        for key, (low, high) in sorted(broker.advertised.items())
     ]

@@ -6,16 +6,19 @@ Answers per resource:
 UNKNOWN_TOPIC_OR_PARTITION   there is no such topic
 INVALID_TOPIC_EXCEPTION      the name cannot be a topic's
 INVALID_CONFIG               a setting that does not exist, cannot change or cannot have its value
+REQUEST_TIMED_OUT            the coordinator is away, so it may or may not have happened
 INVALID_REQUEST              another kind of resource, another broker, or a resource named twice
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from hightide.broker.config_changes import Change
 from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.refusals import REFUSALS, refusal
 from hightide.core import topics as rules
 from hightide.settings import Broker as BrokerSettings
 from hightide.settings import Described, InvalidSetting, Kind, Scope
@@ -146,8 +149,6 @@ async def incremental_alter_configs(
 
 
 Resource = AlterConfigsResource | IncrementalAlterConfigsResource
-# From the settings that a resource has of its own to those that it shall have.
-Change = Callable[[dict[str, str]], dict[str, str]]
 
 
 async def _alter_all(
@@ -161,10 +162,11 @@ async def _alter_all(
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this twice")
             await _alter(broker, resource, change, validate_only)
-        except KafkaError as error:
-            code, message = error.code, error.detail or None
         except InvalidSetting as wrong:
             code, message = ErrorCode.INVALID_CONFIG, str(wrong)
+        except REFUSALS as error:
+            told = refusal(error)
+            code, message = told.code, told.detail or None
         responses.append(
             AlterConfigsResourceResponse(
                 error_code=code,
@@ -178,16 +180,27 @@ async def _alter_all(
 
 async def _alter(broker: Broker, resource: Resource, change: Change, validate_only: bool) -> None:
     if resource.resource_type == TOPIC:
-        overrides = change(_topic_overrides(broker, resource.resource_name))
-        TopicSettings.check(overrides)
+        name = resource.resource_name
+
+        def topic_change(had: dict[str, str]) -> dict[str, str]:
+            overrides = change(had)
+            TopicSettings.check(overrides)
+            return overrides
+
+        topic_change(_topic_overrides(broker, name))
         if not validate_only:
-            await broker.topics.configure(resource.resource_name, overrides)
+            await broker.topics.configure(name, topic_change)
     elif resource.resource_type == BROKER:
         own = _is_one_broker(broker, resource.resource_name)
-        config = change(broker.dynamic.own if own else broker.dynamic.cluster)
-        BrokerSettings.check_change(config, Scope.BROKER if own else Scope.CLUSTER)
+
+        def broker_change(had: dict[str, str]) -> dict[str, str]:
+            config = change(had)
+            BrokerSettings.check_change(config, Scope.BROKER if own else Scope.CLUSTER)
+            return config
+
+        broker_change(broker.dynamic.own if own else broker.dynamic.cluster)
         if not validate_only:
-            await broker.configure(config, own)
+            await broker.configure(broker_change, own)
     else:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -1,7 +1,8 @@
 """Fetch (1), versions 4 to 17, with incremental sessions and long polls.
 
 Answers per partition:
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID   no such partition here
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID   no such partition
+NOT_LEADER_OR_FOLLOWER                         another broker leads it
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH      the client's epoch is older or newer than ours
 OFFSET_OUT_OF_RANGE                            below the log start or above the log end
 KAFKA_STORAGE_ERROR                            the log cannot be read
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -138,7 +140,7 @@ class Plan:
             try:
                 replica = find(topic, each.partition)
                 if replica is None:
-                    raise self._unknown(topic)
+                    raise self._not_here(topic, each.partition)
                 results.append(self._read(replica, each))
             except KafkaError as error:
                 self.has_error = True
@@ -188,10 +190,15 @@ class Plan:
         self._budget -= found.length
         return found
 
-    def _unknown(self, topic: bytes) -> KafkaError:
-        if self._by_id and not self._broker.metadata.knows_id(topic):
+    def _not_here(self, topic: bytes, partition: int) -> KafkaError:
+        metadata = self._broker.metadata
+        if not self._by_id:
+            found = metadata.get(topic.decode(errors="replace"))
+        elif metadata.knows_id(topic):
+            found = metadata.get_by_id(uuid.UUID(bytes=topic))
+        else:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return KafkaError(metadata.refusal(found, partition))
 
 
 def fetch(

@@ -7,9 +7,11 @@ a topic from being created automatically.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.refusals import REFUSALS, refusal
 from hightide.broker.metadata import BrokerAddress, Partition, Topic
 from hightide.core import topics as rules
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -66,7 +68,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: Context) -
     wanted = request.topics
     # In version 0 there is no null: an empty array stands for every topic.
     if wanted is None or (context.version == 0 and not wanted):
-        found = [_known(topic, request) for topic in broker.metadata]
+        found = [_known(broker, topic, request) for topic in broker.metadata]
     else:
         creates = request.allow_auto_topic_creation or context.version < 4
         found = [await _find(broker, topic, request, creates) for topic in wanted]
@@ -94,14 +96,14 @@ async def _find(
         topic = broker.metadata.get_by_id(wanted.topic_id)
         if topic is None:
             return _missing(None, wanted.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        return _known(topic, request)
+        return _known(broker, topic, request)
     topic = broker.metadata.get(wanted.name)
     if topic is None:
         try:
             topic = await _create(broker, wanted.name, creates)
-        except KafkaError as error:
-            return _missing(wanted.name, _NO_ID, error.code)
-    return _known(topic, request)
+        except REFUSALS as error:
+            return _missing(wanted.name, _NO_ID, refusal(error).code)
+    return _known(broker, topic, request)
 
 
 async def _create(broker: Broker, name: str, creates: bool) -> Topic:
@@ -122,7 +124,8 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
         return topic
 
 
-def _known(topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
+def _known(broker: Broker, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
+    live = broker.metadata.broker_ids
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
@@ -130,13 +133,13 @@ def _known(topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
         is_internal=topic.is_internal,
         partitions=[
             MetadataResponsePartition(
-                error_code=ErrorCode.NONE,
+                error_code=_leader(partition, live)[1],
                 partition_index=partition.index,
-                leader_id=partition.leader,
+                leader_id=_leader(partition, live)[0],
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                offline_replicas=[],
+                offline_replicas=[each for each in partition.replicas if each not in live],
             )
             for partition in topic.partitions
         ],
@@ -144,6 +147,13 @@ def _known(topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
             TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
         ),
     )
+
+
+def _leader(partition: Partition, live: Sequence[int]) -> tuple[int, ErrorCode]:
+    """A leader that is not alive is none."""
+    if partition.leader in live:
+        return partition.leader, ErrorCode.NONE
+    return -1, ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def _missing(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> MetadataResponseTopic:
@@ -208,7 +218,7 @@ def describe_topic_partitions(
             answer.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         shown = topic.partitions[first : first + room]
-        answer.topics.append(_described(topic, shown))
+        answer.topics.append(_described(topic, shown, broker.metadata.broker_ids))
         room -= len(shown)
         if first + len(shown) < len(topic.partitions):
             answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
@@ -217,7 +227,9 @@ def describe_topic_partitions(
     return answer
 
 
-def _described(topic: Topic, partitions: list[Partition]) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    topic: Topic, partitions: list[Partition], live: Sequence[int]
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
@@ -225,15 +237,15 @@ def _described(topic: Topic, partitions: list[Partition]) -> DescribeTopicPartit
         is_internal=topic.is_internal,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.NONE,
+                error_code=_leader(partition, live)[1],
                 partition_index=partition.index,
-                leader_id=partition.leader,
+                leader_id=_leader(partition, live)[0],
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=[each for each in partition.replicas if each not in live],
             )
             for partition in partitions
         ],

@@ -1,7 +1,8 @@
 """ListOffsets (2), DeleteRecords (21) and OffsetForLeaderEpoch (23): positions in a log.
 
 Answers per partition:
-UNKNOWN_TOPIC_OR_PARTITION                    no such partition here
+UNKNOWN_TOPIC_OR_PARTITION                    no such partition
+NOT_LEADER_OR_FOLLOWER                        another broker leads it
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH     the client's epoch is older or newer than ours
 OFFSET_OUT_OF_RANGE                           DeleteRecords beyond the high watermark
 POLICY_VIOLATION                              DeleteRecords on a topic that is only compacted
@@ -109,7 +110,7 @@ def _position(replica: Replica, timestamp: int) -> Position:
 def _replica(broker: Broker, topic: str, partition: int, epoch: int) -> Replica:
     replica = broker.replicas.get(topic.encode(), partition)
     if replica is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise KafkaError(broker.metadata.refusal(broker.metadata.get(topic), partition))
     if 0 <= epoch < replica.leader_epoch:
         raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
     if epoch > replica.leader_epoch:

@@ -1,7 +1,8 @@
 """Produce (0), versions 3 to 12.
 
 Answers per partition:
-UNKNOWN_TOPIC_OR_PARTITION  no such partition here
+UNKNOWN_TOPIC_OR_PARTITION  no such partition
+NOT_LEADER_OR_FOLLOWER      another broker leads it
 INVALID_TOPIC_EXCEPTION     an internal topic, which only the broker writes
 INVALID_REQUIRED_ACKS       acks is none of 0, 1 and -1
 INVALID_TXN_STATE           the producer is transactional
@@ -217,7 +218,8 @@ def _append(
         if refused is not None:
             raise refused
         if replica is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic or partition")
+            topic = broker.metadata.get(name.decode(errors="replace"))
+            raise KafkaError(broker.metadata.refusal(topic, each.partition))
         if replica.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes here")
         base, _, time_ms = replica.append(buf, view, each.start, each.end, now_ms)

@@ -18,6 +18,7 @@ from hightide.broker.handlers.context import Context
 from hightide.coordination import znodes
 from hightide.coordination.errors import BadVersion, CoordinationError
 from hightide.coordination.interface import Coordination
+from hightide.coordination.resolution import compare_and_set
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 
@@ -65,7 +66,7 @@ class ProducerIds:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
             block = znodes.ProducerIdBlock(self._broker_id, first_id, first_id + _BLOCK - 1)
             try:
-                await self._coordination.set(path, block.encode(), stat.version)
+                await compare_and_set(self._coordination, path, block.encode(), stat.version)
             except BadVersion:
                 continue  # another broker was quicker
             self._next_id, self._end_id = first_id, first_id + _BLOCK

@@ -1,6 +1,7 @@
 """CreateTopics (19), DeleteTopics (20) and CreatePartitions (37).
 
 Answers per topic:
+NOT_CONTROLLER                another broker is the controller; clients know whom to ask then
 INVALID_TOPIC_EXCEPTION       the name cannot be a topic's, or collides with another's
 TOPIC_ALREADY_EXISTS          there is such a topic
 UNKNOWN_TOPIC_OR_PARTITION    there is none; UNKNOWN_TOPIC_ID when it was named by id
@@ -11,6 +12,7 @@ INVALID_CONFIG                a setting that does not exist or cannot have its v
 INVALID_REQUEST               a topic named twice, or counts beside an assignment
 POLICY_VIOLATION              more partitions than one request may make
 TOPIC_DELETION_DISABLED       delete.topic.enable is false
+REQUEST_TIMED_OUT             the coordinator is away, so it may or may not have happened
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.refusals import REFUSALS, refusal
 from hightide.broker.metadata import Topic
 from hightide.core import topics as rules
 from hightide.settings import InvalidSetting, Source
@@ -61,6 +64,7 @@ async def create_topics(
             if named[topic.name] > 1:
                 named[topic.name] = 0
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
+            _check_controller(broker)
             assignment, overrides = _planned(broker, topic)
             room -= len(assignment)
             if room < 0:
@@ -72,9 +76,14 @@ async def create_topics(
             if not request.validate_only:
                 created = await broker.topics.create(topic.name, assignment, overrides)
             results.append(_created(broker, topic.name, created, assignment, overrides))
-        except KafkaError as error:
-            results.append(_refused(topic.name, error))
+        except REFUSALS as error:
+            results.append(_refused(topic.name, refusal(error)))
     return CreateTopicsResponse(topics=results)
+
+
+def _check_controller(broker: Broker) -> None:
+    if not broker.election.is_controller:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
 
 
 def _planned(broker: Broker, topic: CreatableTopic) -> tuple[dict[int, list[int]], dict[str, str]]:
@@ -170,6 +179,7 @@ async def delete_topics(
     for name, topic_id in wanted:
         code, message = ErrorCode.NONE, None
         try:
+            _check_controller(broker)
             name, topic_id = _named(broker, name, topic_id)
             if not broker.settings.delete_topic_enable:
                 raise KafkaError(
@@ -179,8 +189,9 @@ async def delete_topics(
                     "delete.topic.enable is false",
                 )
             await broker.topics.delete(name)
-        except KafkaError as error:
-            code, message = error.code, error.detail or None
+        except REFUSALS as error:
+            told = refusal(error)
+            code, message = told.code, told.detail or None
         results.append(
             DeletableTopicResult(
                 name=name, topic_id=topic_id, error_code=code, error_message=message
@@ -213,11 +224,13 @@ async def create_partitions(
         try:
             if named[wanted.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
+            _check_controller(broker)
             assignment = _more_partitions(broker, wanted)
             if not request.validate_only:
                 await broker.topics.add_partitions(wanted.name, assignment)
-        except KafkaError as error:
-            code, message = error.code, error.detail or None
+        except REFUSALS as error:
+            told = refusal(error)
+            code, message = told.code, told.detail or None
         results.append(
             CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
         )

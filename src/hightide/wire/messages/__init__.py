@@ -61,6 +61,8 @@ APIS: dict[int, tuple[str, str]] = {
     65: ("DescribeTransactions", "transactions"),
     66: ("ListTransactions", "transactions"),
     75: ("DescribeTopicPartitions", "metadata"),
+    # Our own; see the module.
+    30000: ("ResignController", "controller"),
 }
 
 
