@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 # kazoo's own back-off would grow to an hour. It doubles from the first to the last, ± 40 %.
 _RETRY = {"max_tries": -1, "delay": 0.05, "max_delay": 2.0, "max_jitter": 0.4}
 _PAUSE_S = 1.0
+# kazoo allows a server the session's timeout to answer at first, however short that is.
+_LEAST_HANDSHAKE_S = 1.0
 _SUSPICIOUS_ROUNDS = 5
 
 _ENDS = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
@@ -176,7 +178,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *, timeout: float, **options: Any) -> socket.socket:
         # A machine that is gone must leave time to try the others before the session is over.
         connection: socket.socket = super().create_connection(
-            timeout=timeout / self._server_count, **options
+            timeout=max(timeout / self._server_count, _LEAST_HANDSHAKE_S), **options
         )
         return connection
 
@@ -262,7 +264,7 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         asked_at = clock()
-        answer = super()._invoke(timeout, request, xid)
+        answer = super()._invoke(max(timeout, _LEAST_HANDSHAKE_S), request, xid)
         if isinstance(request, Connect):
             self.client.granted_ms = answer[0].time_out
         self.client.heard(asked_at)
