@@ -184,7 +184,10 @@ def _within(address: str, text: str) -> bool:
     import ipaddress
 
     network = _network(text)
-    return network is not None and ipaddress.ip_address(address) in network
+    try:
+        return network is not None and ipaddress.ip_address(address) in network
+    except ValueError:
+        return False  # Nobody knows where this connection comes from.
 
 
 @lru_cache(maxsize=256)

@@ -136,7 +136,7 @@ class RawSocket:
         self.socket = socket.create_connection(address, DEADLINE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
-            self.socket = tls.wrap_socket(self.socket)
+            self.socket = tls.wrap_socket(self.socket, server_hostname=address[0])
         self._input = b""
 
     def __enter__(self) -> Any:

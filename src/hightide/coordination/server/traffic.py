@@ -61,4 +61,4 @@ class Traffic:
 
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine alone."""
-    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+    return host.startswith("127.") or host == "::1"
