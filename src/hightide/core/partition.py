@@ -1,0 +1,64 @@
+"""What the cluster has decided about a partition, as a value.
+
+    AR  = replicas              all brokers that shall hold it, the preferred leader first
+    ISR ⊆ AR                    those that have everything that is committed, by the leader's word
+    OSR = AR − ISR
+    ELR ⊆ OSR                   those that left the ISR when it was too small to commit anything
+                                more: they too have everything that is committed (KIP-966)
+
+The controller alone changes it, each time by comparing and setting the partition's znode, whose
+version is the partition epoch.  The leader epoch grows whenever somebody else leads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The decision, and its number."""
+
+    replicas: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_known_leader: int = NOBODY
+    """Who led before nobody did; the one to fall back on when no replica is known to be whole."""
+    partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    """Replicas that a reassignment under way brings, and those that it takes away at its end."""
+    is_recovering: bool = False
+    """The leader was elected although it may lack what was committed."""
+
+    @property
+    def osr(self) -> tuple[int, ...]:
+        return tuple(each for each in self.replicas if each not in self.isr)
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    def check(self) -> None:
+        """Assert what must hold of every decision."""
+        replicas, isr, elr = set(self.replicas), set(self.isr), set(self.elr)
+        assert self.replicas
+        assert len(replicas) == len(self.replicas), "a broker holds a partition once"
+        assert len(isr) == len(self.isr)
+        assert len(elr) == len(self.elr)
+        assert isr <= replicas, "only who holds it can be in sync"
+        assert elr <= replicas - isr, "eligible are those who are not in sync any more"
+        assert self.leader == NOBODY or self.leader in isr, "who leads is in sync with himself"
+        assert self.leader != NOBODY or not isr, "with somebody in sync, somebody leads"
+        assert set(self.adding) <= replicas
+        assert set(self.removing) <= replicas
+        assert not set(self.adding) & set(self.removing)
+
+
+def effective_min_isr(min_insync_replicas: int, replicas: tuple[int, ...]) -> int:
+    """More than all replicas cannot be in sync."""
+    return min(min_insync_replicas, len(replicas))
