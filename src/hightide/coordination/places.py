@@ -38,6 +38,7 @@ from hightide.coordination.snapshot import (
 
 DATABASE = "coordination.db"
 SESSION_S = 30.0
+CONNECT_S = 15.0
 ANSWER_S = 60.0
 AT_ONCE = 500
 READINGS = 5
@@ -157,14 +158,14 @@ class Ensemble:
             hosts=hosts.partition("/")[0],
             timeout=SESSION_S,
             auth_data=[("digest", line) for line in access.credentials],
-            connection_retry={"max_tries": 3, "delay": 0.1, "max_delay": 1.0},
+            connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 1.0},
             use_ssl=access.tls_ca is not None,
             ca=str(access.tls_ca) if access.tls_ca else None,
             check_hostname=True,
             logger=_quiet,
         )
         try:
-            self._client.start(timeout=ANSWER_S)
+            self._client.start(timeout=CONNECT_S)
         except (KazooTimeoutError, refusal.KazooException, OSError) as failure:
             self.close()
             raise PlaceFailed(f"Nobody answers at {hosts} ({failure}).") from failure
