@@ -31,11 +31,15 @@ from hightide.coordination.errors import (
     BadVersion,
     ConnectionLoss,
     CoordinationError,
+    MultiFailed,
     NodeExists,
     NotConnected,
     SessionLost,
+    TooLarge,
 )
 from hightide.coordination.interface import SessionState
+from hightide.coordination.link import clock
+from hightide.coordination.operation import SetData
 from hightide.coordination.resolution import compare_and_set, create_ephemeral
 from hightide.coordination.watch import EventType, WatchEvent
 from hightide.coordination.watchdog import Watchdog
@@ -229,6 +233,20 @@ class TestLease:
             proxy.lose_answers()
 
     @scenario
+    async def test_the_lease_begins_when_a_question_is_asked_not_when_it_is_answered(
+        self, server, proxy
+    ):
+        async with session(proxy.hosts + server.chroot, session_timeout_ms=20_000) as client:
+            proxy.hold_answers()
+            asked_at = clock()
+            call = asyncio.create_task(client.exists("/"))
+            await asyncio.sleep(0.5)
+            proxy.heal()
+            await call
+            assert asked_at <= client._link.renewed_at < asked_at + 0.4
+            assert client._link.heard_at > asked_at + 0.4
+
+    @scenario
     async def test_a_silent_server_is_noticed_also_by_one_who_keeps_asking(self, server, proxy):
         async with session(proxy.hosts + server.chroot) as client:
             states = States(client)
@@ -315,6 +333,35 @@ class TestNothingIsQueued:
             assert await client.children("/") == ["a"], "it had happened"
 
     @scenario
+    async def test_many_large_calls_do_not_hold_up_the_event_loop(self, server, proxy):
+        async with session(proxy.hosts + server.chroot) as client:
+            states = States(client)
+            await client.create("/a")
+            proxy.silence()
+            started = time.monotonic()
+            calls = [asyncio.create_task(client.set("/a", b"x" * 100_000)) for _ in range(1000)]
+            await asyncio.sleep(0)
+            assert time.monotonic() - started < TIMEOUT_S / 2
+            await states.until(SUSPENDED)
+            proxy.lose_answers()
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {ConnectionLoss}
+            await client.connected(20_000)
+
+    @scenario
+    async def test_data_that_no_server_takes_costs_no_connection(self, server):
+        async with session(server.hosts) as client:
+            states = States(client)
+            await client.create("/a", b"x" * 1_000_000)
+            with pytest.raises(TooLarge, match="1000001 bytes"):
+                await client.set("/a", b"x" * 1_000_001)
+            with pytest.raises(MultiFailed, match="too much data") as caught:
+                await client.multi([SetData("/a", b"x" * 600_000)] * 3)
+            assert caught.value.index == 1
+            assert (await client.get("/a"))[1].version == 0
+            assert states == []
+
+    @scenario
     async def test_a_loop_that_is_behind_cannot_write_in_a_session_it_does_not_know(self, server):
         async with session(server.hosts) as client:
             states = States(client)
@@ -325,6 +372,7 @@ class TestNothingIsQueued:
             assert (client.state, client.session_id) == (CONNECTED, former)
             with pytest.raises(NotConnected):
                 await client.create("/e", ephemeral=True)
+            assert client.state is SUSPENDED, "it has learned so much"
             await states.until(SUSPENDED, LOST, CONNECTED)
             assert await client.exists("/e") is None
 

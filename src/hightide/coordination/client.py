@@ -24,15 +24,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from kazoo.hosts import collect_hosts
 from kazoo.protocol import serialization as wire
-from kazoo.security import OPEN_ACL_UNSAFE
 
-from hightide.coordination import errors
+from hightide.coordination import translation
 from hightide.coordination.errors import (
     AuthFailed,
     BadArguments,
     ConnectionLoss,
     CoordinationError,
-    MultiFailed,
     NotConnected,
     SessionLost,
 )
@@ -44,7 +42,8 @@ from hightide.coordination.interface import (
 )
 from hightide.coordination.link import Call, Connection, Link, Mailbox, Ticket, clock
 from hightide.coordination.node import Stat, check_path
-from hightide.coordination.operation import Check, Create, Delete, Operation, SetData
+from hightide.coordination.operation import Create, Delete, Operation, SetData
+from hightide.coordination.translation import Chroot
 from hightide.coordination.watch import EventType, WatchEvent
 
 __all__ = ["ClientTls", "CoordinationClient", "Ticket"]
@@ -59,26 +58,6 @@ _CLOSE_S = 2.0
 _Watches = dict[str, dict[Watch, None]]
 """Per path who armed a watch. Dicts as ordered sets: armed twice, called once."""
 
-_ERRORS: dict[int, type[CoordinationError]] = {
-    error.code: error
-    for error in (
-        errors.ConnectionLoss,
-        errors.Unimplemented,
-        errors.BadArguments,
-        errors.NoNode,
-        errors.NoAuth,
-        errors.BadVersion,
-        errors.NoChildrenForEphemerals,
-        errors.NodeExists,
-        errors.NotEmpty,
-        errors.SessionLost,
-        errors.InvalidAcl,
-        errors.AuthFailed,
-    )
-}
-_OUTCOME_UNKNOWN = frozenset({-7, -118, -122})
-"""ZooKeeper's operation timeout, session moved, request timeout."""
-
 
 class ClientTls(NamedTuple):
     """TLS to the servers: whom to trust, who we are, and whether a host must have its own name."""
@@ -88,17 +67,17 @@ class ClientTls(NamedTuple):
     key: str | None = None
     check_hostname: bool = True
 
-    def check(self) -> None:
-        """kazoo would try files that cannot be used again and again."""
-        context = ssl.create_default_context()
+    def context(self) -> ssl.SSLContext:
+        """Ready for use; files that cannot be used are an error now and not at every attempt."""
         try:
-            if self.ca:
-                context.load_verify_locations(self.ca)
+            context = ssl.create_default_context(cafile=self.ca)
             if self.certificate:
                 context.load_cert_chain(self.certificate, self.key)
         except OSError as failure:
             named = ", ".join(filter(None, (self.ca, self.certificate, self.key)))
             raise CoordinationError(detail=f"cannot use TLS with {named}: {failure}") from failure
+        context.check_hostname = self.check_hostname
+        return context
 
 
 class CoordinationClient:
@@ -110,7 +89,7 @@ class CoordinationClient:
         """Use `connect`."""
         self._loop = asyncio.get_running_loop()
         self._servers = servers
-        self._chroot = ""
+        self._chroot = Chroot("")
         self._call_timeout_ms = call_timeout_ms
         self._state = SessionState.LOST
         self._listeners: list[StateListener] = []
@@ -145,17 +124,10 @@ class CoordinationClient:
         ConnectionLoss if nobody answers in time, AuthFailed if the credentials are refused.
         """
         servers, chroot = _parse(hosts)
-        options: dict[str, Any] = {}
-        if credentials is not None:
-            options["auth_data"] = [("digest", credentials)]
-        if tls is not None:
-            tls.check()
-            options |= {"use_ssl": True, "ca": tls.ca, "check_hostname": tls.check_hostname}
-            # kazoo wants both names, though one file may hold both.
-            options |= {"certfile": tls.certificate, "keyfile": tls.key or tls.certificate}
-
+        context = None if tls is None else tls.context()
         client = cls(servers, call_timeout_ms)
-        link = Link(client, client._mailbox, servers, session_timeout_ms, resume, **options)
+        mailbox = client._mailbox
+        link = Link(client, mailbox, servers, session_timeout_ms, resume, credentials, context)
         client._link = link
         link.start_async()
         try:
@@ -208,47 +180,38 @@ class CoordinationClient:
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         check_path(path)
-        request = wire.GetData(self._at(path), self._watcher(watch))
+        request = wire.GetData(self._chroot.outer(path), self._watcher(watch))
         data, stat = await self._ask(path, request, self._data_watches, watch)
         return data or b"", Stat._make(stat)
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         check_path(path)
-        request = wire.Exists(self._at(path), self._watcher(watch))
+        request = wire.Exists(self._chroot.outer(path), self._watcher(watch))
         stat = await self._ask(path, request, self._data_watches, watch)
         return None if stat is None else Stat._make(stat)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         check_path(path)
-        request = wire.GetChildren(self._at(path), self._watcher(watch))
+        request = wire.GetChildren(self._chroot.outer(path), self._watcher(watch))
         return sorted(await self._ask(path, request, self._child_watches, watch))
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
-        request = self._request(Create(path, data, ephemeral, sequence))
-        return self._without_chroot(await self._ask(path, request))
+        request = translation.request(Create(path, data, ephemeral, sequence), self._chroot)
+        return self._chroot.inner(await self._ask(path, request))
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
-        return Stat._make(await self._ask(path, self._request(SetData(path, data, version))))
+        request = translation.request(SetData(path, data, version), self._chroot)
+        return Stat._make(await self._ask(path, request))
 
     async def delete(self, path: str, version: int = -1) -> None:
-        await self._ask(path, self._request(Delete(path, version)))
+        await self._ask(path, translation.request(Delete(path, version), self._chroot))
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        requests = []
-        for index, operation in enumerate(operations):
-            try:
-                requests.append(self._request(operation))
-            except BadArguments as refusal:
-                raise MultiFailed(index, refusal, len(operations)) from None
-        results = await self._ask("", wire.Transaction(requests))
-        for index, result in enumerate(results):
-            # Operations before the refused one are reported with a code too: 0.
-            if isinstance(result, Exception) and getattr(result, "code", None) != 0:
-                cause = _translated(result, operations[index].path)
-                raise MultiFailed(index, cause, len(operations))
-        return [self._result(result) for result in results]
+        request = translation.multi_request(operations, self._chroot)
+        results = await self._ask("", request)
+        return translation.multi_results(results, operations, self._chroot)
 
     async def close(self) -> None:
         """End the session; its ephemerals go at once, if a server can be told within seconds.
@@ -281,12 +244,12 @@ class CoordinationClient:
     def opened(self, connection: Connection) -> None:
         self._connection = connection
         self._auth_failed = False
-        self._stop_lease_timer()
-        self._look_at_lease()
         self._become(
             SessionState.CONNECTED,
             f"session {connection.ticket.session_id:#x}, timeout {connection.timeout_ms} ms",
         )
+        self._stop_lease_timer()
+        self._look_at_lease()
 
     def broken(self) -> None:
         self._forget_watches()
@@ -307,7 +270,7 @@ class CoordinationClient:
 
     def _happened(self, kind: str, path: str) -> None:
         """A watch fired at the server. kazoo reports a deletion once per kind of watch."""
-        event = WatchEvent(EventType[kind], self._without_chroot(path))
+        event = WatchEvent(EventType[kind], self._chroot.inner(path))
         watches: dict[Watch, None] = {}
         if event.type is not EventType.CHILD:
             watches |= self._data_watches.pop(event.path, {})
@@ -322,9 +285,8 @@ class CoordinationClient:
         if state is self._state or (self._is_closing and state is not SessionState.LOST):
             return
         self._state = state
-        level = (
-            logging.INFO if state is SessionState.CONNECTED or self._is_closing else logging.WARNING
-        )
+        is_good = state is SessionState.CONNECTED or self._is_closing
+        level = logging.INFO if is_good else logging.WARNING
         _log.log(level, "coordination: %s (%s), %s", state.value, self._servers, why)
         if state is SessionState.CONNECTED:
             self._tell_waiting(None)
@@ -383,11 +345,13 @@ class CoordinationClient:
             try:
                 if await self.exists(chroot or "/") is None:
                     await ensure_path(self, chroot)
-            except (ConnectionLoss, SessionLost):
+            except (ConnectionLoss, SessionLost, AuthFailed):
+                if self._auth_failed:
+                    raise AuthFailed(detail=f"by {self._servers}") from None
                 if self._loop.time() > deadline:
                     raise
             else:
-                self._chroot = chroot
+                self._chroot = Chroot(chroot)
                 return
 
     async def _ask(
@@ -406,7 +370,7 @@ class CoordinationClient:
             if answer.done():
                 return
             if failure is not None:
-                answer.set_exception(_translated(failure, path))
+                answer.set_exception(translation.error(failure, path))
                 return
             # Here rather than in the caller, which runs only after the letters that follow.
             if watches is not None and watch is not None:
@@ -417,6 +381,8 @@ class CoordinationClient:
             self._connection.number, request, Call(self._mailbox, answered)
         )
         if not sent:
+            # The news of it is still under way, and the caller must not try again before.
+            self.broken()
             raise NotConnected(path)
         limit_ms = self._call_timeout_ms or self.timeout_ms
         timer = self._loop.call_later(limit_ms / 1000, _give_up, answer, path, limit_ms)
@@ -425,37 +391,8 @@ class CoordinationClient:
         finally:
             timer.cancel()
 
-    def _request(self, operation: Operation) -> Any:
-        """An operation as kazoo writes it; BadArguments if its path cannot be one."""
-        path = self._at(operation.path)
-        match operation:
-            case Create(_, data, ephemeral, sequence):
-                # The server checks the path with the number that it appends.
-                check_path(operation.path + "0" * sequence)
-                return wire.Create(path, data, OPEN_ACL_UNSAFE, ephemeral | sequence << 1)
-            case SetData(_, data, version):
-                request = wire.SetData(path, data, version)
-            case Delete(_, version):
-                request = wire.Delete(path, version)
-            case Check(_, version):
-                request = wire.CheckVersion(path, version)
-        check_path(operation.path)
-        return request
-
-    def _result(self, result: Any) -> str | Stat | None:
-        """What an operation of a multi came to: a path, a Stat, or True for the others."""
-        if isinstance(result, str):
-            return self._without_chroot(result)
-        return Stat._make(result) if isinstance(result, tuple) else None
-
     def _watcher(self, watch: Watch | None) -> Callable[[str, str], None] | None:
         return None if watch is None else self._happened
-
-    def _at(self, path: str) -> str:
-        return self._chroot + path if path != "/" else self._chroot or "/"
-
-    def _without_chroot(self, path: str) -> str:
-        return path[len(self._chroot) :] or "/"
 
 
 def _parse(hosts: str) -> tuple[str, str]:
@@ -474,14 +411,3 @@ def _parse(hosts: str) -> tuple[str, str]:
 def _give_up(answer: asyncio.Future[Any], path: str, limit_ms: int) -> None:
     if not answer.done():
         answer.set_exception(ConnectionLoss(path, f"no answer within {limit_ms} ms"))
-
-
-def _translated(failure: Exception, path: str) -> CoordinationError:
-    """One of our errors for one of kazoo's, which carries ZooKeeper's code."""
-    code = getattr(failure, "code", None)
-    if code in _ERRORS:
-        return _ERRORS[code](path)
-    detail = f"{type(failure).__name__} {failure}".strip()
-    if code is None or code in _OUTCOME_UNKNOWN:
-        return ConnectionLoss(path, detail)
-    return CoordinationError(path, f"{detail}, code {code}")

@@ -70,6 +70,13 @@ class BadArguments(CoordinationError):
     meaning = "not a valid path here"
 
 
+class TooLarge(CoordinationError):
+    """More data than a coordinator takes in one request; it was not sent."""
+
+    code = -8
+    meaning = "too much data for one request"
+
+
 class NoNode(CoordinationError):
     """The znode, or for create its parent, does not exist."""
 

@@ -20,6 +20,7 @@ import contextlib
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -160,10 +161,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     name = "hightide"
 
-    def __init__(self, mailbox: Mailbox, server_count: int) -> None:
+    def __init__(self, mailbox: Mailbox, server_count: int, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self._mailbox = mailbox
         self._server_count = server_count
+        self._tls = tls
 
     def start(self) -> None:
         self._running = True
@@ -175,12 +177,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         bell = Doorbell()
         return bell, bell
 
-    def create_connection(self, *, timeout: float, **options: Any) -> socket.socket:
+    def create_connection(
+        self, *, address: tuple[str, int], hostname: str, timeout: float, **_: object
+    ) -> socket.socket:
         # A machine that is gone must leave time to try the others before the session is over.
-        connection: socket.socket = super().create_connection(
-            timeout=max(timeout / self._server_count, _LEAST_HANDSHAKE_S), **options
-        )
-        return connection
+        timeout_s = max(timeout / self._server_count, _LEAST_HANDSHAKE_S)
+        connection = socket.create_connection(address, timeout_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is None:
+            return connection
+        return self._tls.wrap_socket(connection, server_hostname=hostname)
 
     def dispatch_callback(self, callback: Any) -> None:
         (event,) = callback.args
@@ -299,17 +305,18 @@ class Link(KazooClient):  # type: ignore[misc]
         servers: str,
         session_timeout_ms: int,
         resume: Ticket | None,
-        **options: Any,
+        credentials: str | None,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self.log = _Log()
         super().__init__(
             servers,
             timeout=session_timeout_ms / 1000,
             client_id=resume,
-            handler=_Handler(mailbox, servers.count(",") + 1),
+            handler=_Handler(mailbox, servers.count(",") + 1, tls),
+            auth_data=[("digest", credentials)] if credentials else [],
             connection_retry=_RETRY,
             logger=self.log,
-            **options,
         )
         self._connection = _Connections(self, self._conn_retry.copy(), logger=self.log)
         self.owner = owner
