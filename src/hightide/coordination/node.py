@@ -22,7 +22,7 @@ WORLD_READS_ACL = b"\0\0\0\1\0\0\0\1\0\0\0\5world\0\0\0\6anyone"
 # ZooKeeper counts in UTF-16 units, so whatever needs a surrogate pair is refused as well.
 _BAD_PATH = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
-    r"|//|/\.{1,2}(?:/|\Z)|.+/\Z",
+    r"|//|/\.{1,2}(?:/|\Z)|(?<=.)/\Z",
     re.DOTALL,
 )
 
