@@ -1,8 +1,9 @@
 """One broker: its parts, and the order in which they start and stop.
 
-    coordinator ─▶ cluster id, broker id ─▶ topics ─▶ logs (recovered) ─▶ leaders
-                ─▶ listeners bound ─▶ registered ─▶ controller known ─▶ served
+    coordinator ─▶ cluster id, broker id ─▶ topics ─▶ logs (recovered) ─▶ listeners bound
+                ─▶ registered ─▶ controller known ─▶ leaders ─▶ served
 
+A broker leads nothing before it is registered: until then its id may turn out to be another's.
 Nobody is served before everything is there; and when the broker stops, the listeners go first and
 the logs last, so that what was answered is kept.
 
@@ -33,7 +34,7 @@ from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
 from hightide.broker.hosting import Hosting
 from hightide.broker.housekeeping import Housekeeping
-from hightide.broker.identity import Refused, check_cluster, identify
+from hightide.broker.identity import Refused, check_cluster, identify, remember
 from hightide.broker.live_brokers import LiveBrokers
 from hightide.broker.metadata import BrokerAddress, Metadata
 from hightide.broker.reading import Reading
@@ -125,15 +126,16 @@ class Broker:
         await self._read_dynamic_settings()
         await self.topics.load()
         self.store.open(self.now_ms())
-        await self.topics.lead()
         bound = self._server.bind(
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
         self._registration = self._registration_at(bound)
         coordination.on_state(self._coordination_changed)
         await self._register()
+        remember(disks, cluster_id, self.broker_id)
         await self.live_brokers.read()
         await self.election.look()
+        await self.topics.lead()
         await self.topics.read()
         for reading in (self._session, *self._readings):
             reading.start()

@@ -50,7 +50,7 @@ class Election:
     ) -> None:
         self.controller_id = NOBODY
         self.epoch = 0
-        """The controller epoch of this broker's last term."""
+        """The controller epoch that was last seen, this broker's own or another's."""
         self.is_controller = False
         self.on_change: Callable[[], None] = lambda: None
         self.reading = Reading(znodes.CONTROLLER, self.look)
@@ -82,6 +82,8 @@ class Election:
                     await self._take_up()
                 return
             self.stand_down("another broker is the controller")
+            with contextlib.suppress(NoNode):  # whoever it is, it was not elected as we are
+                self.epoch, _ = await self._read_epoch()
             self._seen(_id_of(data))
             return
 
@@ -89,14 +91,13 @@ class Election:
         """Stand for election.  Whether it was won, `look` finds out."""
         coordination = self._coordination
         try:
-            data, stat = await coordination.get(znodes.CONTROLLER_EPOCH)
+            before, version = await self._read_epoch()
         except NoNode:
             with contextlib.suppress(NodeExists):  # another candidate was quicker
                 await coordination.create(
                     znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0)
                 )
             return
-        epoch = znodes.decode_controller_epoch(data) + 1
         me = znodes.Controller(self._broker_id, self._now_ms())
         try:
             await coordination.multi(
@@ -104,8 +105,8 @@ class Election:
                     Create(znodes.CONTROLLER, me.encode(), ephemeral=True),
                     SetData(
                         znodes.CONTROLLER_EPOCH,
-                        znodes.encode_controller_epoch(epoch),
-                        stat.version,
+                        znodes.encode_controller_epoch(before + 1),
+                        version,
                     ),
                 ]
             )
@@ -113,12 +114,15 @@ class Election:
             log.debug("another candidate was quicker: %s", lost)
 
     async def _take_up(self) -> None:
-        data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        self.epoch = znodes.decode_controller_epoch(data)
-        self._epoch_version = stat.version
+        self.epoch, self._epoch_version = await self._read_epoch()
         self.is_controller = True
         log.info("this broker is the controller, in epoch %d", self.epoch)
         self._seen(self._broker_id)
+
+    async def _read_epoch(self) -> tuple[int, int]:
+        """The controller epoch, and the version of its znode."""
+        data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        return znodes.decode_controller_epoch(data), stat.version
 
     def _seen(self, controller_id: int) -> None:
         if controller_id != self.controller_id:

@@ -26,7 +26,7 @@ class Refused(Exception):
 async def identify(
     coordination: Coordination, disks: Sequence[Disk], settings: Settings
 ) -> tuple[str, int]:
-    """The cluster id and the broker id, agreed on and written everywhere."""
+    """The cluster id and the broker id that tree, directories and settings agree on."""
     known = _known(disks)
     if known is not None:
         await check_cluster(coordination, known[0])
@@ -42,13 +42,19 @@ async def identify(
             f"the log directories belong to broker {known[1]}, not to broker {broker_id};"
             " nothing was touched"
         )
+    return cluster_id, broker_id
+
+
+def remember(disks: Sequence[Disk], cluster_id: str, broker_id: int) -> None:
+    """Tell directories that are new whose they are.
+
+    Not before the id is this broker's: one that is refused can then be given another id.
+    """
     for disk in disks:
-        properties = read_meta_properties(disk)
-        if properties is None:
+        if read_meta_properties(disk) is None:
             write_meta_properties(
                 disk, {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
             )
-    return cluster_id, broker_id
 
 
 async def check_cluster(coordination: Coordination, expected: str) -> None:
