@@ -173,6 +173,21 @@ def check_keys(batch: memoryview) -> None:
         raise KafkaError(ErrorCode.INVALID_RECORD, str(damage)) from damage
 
 
+def check_copy(batch: memoryview, header: BatchHeader, end_offset: int, epoch: int) -> None:
+    """Raise Corrupt unless a batch from the leader is whole and follows what is there."""
+    if header.magic != MAGIC or header.size < HEADER_BYTES or header.last_offset_delta < 0:
+        raise Corrupt(f"what should be the batch at offset {end_offset} is none")
+    if crc32c(batch[ATTRIBUTES_AT:]) != header.crc:
+        raise Corrupt(f"the batch at offset {header.base_offset} does not match its CRC")
+    if header.base_offset < end_offset:
+        raise Corrupt(f"the batch at offset {header.base_offset} does not follow {end_offset - 1}")
+    if header.leader_epoch < epoch:
+        raise Corrupt(
+            f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch},"
+            f" the one before it of epoch {epoch}"
+        )
+
+
 def recompress(
     batch: memoryview, header: BatchHeader, codec: Codec, level: int | None
 ) -> bytearray:

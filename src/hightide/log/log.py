@@ -21,6 +21,7 @@ from hightide.log.epochs import LeaderEpochs
 from hightide.log.incoming import (
     PLAIN_ATTRIBUTES,
     check_attributes,
+    check_copy,
     check_keys,
     check_timestamps,
     count_limit,
@@ -31,7 +32,7 @@ from hightide.log.incoming import (
 from hightide.log.lookup import Timestamped, first_at_or_after, latest
 from hightide.log.segment import OpenFiles, Segment
 from hightide.log.segments import LogSegments, Parts
-from hightide.log.snapshots import batches_before
+from hightide.log.snapshots import batches_before, follow
 from hightide.settings import Topic
 from hightide.wire.batch import HEADER, HEADER_BYTES, BatchHeader
 from hightide.wire.crc import crc32c
@@ -197,6 +198,80 @@ class Log(LogSegments):
                 attributes & 0x10 != 0,
             )
         return base_offset, end_offset, appended_at
+
+    # ---- copy
+
+    def append_fetched(self, data: memoryview, now_ms: int) -> int:
+        """Write the batches that the leader sent, as they are; the new end of the log.
+
+        Offsets and epochs were given by the leader; offsets may be missing where it compacted. A
+        batch that is cut off at the end is left for the next time. Corrupt, with everything before
+        it written, for a batch that is damaged or does not follow this log.
+        """
+        if self.failure is not None:
+            raise self._refused()
+        at, end = 0, len(data)
+        run: list[BatchHeader] = []
+        run_at, end_offset, epoch = 0, self.end_offset, self._epoch
+        damage: Corrupt | None = None
+        while end - at >= HEADER_BYTES:
+            header = BatchHeader._make(_unpack_header(data, at))
+            size = header.size
+            if size > end - at:
+                break
+            try:
+                check_copy(data[at : at + size], header, end_offset, epoch)
+            except Corrupt as found:
+                damage = found
+                break
+            last_offset = header.last_offset
+            if (
+                self._active.size + at - run_at + size > self._segment_bytes
+                or header.max_timestamp > self._roll_timestamp
+                or last_offset > self._roll_offset
+            ):
+                self._write_copies(data[run_at:at], run, now_ms)
+                run, run_at = [], at
+                if self._must_roll(size, header.max_timestamp, last_offset, now_ms):
+                    self._roll(now_ms)
+            run.append(header)
+            end_offset, epoch = last_offset + 1, header.leader_epoch
+            at += size
+        self._write_copies(data[run_at:at], run, now_ms)
+        if damage is not None:
+            raise damage
+        return self.end_offset
+
+    def _write_copies(self, data: memoryview, run: list[BatchHeader], now_ms: int) -> None:
+        """Write whole batches to the active segment, which has room for them."""
+        if not run:
+            return
+        segment = self._active
+        file = segment.opened()
+        position = file.size
+        try:
+            file.append(data)
+        except DiskFailed as failure:
+            if not failure.harmless:
+                self.fail(failure)
+            raise
+        for header in run:
+            self.end_offset = header.last_offset + 1
+            if header.max_timestamp > segment.max_timestamp:
+                segment.max_timestamp = header.max_timestamp
+                segment.max_timestamp_offset = header.last_offset
+            if position - self._indexed_at > self._index_interval:
+                self._indexed_at = position
+                segment.used = True
+                segment.add_index_entry(header.last_offset, position)
+                if segment.is_index_full(self.config.segment_index_bytes):
+                    self._roll_offset = -1
+            if header.leader_epoch != self._epoch:
+                self._epoch = header.leader_epoch
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                follow(self.producers, header, segment, position, now_ms)
+            position += header.size
 
     def _check_again(
         self, producer_id: int, producer_epoch: int, sequence: int, count: int

@@ -395,6 +395,11 @@ class LogSegments:
         """Drop everything and begin again, empty, at `offset`."""
         return truncation.restart(self, offset, now_ms)
 
+    def drop_empty_epochs(self) -> None:
+        """Forget epochs in which this broker led and wrote nothing."""
+        self.epochs.truncate_from_end(self.end_offset)
+        self._epoch = self.epochs.latest
+
     def truncated(self, end_offset: int, producers: ProducerStates) -> None:
         """The files have been cut: go on from there."""
         self.truncations += 1
@@ -404,7 +409,6 @@ class LogSegments:
         self.start_offset = min(self.start_offset, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
-        self.epochs.truncate_from_end(end_offset)
-        self._epoch = self.epochs.latest
+        self.drop_empty_epochs()
         self._activate()
         self.flush_at = self._next_flush()

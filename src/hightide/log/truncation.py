@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def truncate(log: LogSegments, offset: int, now_ms: int) -> int:
     """Drop the batches that reach `offset` or lie behind it; returns the new end offset."""
     if offset >= log.end_offset:
+        log.drop_empty_epochs()
         return log.end_offset
     if offset < log.bases[0]:
         return restart(log, offset, now_ms)

@@ -1,0 +1,224 @@
+"""A follower's log: a copy of its leader's, whatever pieces it comes in."""
+
+from __future__ import annotations
+
+import contextlib
+from uuid import UUID
+
+import pytest
+from crash_disk import CrashDisk, PowerCut
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from log_world import (
+    NOW,
+    append,
+    batch,
+    newest,
+    open_store,
+    replayed,
+    run_jobs,
+    stored_batches,
+    topic,
+)
+
+from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.log import Log
+from hightide.log.store import LogStore
+from hightide.wire.compression import Codec
+from hightide.wire.control import ControlType, Marker, build_marker
+from hightide.wire.errors import Corrupt
+
+CONFIG = topic(segment_bytes=900, index_interval_bytes=150, file_delete_delay_ms=0)
+
+
+def new_log(disk: Disk | None = None, **changes: object) -> tuple[LogStore, Log]:
+    store = open_store(disk or MemoryDisk(), topic(**changes) if changes else CONFIG)
+    return store, store.create("t", 0, UUID(int=5))
+
+
+def sent(log: Log, offset: int, max_bytes: int) -> memoryview:
+    part = log.read(offset, max_bytes, log.end_offset)
+    assert part is not None
+    return memoryview(part.file.read(part.position, part.length))
+
+
+def copy(leader: Log, follower: Log, max_bytes: int = 700) -> None:
+    while follower.end_offset < leader.end_offset:
+        before = follower.end_offset
+        assert follower.append_fetched(sent(leader, before, max_bytes), NOW) > before
+
+
+def contents(log: Log) -> list[bytes]:
+    return [bytes(data) for _, data in stored_batches(log)]
+
+
+WRITES = st.lists(
+    st.tuples(
+        st.lists(st.binary(max_size=60), min_size=1, max_size=4),
+        st.integers(-1, 2),  # producer
+        st.integers(0, 1),  # by how much the epoch grows
+        st.sampled_from([Codec.NONE, Codec.NONE, Codec.GZIP]),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def fill(leader: Log, writes: list, epoch: int = 0) -> int:
+    sequences: dict[int, int] = {}
+    for values, producer, step, codec in writes:
+        epoch += step
+        fields: dict[str, int] = {}
+        if producer >= 0:
+            state = leader.producers.get(producer)
+            sequence = 0 if state is None else state.next_sequence
+            fields = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
+            sequences[producer] = sequence
+        append(leader, batch(values, codec=codec, **fields), epoch)
+    return epoch
+
+
+@settings(max_examples=150, deadline=None)
+@given(writes=WRITES, max_bytes=st.integers(1, 3000))
+def test_a_copy_has_the_same_bytes_epochs_and_producers(writes, max_bytes):
+    _, leader = new_log()
+    _, follower = new_log()
+    fill(leader, writes)
+    copy(leader, follower, max_bytes)
+    assert contents(follower) == contents(leader)
+    assert follower.epochs.entries == leader.epochs.entries
+    assert follower.producers == leader.producers == replayed(follower)[0]
+    assert [s.base_offset for s in follower.segments] == [s.base_offset for s in leader.segments]
+
+
+@settings(max_examples=100, deadline=None)
+@given(writes=WRITES, cut=st.integers(0, 2000), flip=st.integers(0, 10_000))
+def test_what_is_cut_off_is_left_and_what_is_damaged_is_refused(writes, cut, flip):
+    _, leader = new_log(segment_bytes=100_000)
+    _, follower = new_log(segment_bytes=100_000)
+    fill(leader, writes)
+    data = bytearray(sent(leader, 0, 1 << 20))
+    whole = contents(leader)
+    end = min(cut, len(data))
+    follower.append_fetched(memoryview(data)[:end], NOW)
+    taken = contents(follower)
+    assert taken == whole[: len(taken)]
+    rest = bytearray(data[sum(map(len, taken)) :])
+    if rest:
+        at = flip % len(rest)
+        rest[at] ^= 0x40
+        with contextlib.suppress(Corrupt):
+            follower.append_fetched(memoryview(rest), NOW)
+        got = contents(follower)
+        # Base offset and leader epoch are not under the CRC; a leap of either cannot be seen here.
+        assert [each[16:] for each in got] == [each[16:] for each in whole[: len(got)]]
+        assert follower.producers == replayed(follower)[0]
+
+
+def test_a_batch_that_does_not_follow_is_refused_and_nothing_is_written():
+    _, leader = new_log()
+    _, follower = new_log()
+    fill(leader, [([b"a"], -1, 0, Codec.NONE)] * 3)
+    copy(leader, follower)
+    for data in (sent(leader, 0, 1), sent(leader, 2, 1)):
+        with pytest.raises(Corrupt, match="does not follow 2"):
+            follower.append_fetched(data, NOW)
+    assert contents(follower) == contents(leader)
+
+
+def test_an_epoch_that_goes_back_is_refused():
+    _, old = new_log()
+    _, new = new_log()
+    fill(old, [([b"a"], -1, 0, Codec.NONE)] * 2)
+    append(new, batch([b"b"]), 5)
+    with pytest.raises(Corrupt, match="of epoch 0, the one before it of epoch 5"):
+        new.append_fetched(sent(old, 1, 1000), NOW)
+
+
+def test_an_epoch_in_which_this_broker_led_and_wrote_nothing_is_no_hindrance():
+    _, leader = new_log()
+    _, follower = new_log()
+    append(leader, batch([b"a"]), 1)
+    append(leader, batch([b"b"]), 1)
+    append(leader, batch([b"c"]), 3)
+    follower.append_fetched(sent(leader, 0, 1), NOW)
+    follower.epochs.assign(2, follower.end_offset)
+    follower.truncate_to(follower.end_offset)
+    assert follower.epochs.entries == [(1, 0)]
+    copy(leader, follower)
+    assert follower.epochs.entries == leader.epochs.entries == [(1, 0), (3, 2)]
+
+
+def test_the_holes_that_compaction_leaves_are_copied():
+    config = {"cleanup_policy": "compact", "segment_bytes": 300, "min_cleanable_dirty_ratio": 0}
+    store, leader = new_log(**config)
+    for number in range(40):
+        append(leader, batch([b"%d" % number], keys=[b"k%d" % (number % 3)]))
+    for _ in range(3):
+        run_jobs(store, NOW + 10 * 60_000)
+    assert len(contents(leader)) < 40
+    _, follower = new_log(**config)
+    copy(leader, follower)
+    assert contents(follower) == contents(leader)
+    assert follower.end_offset == 40
+
+
+def test_markers_of_transactions_are_followed():
+    _, leader = new_log()
+    _, follower = new_log()
+    buf = batch([b"a"], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    append(leader, buf)
+    marker = build_marker(
+        Marker(ControlType.COMMIT, 4),
+        offset=1,
+        timestamp=NOW,
+        producer_id=1,
+        producer_epoch=0,
+        leader_epoch=0,
+    )
+    copy(leader, follower)
+    assert follower.producers.get(1).transaction_first_offset == 0
+    follower.append_fetched(memoryview(marker), NOW)
+    assert follower.producers.get(1).transaction_first_offset == -1
+    assert follower.producers.get(1).coordinator_epoch == 4
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    writes=WRITES,
+    more=WRITES,
+    back=st.integers(0, 20),
+    max_bytes=st.integers(1, 3000),
+    seed=st.integers(0, 1 << 30),
+    cut=st.integers(1, 200),
+)
+def test_a_follower_that_loses_power_comes_back_with_a_beginning_of_its_leader(
+    writes, more, back, max_bytes, seed, cut
+):
+    """It copies, truncates, copies another leader's records, and the power goes at some step."""
+    _, leader = new_log()
+    epoch = fill(leader, writes)
+    other = new_log()[1]
+    disk = CrashDisk(seed)
+    _, follower = new_log(disk)
+    copy(leader, follower, max_bytes)
+    follower.flush()
+    end_offset = max(0, follower.end_offset - back)
+    kept = [
+        bytes(data) for header, data in stored_batches(leader) if header.last_offset < end_offset
+    ]
+    other.append_fetched(memoryview(b"".join(kept)), NOW)
+    fill(other, more, epoch + 1)
+    disk.cut_at(disk.steps + cut)
+    with contextlib.suppress(PowerCut):
+        assert follower.truncate_to(end_offset) == sum(
+            header.last_offset_delta + 1
+            for header, _ in stored_batches(other)
+            if header.leader_epoch <= epoch
+        )
+        copy(other, follower, max_bytes)
+    found = open_store(disk.after_crash(), CONFIG).logs["t", 0]
+    now = contents(found)
+    assert now in (contents(leader)[: len(now)], contents(other)[: len(now)])
+    assert len(now) >= len(kept)
+    assert newest(found.producers) == newest(replayed(found)[0])
