@@ -11,15 +11,16 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup lint format unit conformance bench docs clean programs
+.PHONY: help run test setup lint format unit conformance bench docs clean programs \
+	coordination conformance-coordination bench-coordination
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: setup ## set up, then run a local broker until Ctrl-C
 	@exec $(BIN)/hightide up $(ARGS)
 
-test: setup programs lint unit conformance ## set up, then everything that CI checks
+test: setup programs lint unit coordination conformance ## set up, then everything that CI checks
 
 # Compiled here, because an environment may forbid Python to keep byte code, and then the whole
 # broker would be compiled at each of its starts.
@@ -70,8 +71,21 @@ unit: setup ## the tests without sockets and processes
 conformance: setup programs ## real clients against a real broker
 	$(BIN)/pytest tests/conformance $(ARGS)
 
+coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
+	$(BIN)/pytest tests/coordination $(ARGS)
+
+# All of kazoo's own tests, and a long comparison.
+conformance-coordination: setup programs ## the same at length; minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
+	  --constraint constraints.txt --editable '.[dev,conformance]'
+	HIGHTIDE_SUITE=full HIGHTIDE_STEPS=100000 $(BIN)/pytest $(ARGS) \
+	  tests/coordination/test_kazoo_suite.py tests/coordination/test_differential.py
+
 bench: setup ## measure; prints figures, fails on nothing
 	$(BIN)/python bench/run.py $(ARGS)
+
+bench-coordination: setup programs ## the coordinator's latency, size and start beside ZooKeeper's
+	$(BIN)/python bench/coordination.py $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference

@@ -63,9 +63,13 @@ class KazooWorld:
             answer = self._ask(client, step)
         except KazooException as refusal:
             return self._told(step.session), type(refusal).__name__
-        is_change = step.name in ("create", "create2", "delete", "set", "set acl", "multi")
-        is_refused = step.name == "multi" and any(isinstance(part, Exception) for part in answer)
-        if is_change and not is_refused:
+        if step.name == "multi":
+            # One that only checks changes nothing. ZooKeeper gives it a zxid all the same.
+            is_refused = any(isinstance(part, Exception) for part in answer)
+            is_change = not is_refused and any(part[0] != "check" for part in step.arguments[0])
+        else:
+            is_change = step.name in ("create", "create2", "delete", "set", "set acl")
+        if is_change:
             self._wrote(client)
         return self._told(step.session), self._named(answer)
 

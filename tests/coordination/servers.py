@@ -55,8 +55,19 @@ def missing() -> str:
 
 
 def classpath() -> str:
-    """Debian's jar names the others that it needs; the log goes to standard error."""
-    return f"{JARS / 'zookeeper.jar'}:{JARS / 'slf4j-simple.jar'}"
+    """Debian's jar names the others that it needs, save two; the log goes to standard error."""
+    names = ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")
+    return ":".join(str(JARS / f"{name}.jar") for name in names)
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def four_letters(host: str, word: str, timeout_s: float = 5.0) -> str:

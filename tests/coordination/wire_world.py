@@ -134,7 +134,9 @@ class WireWorld:
         if name in _MULTI_CODES or name == "set acl":
             self._wrote(reply.zxid, name in ("create", "create2", "delete", "set", "set acl"))
         elif name == "multi":
-            self._wrote(reply.zxid, not any(part[0] == "error" for part in answer))
+            # One that only checks changes nothing. ZooKeeper gives it a zxid all the same.
+            kinds = {part[0] for part in answer}
+            self._wrote(reply.zxid, bool(kinds - {"check"}) and "error" not in kinds)
         return self._named(answer)
 
     def _wrote(self, zxid: int, has_changed: bool) -> None:
