@@ -9,17 +9,15 @@ what does the list that you want to set really say.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from hightide.coordination.errors import InvalidAcl
 from hightide.coordination.node import OPEN_ACL
-
-if TYPE_CHECKING:
-    import ipaddress
 
 _INT = struct.Struct(">i")
 
@@ -181,8 +179,6 @@ def _is_valid(entry: Entry) -> bool:
 
 
 def _within(address: str, text: str) -> bool:
-    import ipaddress
-
     network = _network(text)
     try:
         return network is not None and ipaddress.ip_address(address) in network
@@ -193,8 +189,6 @@ def _within(address: str, text: str) -> bool:
 @lru_cache(maxsize=256)
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     """What `address` or `address/bits` stands for; None if it stands for nothing."""
-    import ipaddress
-
     _, slash, bits = text.partition("/")
     if slash and not bits.isdecimal():
         return None  # ZooKeeper knows no netmasks.

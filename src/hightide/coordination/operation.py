@@ -59,10 +59,16 @@ class SetAcl(NamedTuple):
     version: int = ANY_VERSION
 
 
+class Refused(NamedTuple):
+    """An operation of a multi that could not even be asked, in its place among the others."""
+
+    cause: CoordinationError
+
+
 class Multi(NamedTuple):
     """All of these or none, as one transaction; each sees the ones before it."""
 
-    operations: tuple[Create | Delete | SetData | Check, ...]
+    operations: tuple[Create | Delete | SetData | Check | Refused, ...]
 
 
 class OpenSession(NamedTuple):

@@ -369,6 +369,8 @@ class _Attempt(Draft):
         results = []
         for index, operation in enumerate(multi.operations):
             try:
+                if isinstance(operation, op.Refused):
+                    raise operation.cause
                 results.append(self._operate(operation))
             except CoordinationError as refusal:
                 raise MultiFailed(index, refusal, len(multi.operations)) from refusal

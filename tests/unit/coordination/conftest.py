@@ -1,9 +1,13 @@
 """A coordinator to talk to, and the raw client to do it: there are no test packages."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import hightide
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -57,3 +61,57 @@ def client(world):
     """A client of a coordinator with a file."""
     world.start()
     return world.client()
+
+
+class CoordinatorProcess:
+    """`hightide coordinator start`, as a person would run it."""
+
+    def __init__(self, *arguments, environment=(), listens=True):
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "hightide", "coordinator", "start", *arguments],
+            env={**os.environ, "PYTHONPATH": SOURCE, **dict(environment)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._child.pid
+        self.address = None
+        if listens:
+            line = self._child.stdout.readline()
+            assert line.startswith("listening: "), self.end()
+            host, _, port = line.removeprefix("listening: ").strip().rpartition(":")
+            self.address = host, int(port)
+
+    def signal(self, number):
+        self._child.send_signal(number)
+
+    def end(self):
+        """Wait for the end: exit code, and what was written after the first line."""
+        output, errors = self._child.communicate(timeout=30)
+        return self._child.returncode, output, errors
+
+    def kill(self):
+        if self._child.poll() is None:
+            self._child.kill()
+            self._child.communicate()
+
+
+SOURCE = str(Path(hightide.__file__).parent.parent)
+
+
+@pytest.fixture
+def coordinator_process(tmp_path):
+    """Starts coordinators on a free port, by default with a folder of their own."""
+    started = []
+
+    def start(*arguments, **options):
+        if "--memory" not in arguments and "--data" not in arguments:
+            arguments = "--data", str(tmp_path / "data"), *arguments
+        if "--listen" not in arguments:
+            arguments = "--listen", "127.0.0.1:0", *arguments
+        started.append(CoordinatorProcess(*arguments, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()

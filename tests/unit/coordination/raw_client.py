@@ -156,7 +156,7 @@ class RawSocket:
         while len(self._input) < count:
             try:
                 part = self.socket.recv(65536)
-            except ConnectionResetError:
+            except (ConnectionResetError, BrokenPipeError):
                 part = b""
             if not part:
                 raise Closed
@@ -190,8 +190,12 @@ class RawClient(RawSocket):
         self._xids = itertools.count(1)
         self.events: list[Event] = []
         claim = int32(0) + int64(last_zxid) + int32(timeout_ms) + int64(session[0])
-        self.send_frame(claim + buffer(session[1]) + last_byte)
-        granted = self.frame()
+        try:
+            self.send_frame(claim + buffer(session[1]) + last_byte)
+            granted = self.frame()
+        except BaseException:
+            self.socket.close()
+            raise
         _, self.timeout_ms, self.session_id = struct.unpack(">iiq", granted[:16])
         rest = Body(granted[16:])
         self.password = rest.buffer() or b""

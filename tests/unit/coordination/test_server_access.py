@@ -106,7 +106,12 @@ def guarded(world):
 
 def test_nobody_is_served_without_credentials(guarded):
     client = guarded.client()
-    for kind, body in [(CREATE, create("/a")), (EXISTS, read("/")), (GET_DATA, read("/")), (14, b"")]:
+    for kind, body in [
+        (CREATE, create("/a")),
+        (EXISTS, read("/")),
+        (GET_DATA, read("/")),
+        (14, b""),
+    ]:
         assert client.error(kind, body) == NO_AUTH
     client.ping()
     client.close_session()

@@ -34,7 +34,7 @@ from hightide.coordination.watch import WatchEvent
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL = 1, 2, 3, 4, 5, 6, 7
 GET_CHILDREN, SYNC, PING, GET_CHILDREN2, CHECK, MULTI, CREATE2 = 8, 9, 11, 12, 13, 14, 15
-CHECK_WATCHES, REMOVE_WATCHES, MULTI_READ = 17, 18, 22
+CHECK_WATCHES, REMOVE_WATCHES, CREATE_CONTAINER, CREATE_TTL, MULTI_READ = 17, 18, 19, 21, 22
 AUTH, SET_WATCHES, GET_EPHEMERALS, GET_ALL_CHILDREN_NUMBER = 100, 101, 103, 104
 SET_WATCHES2, WHO_AM_I, CLOSE = 105, 107, -11
 
@@ -77,16 +77,28 @@ def _delete(body: Reader) -> op.Delete:
     return op.Delete(body.string(), body.int32())
 
 
+# Where no path at all is merely a bad one, as in ZooKeeper, it is the empty one here.
+
+
 def _set_data(body: Reader) -> op.SetData:
-    return op.SetData(body.string(), body.buffer(), body.int32())
+    return op.SetData(body.optional_string() or "", body.buffer(), body.int32())
 
 
 def _check(body: Reader) -> op.Check:
-    return op.Check(body.string(), body.int32())
+    return op.Check(body.optional_string() or "", body.int32())
 
 
 def _set_acl(body: Reader) -> op.SetAcl:
-    return op.SetAcl(body.string(), acl.encode(body.acl()), body.int32())
+    return op.SetAcl(body.optional_string() or "", acl.encode(body.acl()), body.int32())
+
+
+def _create_container(body: Reader) -> op.Create:
+    raise Unimplemented(_create(body).path, "container znodes")
+
+
+def _create_ttl(body: Reader) -> op.Create:
+    path, *_ = body.string(), body.buffer(), body.acl(), body.int32(), body.int64()
+    raise Unimplemented(path, "TTL znodes")
 
 
 _OPERATIONS: dict[int, Callable[[Reader], op.Operation]] = {
@@ -95,23 +107,29 @@ _OPERATIONS: dict[int, Callable[[Reader], op.Operation]] = {
     DELETE: _delete,
     SET_DATA: _set_data,
     CHECK: _check,
+    CREATE_CONTAINER: _create_container,
+    CREATE_TTL: _create_ttl,
 }
 
 CHANGES: dict[int, Callable[[Reader], op.Request]] = {**_OPERATIONS, SET_ACL: _set_acl}
 
 
 def read_multi(body: Reader) -> tuple[list[int], op.Multi]:
-    """The types of the operations, which the reply repeats, and the operations."""
+    """The types that the parts of the reply will have, and the operations."""
     kinds: list[int] = []
-    operations: list[op.Operation] = []
+    operations: list[op.Operation | op.Refused] = []
     while True:
         kind, is_last, _ = body.int32(), body.boolean(), body.int32()
         if is_last:
             return kinds, op.Multi(tuple(operations))
         if kind not in _OPERATIONS:
             raise MalformedRequest(detail=f"a multi with {kind}")
-        kinds.append(kind)
-        operations.append(_OPERATIONS[kind](body))
+        # In a multi ZooKeeper takes the two kinds of create for the same.
+        kinds.append(CREATE if kind == CREATE2 else kind)
+        try:
+            operations.append(_OPERATIONS[kind](body))
+        except (BadArguments, Unimplemented) as refusal:
+            operations.append(op.Refused(refusal))
 
 
 def result(kind: int, outcome: op.Result) -> bytes:
@@ -134,7 +152,7 @@ def multi_result(kinds: list[int], outcome: op.Result | MultiFailed) -> bytes:
 
 
 def _part(kind: int, body: bytes) -> bytes:
-    return jute.int32(kind) + b"\0" + jute.int32(-1) + body
+    return jute.int32(kind) + b"\0" + jute.int32(0) + body
 
 
 def _failed_part(code: int) -> bytes:
