@@ -385,6 +385,17 @@ def test_up_keeps_its_data_between_runs(up, tmp_path):
     assert run.end(signal.SIGTERM)[0] == 0
 
 
+def test_up_takes_over_a_broker_that_had_its_coordinator_inside(up, tmp_path):
+    with Cluster(data=tmp_path) as cluster:
+        topic = cluster.create_topic()
+        confluent.produce(cluster.bootstrap, topic, [Record(b"x")])
+    assert (tmp_path / "broker-1" / "coordination.db").exists()
+    run = up("--port", "0", "--data", str(tmp_path))
+    assert values(confluent.read(run.bootstrap(), topic, 1)) == [b"x"]
+    assert not (tmp_path / "broker-1" / "coordination.db").exists()
+    assert run.end(signal.SIGTERM)[0] == 0
+
+
 def test_up_with_memory_writes_nothing_where_it_runs(up, tmp_path):
     run = up("--port", "0", "--memory")
     run.bootstrap()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from hightide.__main__ import main
 from hightide.coordination.places import Access, place
 from hightide.coordination.snapshot import Snapshot
+from hightide.process import environment
 from hightide.testing import Cluster
 
 CREDENTIALS = "HIGHTIDE_COORDINATOR_CREDENTIALS"
@@ -298,7 +300,7 @@ def test_where_nobody_answers_is_said(run, tmp_path):
     start = time.monotonic()
     ran = run("backup", "--from", address, tmp_path / "saved")
     assert ran.code == 1
-    assert f"Nobody answers at {address}" in ran.err
+    assert f"Nobody answers at {address}: Connection refused." in ran.err
     assert time.monotonic() - start < 20
 
 
@@ -387,23 +389,30 @@ def guarded(tmp_path):
     """A coordinator of ours that wants TLS and credentials."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed on this machine (Debian package: openssl)")
-    certificate, key, known = (tmp_path / name for name in ("cert.pem", "key.pem", "known"))
-    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*request, *names, *files], check=True, capture_output=True)
+    (certificate, key), (stranger, _) = (signed(tmp_path, name) for name in ("own", "stranger"))
+    known = tmp_path / "known"
     known.write_text("ann:secret\n")
     server = servers.Embedded(
         tmp_path / "guarded",
         *("--tls-cert", str(certificate), "--tls-key", str(key), "--credentials", str(known)),
     )
     server.start()
-    yield server, certificate, known
+    yield server, certificate, known, stranger
     server.kill()
 
 
+def signed(folder, name):
+    """A certificate of this machine that is its own authority, and its key."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*request, *names, *files], check=True, capture_output=True)
+    return certificate, key
+
+
 def test_a_guarded_coordinator_is_reached_with_tls_and_credentials(run, guarded, tmp_path):
-    server, certificate, known = guarded
+    server, certificate, known, stranger = guarded
     secured = ("--tls-ca", certificate, "--credentials", known)
     done(run("backup", "--from", server.hosts, tmp_path / "saved", *secured))
     known.write_text("ann:wrong\n")
@@ -411,6 +420,18 @@ def test_a_guarded_coordinator_is_reached_with_tls_and_credentials(run, guarded,
     assert ran.code == 1
     assert "the credentials" in ran.err
     assert not (tmp_path / "other").exists()
+    # In a process of its own: kazoo leaves sockets open that it cannot use.
+    words = ["--from", server.hosts, str(tmp_path / "other"), "--tls-ca", str(stranger)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "hightide", "coordinator", "backup", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "certificate verify failed" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 # -- a cluster -----------------------------------------------------------------------------------

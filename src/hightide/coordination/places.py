@@ -38,17 +38,12 @@ from hightide.coordination.snapshot import (
 
 DATABASE = "coordination.db"
 SESSION_S = 30.0
-CONNECT_S = 15.0
+CONNECT_S = 10.0
 ANSWER_S = 60.0
 AT_ONCE = 500
 READINGS = 5
 
 _HOSTS = re.compile(r"[^/,\s]+:\d+(,[^/,\s]+:\d+)*(?P<chroot>(/[^/]+)*)/?")
-
-# kazoo says on its own what is told here in other words.
-_quiet = logging.getLogger("hightide.coordination.kazoo")
-_quiet.addHandler(logging.NullHandler())
-_quiet.propagate = False
 
 
 class PlaceFailed(Exception):
@@ -145,6 +140,17 @@ class StoppedFile:
         pass
 
 
+class _LastWords(logging.Handler):
+    """kazoo logs why it cannot connect and raises only that it could not."""
+
+    text = "no answer in time"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _, reason, words = record.getMessage().partition("error: ")
+        if reason:
+            self.text = words
+
+
 class Ensemble:
     """A coordinator over the wire, and a chroot in it."""
 
@@ -153,6 +159,8 @@ class Ensemble:
         matched = _HOSTS.fullmatch(hosts)
         assert matched is not None
         self._chroot = matched["chroot"]
+        log = logging.Logger("kazoo", logging.WARNING)
+        log.addHandler(last_words := _LastWords())
         # Without the chroot: it may have to be made, and kazoo's transactions hide null data.
         self._client = KazooClient(
             hosts=hosts.partition("/")[0],
@@ -162,13 +170,13 @@ class Ensemble:
             use_ssl=access.tls_ca is not None,
             ca=str(access.tls_ca) if access.tls_ca else None,
             check_hostname=True,
-            logger=_quiet,
+            logger=log,
         )
         try:
             self._client.start(timeout=CONNECT_S)
         except (KazooTimeoutError, refusal.KazooException, OSError) as failure:
             self.close()
-            raise PlaceFailed(f"Nobody answers at {hosts} ({failure}).") from failure
+            raise PlaceFailed(f"Nobody answers at {hosts}: {last_words.text}.") from failure
 
     def close(self) -> None:
         self._client.stop()

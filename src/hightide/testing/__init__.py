@@ -5,7 +5,8 @@
     with Cluster() as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
 
-With pytest the fixture `hightide` is such a cluster (see `hightide.testing.plugin`).
+With pytest the fixture `hightide` is such a cluster, and `hightide_cluster` one of three brokers
+(see `hightide.testing.plugin`).
 `Cluster` is loaded when it is first named, because pytest loads the plugin in this package
 for every suite on the machine, also for those that never use it.
 """
