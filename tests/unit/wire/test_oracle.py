@@ -38,9 +38,18 @@ from hightide.wire.types import (
     fields_of,
 )
 
-# Messages, or messages with some of their versions, that an oracle does not know.
-KAFKA_PYTHON_LACKS: set[tuple[str, int]] = set()
-KIO_LACKS: set[tuple[str, int]] = set()
+
+def both(name: str, *versions: int) -> set[tuple[str, int]]:
+    """Versions of a request, and of its answer."""
+    return {(name + kind, version) for kind in ("Request", "Response") for version in versions}
+
+
+# Messages, or messages with some of their versions, that an oracle does not know.  What neither
+# knows has its bytes written out in test_replication.py.
+OURS = both("ResignController", 0) | both("PublishState", 0)
+NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
+KAFKA_PYTHON_LACKS = NO_ORACLE | both("AlterPartition", 2, 3)
+KIO_LACKS = NO_ORACLE
 
 CASES = every_case()
 FEW = settings(
@@ -91,7 +100,7 @@ def test_every_message_and_version_has_an_oracle_or_is_listed() -> None:
     assert {
         (cls.__name__, version) for cls, version in every if kio_class(cls, version) is None
     } == KIO_LACKS
-    assert not KAFKA_PYTHON_LACKS & KIO_LACKS
+    assert KAFKA_PYTHON_LACKS & KIO_LACKS == NO_ORACLE
 
 
 def test_the_table_of_apis_is_that_of_the_declarations() -> None:
@@ -211,7 +220,14 @@ def compare_shape(
     compare(ours.cls, {**inner, "commonStructs": shared, "served": parent["served"]}, served, where)
 
 
-@pytest.mark.parametrize("cls", list(every_message()), ids=lambda cls: cls.__name__)
+WITH_SCHEMA = [
+    cls
+    for cls in every_message()
+    if not all((cls.__name__, version) in KAFKA_PYTHON_LACKS for version in versions_of(cls))
+]
+
+
+@pytest.mark.parametrize("cls", WITH_SCHEMA, ids=lambda cls: cls.__name__)
 def test_is_declared_as_kafkas_schema_has_it(cls: type) -> None:
     api, theirs = api_of(cls), schema(cls.__name__)
     assert api.key == theirs["apiKey"]

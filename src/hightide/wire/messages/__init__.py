@@ -17,6 +17,7 @@ APIS: dict[int, tuple[str, str]] = {
     1: ("Fetch", "fetch"),
     2: ("ListOffsets", "offsets"),
     3: ("Metadata", "metadata"),
+    7: ("ControlledShutdown", "replication"),
     8: ("OffsetCommit", "offsets"),
     9: ("OffsetFetch", "offsets"),
     10: ("FindCoordinator", "groups"),
@@ -56,13 +57,15 @@ APIS: dict[int, tuple[str, str]] = {
     49: ("AlterClientQuotas", "quotas"),
     50: ("DescribeUserScramCredentials", "users"),
     51: ("AlterUserScramCredentials", "users"),
+    56: ("AlterPartition", "replication"),
     60: ("DescribeCluster", "cluster"),
     61: ("DescribeProducers", "transactions"),
     65: ("DescribeTransactions", "transactions"),
     66: ("ListTransactions", "transactions"),
     75: ("DescribeTopicPartitions", "metadata"),
-    # Our own; see the module.
+    # Our own; see the modules.
     30000: ("ResignController", "controller"),
+    30001: ("PublishState", "replication"),
 }
 
 

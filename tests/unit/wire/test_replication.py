@@ -1,0 +1,115 @@
+"""Bytes of the messages that no other library knows, written out field by field."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from hightide.wire.codec import decode, encode
+from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
+from hightide.wire.messages.replication import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    PublishedBroker,
+    PublishedEndpoint,
+    PublishedPartition,
+    PublishedTopic,
+    PublishStateRequest,
+    PublishStateResponse,
+    RemainingPartition,
+)
+
+ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+GONE = uuid.UUID(int=7)
+
+BYTES = [
+    (ControlledShutdownRequest(broker_id=3, broker_epoch=258), 2, "00000003 0000000000000102"),
+    (ControlledShutdownRequest(broker_id=3, broker_epoch=258), 3, "00000003 0000000000000102 00"),
+    (
+        ControlledShutdownResponse(
+            error_code=41,
+            remaining_partitions=[RemainingPartition(topic_name="ab", partition_index=5)],
+        ),
+        2,
+        "0029 00000001 0002 6162 00000005",
+    ),
+    (
+        ControlledShutdownResponse(
+            error_code=41,
+            remaining_partitions=[RemainingPartition(topic_name="ab", partition_index=5)],
+        ),
+        3,
+        "0029 02 03 6162 00000005 00 00",
+    ),
+    (ResignControllerRequest(), 0, "00"),
+    (ResignControllerResponse(error_code=1, controller_id=2), 0, "0001 00 00000002 00"),
+    (PublishStateResponse(error_code=11), 0, "000b 00"),
+    (
+        PublishStateRequest(
+            controller_id=1,
+            controller_epoch=2,
+            broker_epoch=3,
+            sequence=4,
+            is_full=True,
+            brokers=[
+                PublishedBroker(
+                    broker_id=5,
+                    broker_epoch=6,
+                    rack="r",
+                    endpoints=[
+                        PublishedEndpoint(
+                            listener="L", host="h", port=9092, security_protocol="SSL"
+                        )
+                    ],
+                    is_shutting_down=True,
+                )
+            ],
+            topics=[
+                PublishedTopic(
+                    name="t",
+                    topic_id=ID,
+                    partitions=[
+                        PublishedPartition(
+                            partition_index=0,
+                            replicas=[5, 6],
+                            leader=5,
+                            leader_epoch=7,
+                            isr=[5],
+                            partition_epoch=8,
+                        ),
+                        PublishedPartition(
+                            partition_index=1,
+                            replicas=[5],
+                            leader=-1,
+                            leader_epoch=7,
+                            isr=[],
+                            partition_epoch=8,
+                            elr=[5],
+                            last_known_leader=5,
+                            adding=[6],
+                            removing=[9],
+                            is_recovering=True,
+                        ),
+                    ],
+                )
+            ],
+            removed_topics=[GONE],
+        ),
+        0,
+        "00000001 00000002 0000000000000003 0000000000000004 01"
+        "02 00000005 0000000000000006 02 72 02 02 4c 02 68 00002384 04 53534c 00 01 00"
+        "02 02 74 00112233445566778899aabbccddeeff"
+        "  03 00000000 03 00000005 00000006 00000005 00000007 02 00000005 00000008 00"
+        "     00000001 02 00000005 ffffffff 00000007 01 00000008"
+        "     05 00 05 02 00000005 01 04 00000005 02 05 02 00000006 03 05 02 00000009 04 01 01"
+        "  00"
+        "02 00000000000000000000000000000007"
+        "00",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "version", "data"), BYTES)
+def test_has_these_bytes(message: Any, version: int, data: str) -> None:
+    assert encode(message, version).hex() == bytes.fromhex(data).hex()
+    assert decode(type(message), bytes.fromhex(data), version) == message
