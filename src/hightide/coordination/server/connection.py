@@ -99,6 +99,8 @@ class Connection(Channel):
             return
         self._sessions.touched(self.session_id)
         xid, kind = body.int32(), body.int32()
+        if kind == requests.PING:
+            xid = requests.PING_XID
         if kind == requests.AUTH:
             self._authenticate(xid, body)
         elif kind == requests.CLOSE:
@@ -168,7 +170,9 @@ class Connection(Channel):
 
     def _authenticate(self, xid: int, body: Reader) -> None:
         body.int32()
-        scheme, proof = body.string(), body.buffer() or b""
+        scheme, proof = body.optional_string(), body.buffer()
+        if proof is None:
+            proof, scheme = b"", None if scheme == "digest" else scheme
         if scheme == "digest" and self._is_credential(proof):
             self.identity = self.identity.proving(("super", ""), ("digest", digest(proof)))
             self._is_trusted = True

@@ -234,7 +234,8 @@ def _get_all_children_number(asker: Asker, body: Reader) -> bytes:
 
 
 def _sync(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
-    return jute.string(body.string())
+    path = body.optional_string()
+    return jute.buffer(None) if path is None else jute.string(path)
 
 
 def _ping(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
