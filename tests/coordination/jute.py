@@ -188,7 +188,11 @@ class Wire:
             request = int32(0) + int64(last_zxid) + int32(timeout_ms)
             request += int64(session[0]) + buffer(session[1])
             self.send_frame(request + (b"" if read_only is None else boolean(read_only)))
-            self.greeting = self._greeting()
+            try:
+                self.greeting = self._greeting()
+            except BaseException:
+                self.disconnect()
+                raise
 
     def __enter__(self) -> Wire:
         return self
