@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from hightide.broker.admission import Admission
 from hightide.broker.config_changes import Change, ConfigChanges, change_config, read_config
 from hightide.broker.connection import Connection
 from hightide.broker.coordination import Opened, open_coordination, write_ticket
@@ -34,7 +35,7 @@ from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
 from hightide.broker.hosting import Hosting
 from hightide.broker.housekeeping import Housekeeping
-from hightide.broker.identity import Refused, check_cluster, identify, remember
+from hightide.broker.identity import Refused, check_cluster, identify, known_identity, remember
 from hightide.broker.live_brokers import LiveBrokers
 from hightide.broker.metadata import BrokerAddress, Metadata
 from hightide.broker.reading import Reading
@@ -114,13 +115,16 @@ class Broker:
     async def _start(self, disks: list[Disk]) -> list[tuple[str, int]]:
         loop = asyncio.get_running_loop()
         self._directory = None if self._in_memory else Path(self.settings.directories()[0])
+        known = known_identity(disks)
         self._opened = await open_coordination(
             self.settings,
             self._directory,
             lambda error: _from_thread(loop, self._fail, error),
+            is_new=known is None,
         )
-        coordination = self._coordination = self._opened.client
-        cluster_id, self.broker_id = await identify(coordination, disks, self.settings)
+        client = self._client = self._opened.client
+        self._coordination = Admission(client, client.session_id)
+        cluster_id, self.broker_id = await identify(self._coordination, known, self.settings)
         self._assemble(cluster_id)
         await self._changes.begin()
         await self._read_dynamic_settings()
@@ -130,7 +134,7 @@ class Broker:
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
         self._registration = self._registration_at(bound)
-        coordination.on_state(self._coordination_changed)
+        client.on_state(self._coordination_changed)
         await self._register()
         remember(disks, cluster_id, self.broker_id)
         await self.live_brokers.read()
@@ -139,7 +143,7 @@ class Broker:
         await self.topics.read()
         for reading in (self._session, *self._readings):
             reading.start()
-        self._watchdog = Watchdog(asyncio.get_running_loop(), coordination.timeout_ms, self._hung)
+        self._watchdog = Watchdog(loop, client.timeout_ms, self._hung)
         self._watchdog.start()
         self._housekeeping.start()
         await self._server.start()
@@ -211,10 +215,9 @@ class Broker:
 
     async def _reconnected(self) -> None:
         try:
-            if self._coordination.session_id != self._registered_in:
+            if self._client.session_id != self._registered_in:
                 # All brokers lose their sessions at once, and should not come back all at once.
                 await asyncio.sleep(self._random.random() * _REGISTER_AGAIN_S)
-                await check_cluster(self._coordination, self.metadata.cluster_id)
                 await self._register()
         except Refused as refused:
             self._fail(refused)
@@ -226,12 +229,15 @@ class Broker:
             reading.wake()
 
     async def _register(self) -> None:
-        session_id = self._coordination.session_id
-        self.broker_epoch = await register(self._coordination, self.broker_id, self._registration)
+        session_id = self._client.session_id
+        here = Admission(self._client, session_id)
+        await check_cluster(here, self.metadata.cluster_id)
+        self.broker_epoch = await register(here, self.broker_id, self._registration)
         self._registered_in = session_id
+        self._coordination.admit(session_id)
         log.info("registered as broker %d, in epoch %d", self.broker_id, self.broker_epoch)
         if self._directory is not None:
-            write_ticket(self._directory, self._coordination.ticket)
+            write_ticket(self._directory, self._client.ticket)
 
     def _registration_at(self, bound: list[tuple[str, int]]) -> znodes.BrokerRegistration:
         endpoints = []
@@ -252,7 +258,7 @@ class Broker:
     def _hung(self, silent_ms: int) -> None:
         """In the watchdog's thread: a broker that answers nobody must not look alive."""
         log.error("the event loop has not run for %d ms: giving up the session", silent_ms)
-        self._coordination.abandon()
+        self._client.abandon()
 
     def _disks(self) -> list[Disk]:
         if self._in_memory:

@@ -48,11 +48,17 @@ class Opened:
 
 
 async def open_coordination(
-    settings: Settings, directory: Path | None, on_failure: Callable[[Exception], None]
+    settings: Settings,
+    directory: Path | None,
+    on_failure: Callable[[Exception], None],
+    *,
+    is_new: bool,
 ) -> Opened:
     """Begin a session.  Without a directory nothing is kept.
 
-    `on_failure` is called, in any thread, when the broker's own coordinator cannot go on.
+    The chroot is made only for a broker that is new: one that has data finds it, or is at the wrong
+    coordinator.  `on_failure` is called, in any thread, when the broker's own coordinator cannot go
+    on.
     """
     own = None
     hosts = settings.zookeeper_connect or ""
@@ -67,6 +73,7 @@ async def open_coordination(
             credentials=settings.coordinator_credentials,
             tls=None if own is not None else _tls(settings),
             resume=None if directory is None else read_ticket(directory),
+            creates_chroot=is_new,
         )
     except BaseException:
         if own is not None:

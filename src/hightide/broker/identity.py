@@ -23,11 +23,14 @@ class Refused(Exception):
     """The broker will not start, for a reason that its operator must settle."""
 
 
+Identity = tuple[str, int]
+"""The cluster's id and the broker's."""
+
+
 async def identify(
-    coordination: Coordination, disks: Sequence[Disk], settings: Settings
-) -> tuple[str, int]:
-    """The cluster id and the broker id that tree, directories and settings agree on."""
-    known = _known(disks)
+    coordination: Coordination, known: Identity | None, settings: Settings
+) -> Identity:
+    """Who this broker is: what tree, directories (`known`) and settings agree on."""
     if known is not None:
         await check_cluster(coordination, known[0])
     await asyncio.gather(*(ensure_path(coordination, path) for path in znodes.PERSISTENT_ROOTS))
@@ -94,9 +97,9 @@ async def _new_broker_id(coordination: Coordination, settings: Settings) -> int:
     return settings.reserved_broker_max_id + stat.version
 
 
-def _known(disks: Sequence[Disk]) -> tuple[str, int] | None:
-    """(cluster id, broker id) as the directories know them; None when all are new."""
-    found: dict[tuple[str, int], str] = {}
+def known_identity(disks: Sequence[Disk]) -> Identity | None:
+    """Who the directories say that this broker is; None when all are new."""
+    found: dict[Identity, str] = {}
     for disk in disks:
         properties = read_meta_properties(disk)
         if properties is None:

@@ -114,8 +114,10 @@ class CoordinationClient:
         credentials: str | None = None,
         tls: ClientTls | None = None,
         resume: Ticket | None = None,
+        creates_chroot: bool = True,
     ) -> CoordinationClient:
-        """Begin a session. `hosts` may end in a chroot, which is created if it is missing.
+        """Begin a session. `hosts` may end in a chroot, which is created if it is missing, unless
+        `creates_chroot` is false: then nothing is found below it.
 
         A call that is not answered within `call_timeout_ms`, by default the session's timeout, is
         given up. `credentials` are user:password. `resume` names a former session of ours: if it
@@ -131,7 +133,7 @@ class CoordinationClient:
         client._link = link
         link.start_async()
         try:
-            await client._begin(chroot, connection_timeout_ms)
+            await client._begin(chroot, creates_chroot, connection_timeout_ms)
         except BaseException:
             await client.close()
             raise
@@ -337,13 +339,13 @@ class CoordinationClient:
 
     # Calls.
 
-    async def _begin(self, chroot: str, timeout_ms: int) -> None:
+    async def _begin(self, chroot: str, creates_chroot: bool, timeout_ms: int) -> None:
         """Have a session, a first answer in it, since only that proves it, and the chroot."""
         deadline = self._loop.time() + timeout_ms / 1000
         while True:
             await self.connected(max(1, round((deadline - self._loop.time()) * 1000)))
             try:
-                if await self.exists(chroot or "/") is None:
+                if await self.exists(chroot or "/") is None and creates_chroot:
                     await ensure_path(self, chroot)
             except (ConnectionLoss, SessionLost, AuthFailed):
                 if self._auth_failed:
