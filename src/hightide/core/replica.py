@@ -15,7 +15,8 @@ since.  A follower whose end is not known in this epoch counts as having nothing
 
 **Nothing is committed with too few.**  While the ISR as last heard of is smaller than
 `min.insync.replicas` the high watermark stands still, for any acks.  That is what makes those who
-left such an ISR eligible to lead (KIP-966).
+left such an ISR eligible to lead (KIP-966).  The controller may know another setting than the
+leader at the moment: while it deems somebody eligible, the ISR is too small as well.
 
 **Nobody joins who may lack something.**  A new leader's high watermark is normally stale, but what
 is committed lies below the end its log had when it took over: `epoch_start_offset`.  A follower
@@ -193,10 +194,9 @@ class Leader:
         return self._check_ms if self._followers else None
 
     def accepted(self, state: PartitionState) -> Changes:
-        """The controller carried out the proposal, and this is its decision.
-
-        It may also answer with a later one that is like what was proposed.  An answer does not
-        tell everything about that one, so it is left to be published.
+        """The controller carried out the proposal, and this is its whole decision: without its
+        ELR it must not be told here, but be waited for.  It may also answer with a later one that
+        is like what was proposed, which is left to be published.
         """
         proposal = self.proposal
         if (
@@ -432,7 +432,7 @@ class Leader:
             each.is_counted = each.id in self.maximal_isr
         self._has_members = len(self.maximal_isr) > 1
         least = effective_min_isr(self._min_isr, self.state.replicas)
-        self.is_under_min_isr = len(self.state.isr) < least
+        self.is_under_min_isr = len(self.state.isr) < least or bool(self.state.elr)
 
     def _set_limits(self, min_isr: int, lag_ms: int) -> None:
         assert min_isr >= 1
@@ -456,7 +456,7 @@ class Leader:
         )
         assert self._has_members == (len(self.maximal_isr) > 1)
         least = effective_min_isr(self._min_isr, state.replicas)
-        assert self.is_under_min_isr == (len(isr) < least)
+        assert self.is_under_min_isr == (len(isr) < least or bool(state.elr))
         assert not self._doubtful.keys() & isr
         assert all(self._live.get(r) == epoch for r, epoch in self._doubtful.items())
         proposal = self.proposal
