@@ -54,7 +54,9 @@ def wall_clock_ms() -> int:
 class Subscriber(Protocol):
     """A session, as far as the committer must tell it something."""
 
-    def happened(self, event: WatchEvent) -> None: ...
+    def happened(self, event: WatchEvent, acl: bytes) -> None:
+        """A watch has fired; only who may read by this list may hear of it."""
+
     def lost(self) -> None: ...
 
 
@@ -184,9 +186,9 @@ class Committer:
         answer(decision.outcome)
 
     def _apply(self, transaction: Transaction) -> None:
-        for watcher, event in self.tree.apply(transaction):
+        for watcher, event, acl in self.tree.apply(transaction):
             if watcher in self.sessions:
-                self.sessions[watcher].happened(event)
+                self.sessions[watcher].happened(event, acl)
         for change in transaction.changes:
             if isinstance(change, SessionClosed):
                 self.tree.watches.forget(change.session_id)

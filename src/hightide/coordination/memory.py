@@ -151,7 +151,7 @@ class LocalCoordination:
         if not self._committer.sessions:
             await self._committer.close()
 
-    def happened(self, event: WatchEvent) -> None:
+    def happened(self, event: WatchEvent, acl: bytes) -> None:  # noqa: ARG002
         """The tree disarmed this session's watches on the znode; call those who armed them."""
         watches: dict[Watch, None] = {}
         if event.type is not EventType.CHILD:

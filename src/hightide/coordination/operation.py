@@ -129,7 +129,8 @@ class SessionClosed(NamedTuple):
     session_id: int
 
 
-Change = Created | Deleted | DataSet | AclSet | SessionOpened | SessionClosed
+NodeChange = Created | Deleted | DataSet | AclSet
+Change = NodeChange | SessionOpened | SessionClosed
 
 
 class Transaction(NamedTuple):

@@ -174,11 +174,18 @@ class Tree:
             elif isinstance(change, op.SessionClosed):
                 del self.sessions[change.session_id]
             else:
-                for path, node in _effects(self, change, transaction.zxid, transaction.time_ms):
-                    self._install(path, node)
-                fired += self.watches.fire(change)
+                fired += self._change(change, transaction)
         self.zxid = transaction.zxid
         return fired
+
+    def _change(self, change: op.NodeChange, transaction: op.Transaction) -> list[Fired]:
+        before = self.nodes.get(change.path)
+        for path, node in _effects(self, change, transaction.zxid, transaction.time_ms):
+            self._install(path, node)
+        node = self.nodes.get(change.path, before)
+        assert node is not None, "it is there before or after"
+        parent = self.nodes[split(change.path)[0]]
+        return self.watches.fire(change, node.acl, parent.acl)
 
     def check(self) -> None:
         """Assert every invariant; for tests and the simulator."""
@@ -402,7 +409,7 @@ class _Attempt(Draft):
 
 def _effects(
     view: View,
-    change: op.Created | op.Deleted | op.DataSet | op.AclSet,
+    change: op.NodeChange,
     zxid: int,
     time_ms: int,
 ) -> Iterator[tuple[str, Znode | None]]:

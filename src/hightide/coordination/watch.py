@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from hightide.coordination.node import split
+from hightide.coordination.node import OPEN_ACL, split
 from hightide.coordination.operation import Change, Created, DataSet, Deleted
 
 
@@ -33,10 +33,11 @@ class WatchEvent(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """An event that is owed to a watcher."""
+    """An event that is owed to a watcher, if it may read by this access list."""
 
     watcher: int
     event: WatchEvent
+    acl: bytes = OPEN_ACL
 
 
 class Watches:
@@ -82,19 +83,22 @@ class Watches:
             self._release(watcher, is_data, path)
         return bool(gone)
 
-    def fire(self, change: Change) -> list[Fired]:
-        """Disarm and return every watch that this change touches."""
+    def fire(self, change: Change, acl: bytes, parent_acl: bytes) -> list[Fired]:
+        """Disarm and return every watch that this change touches.
+
+        The access lists are those of the znode, if it is deleted as it was, and of its parent.
+        """
         if isinstance(change, DataSet):
-            return _fired(self._take_data(change.path), EventType.CHANGED, change.path)
+            return _fired(self._take_data(change.path), EventType.CHANGED, change.path, acl)
         if isinstance(change, Created):
-            own = _fired(self._take_data(change.path), EventType.CREATED, change.path)
+            own = _fired(self._take_data(change.path), EventType.CREATED, change.path, acl)
         elif isinstance(change, Deleted):
             watchers = self._take_data(change.path) | self._take_children(change.path)
-            own = _fired(watchers, EventType.DELETED, change.path)
+            own = _fired(watchers, EventType.DELETED, change.path, acl)
         else:
             return []
         parent, _ = split(change.path)
-        return own + _fired(self._take_children(parent), EventType.CHILD, parent)
+        return own + _fired(self._take_children(parent), EventType.CHILD, parent, parent_acl)
 
     def _disarm(self, watcher: int, is_data: bool, path: str) -> None:
         table = self._data if is_data else self._children
@@ -122,5 +126,5 @@ class Watches:
             del self._held[watcher]
 
 
-def _fired(watchers: Iterable[int], kind: EventType, path: str) -> list[Fired]:
-    return [Fired(watcher, WatchEvent(kind, path)) for watcher in watchers]
+def _fired(watchers: Iterable[int], kind: EventType, path: str, acl: bytes) -> list[Fired]:
+    return [Fired(watcher, WatchEvent(kind, path), acl) for watcher in watchers]

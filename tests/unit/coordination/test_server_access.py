@@ -7,22 +7,30 @@ import pytest
 from raw_client import (
     AUTH,
     AUTH_FAILED,
+    CHANGED,
     CREATE,
+    CREATED,
+    DELETE,
+    DELETED,
     EXISTS,
     GET_ACL,
+    GET_CHILDREN,
     GET_DATA,
     INVALID_ACL,
     NO_AUTH,
-    PING,
+    SET_ACL,
     SET_DATA,
     Closed,
+    Event,
     RawSocket,
+    acl,
     buffer,
     create,
     int32,
     read,
     set_data,
     text,
+    versioned,
     word,
 )
 
@@ -53,6 +61,38 @@ def test_a_name_belongs_to_the_connection_not_to_the_session(world, client):
     client.create("/mine", entries=MINE)
     again = world.client(session=client.ticket)
     assert again.error(GET_DATA, read("/mine")) == NO_AUTH
+
+
+def test_who_may_not_read_hears_nothing_and_its_watch_is_used_up(world, client):
+    client.authenticate("bob:secret")
+    other = world.client()
+    open_to_all = ((31, "world", "anyone"),)
+    client.create("/dir")
+    for path in ("/dir/a", "/dir/b"):
+        other.error(EXISTS, read(path, watch=True))
+    client.create("/dir/a", entries=MINE)
+    client.create("/dir/b", entries=open_to_all)
+    other.ping()
+    assert other.events == [Event(CREATED, "/dir/b")]
+    other.events.clear()
+
+    for path in ("/dir/a", "/dir/b"):
+        other.ok(EXISTS, read(path, watch=True))
+    client.ok(SET_DATA, set_data("/dir/a", b"x"))
+    client.ok(SET_DATA, set_data("/dir/b", b"x"))
+    other.ping()
+    assert other.events == [Event(CHANGED, "/dir/b")]
+    other.events.clear()
+
+    for path in ("/dir/a", "/dir/b"):
+        other.ok(EXISTS, read(path, watch=True))
+    other.ok(GET_CHILDREN, read("/dir", watch=True))
+    client.ok(SET_ACL, text("/dir") + acl(MINE) + int32(-1))
+    client.ok(DELETE, versioned("/dir/a"))
+    client.ok(DELETE, versioned("/dir/b"))
+    other.ping()
+    assert other.events == [Event(DELETED, "/dir/b")], "nor of the children of what it may not read"
+    assert len(world.committer().tree.watches) == 0
 
 
 def test_auth_without_a_name_is_an_invalid_list(client):
@@ -87,6 +127,13 @@ def test_a_scheme_that_is_not_known_fails_and_closes(client, scheme):
     client.send(AUTH, int32(0) + text(scheme) + buffer(b"bob:secret"), xid=-4)
     client.send(CREATE, create("/after"))
     assert client.reply(last).error == 0
+    assert client.reply(-4).error == AUTH_FAILED
+    assert client.is_closed()
+
+
+@pytest.mark.parametrize("body", [text("digest") + int32(-1), int32(-1) + buffer(b"bob:secret")])
+def test_half_a_proof_fails_and_closes(client, body):
+    client.send(AUTH, int32(0) + body, xid=-4)
     assert client.reply(-4).error == AUTH_FAILED
     assert client.is_closed()
 
@@ -198,7 +245,7 @@ def test_tls(world, certificates):
     client = world.client(tls=trusting(certificates))
     client.create("/a", b"x" * 100_000)
     assert client.ok(GET_DATA, read("/a")).buffer() == b"x" * 100_000
-    xids = [client.send(PING) for _ in range(100)]
+    xids = [client.send(EXISTS, read("/")) for _ in range(100)]
     assert all(client.reply(xid).error == 0 for xid in xids)
     assert word(world.address, "ruok", trusting(certificates)) == "imok"
     client.close_session()

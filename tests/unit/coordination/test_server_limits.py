@@ -128,7 +128,7 @@ class _Asker:
         self.identity = Identity((("ip", "127.0.0.1"),))
         self.events = []
 
-    def happened(self, event):
+    def happened(self, event, acl):
         self.events.append(event)
 
 
@@ -147,11 +147,11 @@ def test_any_bytes_are_a_question_or_malformed(kind, body):
     asker.tree.check()
 
 
-@given(st.sampled_from(sorted(requests.CHANGES)), BODIES)
+@given(st.integers(0, 30), BODIES)
 def test_any_bytes_are_a_change_or_malformed(kind, body):
     asker = _Asker()
     try:
-        request = requests.CHANGES[kind](Reader(body))
+        request = requests.read_change(kind, Reader(body))
         outcome = asker.tree.decide(request, 1, 0, asker.identity).outcome
     except CoordinationError as refusal:
         outcome = refusal

@@ -168,10 +168,10 @@ def test_errors_of_single_requests(client):
 
 
 def test_a_refused_change_takes_no_zxid(client):
-    before = client.call(PING).zxid
+    before = client.call(EXISTS, read("/")).zxid
     client.error(CREATE, create("/x/y"))
     client.error(DELETE, versioned("/x"))
-    assert client.call(PING).zxid == before
+    assert client.call(EXISTS, read("/")).zxid == before
 
 
 def results(body):
@@ -202,7 +202,7 @@ def results(body):
 
 def test_a_multi_is_one_transaction_with_a_result_for_each_part(client):
     client.create("/old")
-    before = client.call(PING).zxid
+    before = client.call(EXISTS, read("/")).zxid
     reply = client.call(
         MULTI,
         multi(
@@ -252,8 +252,8 @@ def test_a_multi_of_nothing_succeeds(client):
         ((CREATE_TTL, create("/b", flags=5) + bytes(8)), UNIMPLEMENTED),
         ((CREATE, create("/b", entries=())), INVALID_ACL),
         ((CREATE, create("relative")), BAD_ARGUMENTS),
-        ((SET_DATA, int32(-1) + set_data("", b"")[4:]), BAD_ARGUMENTS),
-        ((CHECK, int32(-1, -1)), BAD_ARGUMENTS),
+        ((SET_DATA, set_data("", b"")), BAD_ARGUMENTS),
+        ((CHECK, versioned("")), BAD_ARGUMENTS),
     ],
 )
 def test_a_part_that_makes_no_sense_fails_in_its_place(client, operation, expected):
@@ -270,9 +270,16 @@ def test_no_path_where_one_is_changed_is_a_bad_one(client, kind, rest):
     assert client.error(kind, int32(-1) + rest) == BAD_ARGUMENTS
 
 
+def test_flags_are_judged_before_the_path(client):
+    assert client.error(CREATE, int32(-1) + create("", flags=7)[4:]) == BAD_ARGUMENTS
+    assert client.error(CREATE, int32(-1) + create("")[4:]) == MALFORMED
+
+
 def test_a_multi_with_something_else_in_it_is_not_understood(client):
     assert client.error(MULTI, multi((GET_DATA, read("/")))) == MALFORMED
     assert client.error(MULTI, multi((CREATE, create("/a")), (99, b""))) == MALFORMED
+    assert client.error(MULTI, multi((CREATE, create("/a", flags=5)))) == MALFORMED
+    assert client.error(MULTI, multi((CREATE, create("/a")), (CHECK, int32(-1, -1)))) == MALFORMED
     assert not client.exists("/a")
 
 
@@ -317,7 +324,7 @@ def test_which_of_several_errors_is_told(client):
         (GET_DATA, read("/hidden"), NO_AUTH),
         (GET_CHILDREN, read("/hidden"), NO_AUTH),
         (GET_CHILDREN2, read("/hidden"), NO_AUTH),
-        (EXISTS, read("/hidden"), NO_AUTH),
+        (EXISTS, read("/hidden"), 0),
         (CHECK, versioned("/hidden", 9), NO_AUTH),
         (ALL_CHILDREN, text("/hidden"), NO_AUTH),
         (SET_DATA, set_data("/hidden", b"", 9), BAD_VERSION),
@@ -328,7 +335,7 @@ def test_which_of_several_errors_is_told(client):
 
 def test_a_refused_question_arms_no_watch(world, client):
     client.create("/hidden", entries=((30, "world", "anyone"),))
-    for kind in (GET_DATA, EXISTS, GET_CHILDREN):
+    for kind in (GET_DATA, GET_CHILDREN):
         assert client.error(kind, read("/hidden", watch=True)) == NO_AUTH
     assert len(world.committer().tree.watches) == 0
 
@@ -337,7 +344,7 @@ def test_watches_brought_along_fire_at_once_if_something_happened(client):
     for path in ("/same", "/set", "/gone", "/kids"):
         client.create(path)
     client.create("/kids/old")
-    seen = client.call(PING).zxid
+    seen = client.call(EXISTS, read("/")).zxid
     client.ok(SET_DATA, set_data("/set", b"x"))
     client.ok(DELETE, versioned("/gone"))
     client.create("/kids/new")
@@ -425,6 +432,22 @@ def test_all_that_is_below_a_znode_is_counted(client):
 
 def test_sync_repeats_the_path(client):
     assert client.ok(SYNC, text("/any")).text() == "/any"
+    assert client.ok(SYNC, int32(-1)).data == int32(-1), "even none"
+
+
+def test_a_ping_is_answered_as_a_ping_whatever_it_was_called(client):
+    client.send(PING, xid=77)
+    assert client.receive().xid == -2
+
+
+def test_the_empty_path_is_read_as_the_root_and_cannot_be_watched(world, client):
+    assert client.ok(GET_CHILDREN, read("", watch=True)).texts() == ["zookeeper"]
+    assert client.ok(GET_CHILDREN2, read("")).texts() == ["zookeeper"]
+    assert client.ok(GET_DATA, read("", watch=True)).buffer() == b""
+    assert client.ok(EXISTS, read("", watch=True)).stat() == stat_of(client, "/")
+    assert client.ok(GET_ACL, text("")).acl() == [(31, "world", "anyone")]
+    assert client.error(SET_DATA, set_data("", b"")) == BAD_ARGUMENTS
+    assert len(world.committer().tree.watches) == 0
 
 
 def test_who_am_i(client):

@@ -58,7 +58,7 @@ def run(tree, request, session=ME, now=50):
 
 def events(tree, request, session=ME):
     fired = tree.apply(tree.decide(request, session, 50).transaction)
-    return [(watcher, event.type, event.path) for watcher, event in fired]
+    return [(watcher, event.type, event.path) for watcher, event, _ in fired]
 
 
 def test_a_fresh_tree_looks_like_a_fresh_zookeeper():
@@ -277,7 +277,7 @@ def test_watches_brought_along_fire_at_once_if_something_happened(tree):
     fired = tree.rearm(
         7, seen, ["/a", "/old", "/gone"], ["/a", "/later"], ["/a", "/old", "/gone"]
     )  # fmt: skip
-    assert [(event.type, event.path) for _, event in fired] == [
+    assert [(event.type, event.path) for _, event, _ in fired] == [
         (EventType.CHANGED, "/a"),
         (EventType.DELETED, "/gone"),
         (EventType.CREATED, "/a"),

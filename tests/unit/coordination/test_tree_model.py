@@ -42,7 +42,7 @@ class Model:
         self.sessions = set()
         self.nodes = {
             path: {"data": b"", "z": (0, 0, 0), "t": (0, 0), "v": 0, "av": 0, "owner": 0,
-                   "created": 0, "changes": changes}
+                   "acl": b"", "created": 0, "changes": changes}
             for path, changes in
             {"/": -1, "/zookeeper": -2, "/zookeeper/quota": 0, "/zookeeper/config": 0}.items()
         }  # fmt: skip
@@ -115,6 +115,7 @@ class Model:
             return None
         if isinstance(request, SetAcl):
             node["av"] += 1
+            node["acl"] = request.acl
         else:
             node["data"] = request.data
             node["v"] += 1
@@ -139,6 +140,7 @@ class Model:
         self.nodes[path] = {
             "data": request.data, "z": (self.zxid,) * 3, "t": (now, now), "v": 0, "av": 0,
             "owner": session if request.ephemeral else 0, "created": 0, "changes": 0,
+            "acl": request.acl,
         }  # fmt: skip
         self.fire("data", path, 1)
         self.fire("children", parent, 4)
@@ -155,10 +157,10 @@ class Model:
         if self.children(path):
             raise Refused(NOT_EMPTY)
         parent = path.rpartition("/")[0] or "/"
-        del self.nodes[path]
-        self.touch(parent)
         told = self.fire("data", path, 2)
         self.fire("children", path, 2, told)
+        del self.nodes[path]
+        self.touch(parent)
         self.fire("children", parent, 4)
 
     def touch(self, parent):
@@ -170,7 +172,7 @@ class Model:
         hit = [watch for watch in self.watches if watch[:2] == (kind, path)]
         self.watches = [watch for watch in self.watches if watch not in hit]
         watchers = [watcher for _, _, watcher in hit if watcher not in told]
-        self.events += [(watcher, (event, path)) for watcher in watchers]
+        self.events += [(watcher, (event, path), self.nodes[path]["acl"]) for watcher in watchers]
         return watchers
 
     def watch(self, kind, path, watcher):
@@ -183,7 +185,8 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda names: "/" + "/".join
 ANY_PATHS = PATHS | st.sampled_from(["/", "/zookeeper", "/zookeeper/quota"])
 VERSIONS = st.sampled_from([-1, -1, -1, 0, 1, 2])
 DATA = st.none() | st.binary(max_size=3)
-CREATES = st.builds(Create, PATHS, DATA, st.booleans(), st.booleans())
+ACLS = st.binary(max_size=2)
+CREATES = st.builds(Create, PATHS, DATA, st.booleans(), st.booleans(), ACLS)
 OPERATIONS = (
     CREATES
     | st.builds(Delete, ANY_PATHS, VERSIONS)
@@ -193,7 +196,7 @@ OPERATIONS = (
 REQUESTS = (
     CREATES
     | OPERATIONS
-    | st.builds(SetAcl, PATHS, st.binary(max_size=2), VERSIONS)
+    | st.builds(SetAcl, PATHS, ACLS, VERSIONS)
     | st.builds(Multi, st.lists(OPERATIONS, max_size=4).map(tuple))
 )
 SESSIONS = st.integers(0, 1)

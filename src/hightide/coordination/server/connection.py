@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 
-from hightide.coordination.acl import Identity, digest
+from hightide.coordination.acl import READ, Identity, digest
 from hightide.coordination.committer import Committer
 from hightide.coordination.errors import (
     AuthFailed,
@@ -25,7 +25,6 @@ from hightide.coordination.errors import (
     MultiFailed,
     NoAuth,
     StorageError,
-    Unimplemented,
 )
 from hightide.coordination.operation import Request, Result
 from hightide.coordination.server import jute, requests
@@ -156,8 +155,9 @@ class Connection(Channel):
 
         self._sessions.close(self.session_id, left)
 
-    def happened(self, event: WatchEvent) -> None:
-        self.send(requests.event(event))
+    def happened(self, event: WatchEvent, acl: bytes) -> None:
+        if self.identity.may(acl, READ):
+            self.send(requests.event(event))
 
     def lost(self) -> None:
         if self._state is not State.LEAVING:
@@ -171,19 +171,23 @@ class Connection(Channel):
     def _authenticate(self, xid: int, body: Reader) -> None:
         body.int32()
         scheme, proof = body.optional_string(), body.buffer()
-        if proof is None:
-            proof, scheme = b"", None if scheme == "digest" else scheme
-        if scheme == "digest" and self._is_credential(proof):
-            self.identity = self.identity.proving(("super", ""), ("digest", digest(proof)))
-            self._is_trusted = True
-        elif scheme == "digest" and self._is_trusted:
-            self.identity = self.identity.proving(("digest", digest(proof)))
-        elif scheme != "ip":
+        is_proved = scheme == "digest" and proof is not None and self._prove(proof)
+        if is_proved or scheme == "ip":
+            self._in_turn(partial(self._reply, xid, b""))
+        else:
             log.warning("%s fails to authenticate", self.address)
             self._state = State.LEAVING
             self._in_turn(partial(self._dismiss, xid))
-            return
-        self._in_turn(partial(self._reply, xid, b""))
+
+    def _prove(self, proof: bytes) -> bool:
+        """Whether `user:password` is good for anything here; if so, this client has that name."""
+        name = "digest", digest(proof)
+        if self._is_credential(proof):
+            self.identity = self.identity.proving(("super", ""), name)
+            self._is_trusted = True
+        elif self._is_trusted:
+            self.identity = self.identity.proving(name)
+        return self._is_trusted
 
     def _is_credential(self, proof: bytes) -> bool:
         # Every one is compared, so that the time taken tells nothing.
@@ -230,10 +234,8 @@ class Connection(Channel):
         try:
             if kind == requests.MULTI:
                 kinds, request = requests.read_multi(body)
-            elif kind in requests.CHANGES:
-                request = requests.CHANGES[kind](body)
             else:
-                raise Unimplemented(detail=f"request {kind}")
+                request = requests.read_change(kind, body)
         except CoordinationError as refusal:
             self._in_turn(partial(self._refuse, xid, refusal))
             return

@@ -22,6 +22,10 @@ _STAT = struct.Struct(">qqqqIIIqiIq")
 _WORD = 0xFFFF_FFFF
 
 
+class Missing(MalformedRequest):
+    """There is nothing where a string must be."""
+
+
 class Reader:
     """Reads one frame from its beginning; MalformedRequest where it ends too early."""
 
@@ -77,7 +81,7 @@ class Reader:
     def string(self) -> str:
         text = self.optional_string()
         if text is None:
-            raise MalformedRequest(detail="a string is missing")
+            raise Missing
         return text
 
     def vector(self, item: Callable[[], T]) -> list[T]:

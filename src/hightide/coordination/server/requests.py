@@ -53,7 +53,7 @@ class Asker(Protocol):
     def session_id(self) -> int: ...
     @property
     def identity(self) -> Identity: ...
-    def happened(self, event: WatchEvent) -> None: ...
+    def happened(self, event: WatchEvent, acl: bytes) -> None: ...
 
 
 def event(happened: WatchEvent) -> bytes:
@@ -64,32 +64,23 @@ def event(happened: WatchEvent) -> bytes:
 # Changes: body to operation, and result to body.
 
 
+class _NeedsTtl(Unimplemented):
+    """What ZooKeeper does not offer either, unless it is told to."""
+
+    meaning = "there are no TTL znodes"
+
+
 def _create(body: Reader) -> op.Create:
-    path, data, entries, flags = body.string(), body.buffer(), body.acl(), body.int32()
-    if 4 <= flags <= 6:
-        raise Unimplemented(path, "container and TTL znodes")
+    path, data, entries, flags = body.optional_string(), body.buffer(), body.acl(), body.int32()
+    if flags in (5, 6):
+        raise _NeedsTtl(path or "")
+    if flags == 4:
+        raise Unimplemented(path or "", "container znodes")
     if not 0 <= flags <= 3:
-        raise BadArguments(path, f"flags {flags}")
+        raise BadArguments(path or "", f"flags {flags}")
+    if path is None:
+        raise jute.Missing
     return op.Create(path, data, bool(flags & 1), bool(flags & 2), acl.encode(entries))
-
-
-def _delete(body: Reader) -> op.Delete:
-    return op.Delete(body.string(), body.int32())
-
-
-# Where no path at all is merely a bad one, as in ZooKeeper, it is the empty one here.
-
-
-def _set_data(body: Reader) -> op.SetData:
-    return op.SetData(body.optional_string() or "", body.buffer(), body.int32())
-
-
-def _check(body: Reader) -> op.Check:
-    return op.Check(body.optional_string() or "", body.int32())
-
-
-def _set_acl(body: Reader) -> op.SetAcl:
-    return op.SetAcl(body.optional_string() or "", acl.encode(body.acl()), body.int32())
 
 
 def _create_container(body: Reader) -> op.Create:
@@ -99,6 +90,22 @@ def _create_container(body: Reader) -> op.Create:
 def _create_ttl(body: Reader) -> op.Create:
     path, *_ = body.string(), body.buffer(), body.acl(), body.int32(), body.int64()
     raise Unimplemented(path, "TTL znodes")
+
+
+def _delete(body: Reader) -> op.Delete:
+    return op.Delete(body.string(), body.int32())
+
+
+def _set_data(body: Reader) -> op.SetData:
+    return op.SetData(body.string(), body.buffer(), body.int32())
+
+
+def _check(body: Reader) -> op.Check:
+    return op.Check(body.string(), body.int32())
+
+
+def _set_acl(body: Reader) -> op.SetAcl:
+    return op.SetAcl(body.string(), acl.encode(body.acl()), body.int32())
 
 
 _OPERATIONS: dict[int, Callable[[Reader], op.Operation]] = {
@@ -111,7 +118,20 @@ _OPERATIONS: dict[int, Callable[[Reader], op.Operation]] = {
     CREATE_TTL: _create_ttl,
 }
 
-CHANGES: dict[int, Callable[[Reader], op.Request]] = {**_OPERATIONS, SET_ACL: _set_acl}
+_CHANGES: dict[int, Callable[[Reader], op.Request]] = {**_OPERATIONS, SET_ACL: _set_acl}
+
+
+def read_change(kind: int, body: Reader) -> op.Request:
+    """The change that is asked for, save for a multi."""
+    if kind not in _CHANGES:
+        raise Unimplemented(detail=f"request {kind}")
+    try:
+        return _CHANGES[kind](body)
+    except jute.Missing:
+        # No path at all is a bad one to some, and beyond others. All the same in a multi.
+        if kind in (SET_DATA, CHECK, SET_ACL):
+            raise BadArguments from None
+        raise
 
 
 def read_multi(body: Reader) -> tuple[list[int], op.Multi]:
@@ -128,6 +148,8 @@ def read_multi(body: Reader) -> tuple[list[int], op.Multi]:
         kinds.append(CREATE if kind == CREATE2 else kind)
         try:
             operations.append(_OPERATIONS[kind](body))
+        except _NeedsTtl as refusal:
+            raise MalformedRequest(refusal.path, "a TTL in a multi") from refusal
         except (BadArguments, Unimplemented) as refusal:
             operations.append(op.Refused(refusal))
 
@@ -171,16 +193,21 @@ def _readable(asker: Asker, path: str, permissions: int = acl.READ) -> Znode:
     return node
 
 
-def _watcher(asker: Asker, body: Reader) -> int | None:
-    return asker.session_id if body.boolean() else None
+def _path_and_watcher(asker: Asker, body: Reader) -> tuple[str, int | None]:
+    """What is asked about, and who wants to hear of it. Nothing ever happens to the empty path."""
+    path, is_watched = body.string(), body.boolean()
+    return _root_if_empty(path), asker.session_id if is_watched and path else None
+
+
+def _root_if_empty(path: str) -> str:
+    """ZooKeeper knows its root by the empty path too, but only where it is read."""
+    return path or "/"
 
 
 def _exists(asker: Asker, body: Reader) -> bytes:
-    path, watcher = body.string(), _watcher(asker, body)
+    path, watcher = _path_and_watcher(asker, body)
     if "\0" in path:
         raise BadArguments(path)
-    if asker.tree.node(path) is not None:
-        _readable(asker, path)
     stat = asker.tree.exists(path, watcher)
     if stat is None:
         raise NoNode(path)
@@ -199,21 +226,21 @@ def _children(asker: Asker, path: str, watcher: int | None) -> bytes:
 
 
 def _get_data(asker: Asker, body: Reader) -> bytes:
-    return _data(asker, body.string(), _watcher(asker, body))
+    return _data(asker, *_path_and_watcher(asker, body))
 
 
 def _get_children(asker: Asker, body: Reader) -> bytes:
-    return _children(asker, body.string(), _watcher(asker, body))
+    return _children(asker, *_path_and_watcher(asker, body))
 
 
 def _get_children2(asker: Asker, body: Reader) -> bytes:
-    path, watcher = body.string(), _watcher(asker, body)
+    path, watcher = _path_and_watcher(asker, body)
     node = _readable(asker, path)
     return jute.strings(asker.tree.children(path, watcher)) + jute.stat(node.stat)
 
 
 def _get_acl(asker: Asker, body: Reader) -> bytes:
-    node = _readable(asker, body.string(), acl.READ | acl.ADMIN)
+    node = _readable(asker, _root_if_empty(body.string()), acl.READ | acl.ADMIN)
     entries = acl.decode(node.acl)
     if not asker.identity.may(node.acl, acl.ADMIN):
         return acl.wire(acl.without_secrets(entries)) + jute.stat(node.stat)
@@ -227,7 +254,7 @@ def _get_ephemerals(asker: Asker, body: Reader) -> bytes:
 
 
 def _get_all_children_number(asker: Asker, body: Reader) -> bytes:
-    path = body.string()
+    path = _root_if_empty(body.string())
     _readable(asker, path)
     below = "/" if path == "/" else f"{path}/"
     return jute.int32(sum(each.startswith(below) and each != "/" for each in asker.tree.nodes))
@@ -251,7 +278,7 @@ def _who_am_i(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
 def _set_watches(asker: Asker, body: Reader) -> bytes:
     seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
     for fired in asker.tree.rearm(asker.session_id, seen_zxid, data, exists, children):
-        asker.happened(fired.event)
+        asker.happened(fired.event, fired.acl)
     return b""
 
 
@@ -260,7 +287,7 @@ def _set_watches2(asker: Asker, body: Reader) -> bytes:
     if body.strings() or body.strings():
         raise Unimplemented(detail="watches that stay armed")
     for fired in asker.tree.rearm(asker.session_id, seen_zxid, data, exists, children):
-        asker.happened(fired.event)
+        asker.happened(fired.event, fired.acl)
     return b""
 
 
@@ -295,7 +322,7 @@ def _multi_read(asker: Asker, body: Reader) -> bytes:
             return b"".join(parts) + _END_OF_MULTI
         if kind not in (GET_DATA, GET_CHILDREN):
             raise MalformedRequest(detail=f"a multi of questions with {kind}")
-        path, _ = body.string(), body.boolean()
+        path, _ = _root_if_empty(body.string()), body.boolean()
         question = _data if kind == GET_DATA else _children
         try:
             parts.append(_part(kind, question(asker, path, None)))
