@@ -12,7 +12,8 @@ version is the partition epoch.  The leader epoch grows whenever somebody else l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 NOBODY = -1
 
@@ -34,6 +35,9 @@ class PartitionState:
     """Replicas that a reassignment under way brings, and those that it takes away at its end."""
     is_recovering: bool = False
     """The leader was elected although it may lack what was committed."""
+    broker_epochs: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """In which life each member of ISR and ELR was known to be whole.  Kept with the decision, so
+    that every later controller can tell a restart that lost data from one that did not."""
 
     @property
     def osr(self) -> tuple[int, ...]:
@@ -57,6 +61,7 @@ class PartitionState:
         assert set(self.adding) <= replicas
         assert set(self.removing) <= replicas
         assert not set(self.adding) & set(self.removing)
+        assert self.broker_epochs.keys() <= isr | elr
 
 
 def effective_min_isr(min_insync_replicas: int, replicas: tuple[int, ...]) -> int:
