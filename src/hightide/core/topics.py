@@ -1,11 +1,22 @@
-"""Rules for topics that need no broker to decide: names, and which brokers hold which replicas."""
+"""Rules for topics that need no broker to decide: what they can be called."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from hightide.core.placement import check_assignment, check_counts, place
 from hightide.wire.errors import ErrorCode, KafkaError
+
+__all__ = [
+    "INTERNAL_TOPICS",
+    "LONGEST_NAME",
+    "assign",
+    "check_assignment",
+    "check_counts",
+    "check_name",
+    "collision",
+]
 
 LONGEST_NAME = 249
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+\Z")
@@ -37,59 +48,5 @@ def collision(name: str, existing: Sequence[str]) -> str | None:
 def assign(
     brokers: Sequence[int], partition_count: int, replication_factor: int, first: int
 ) -> dict[int, list[int]]:
-    """Replicas per partition, spread over the brokers beginning at `first`.
-
-    The first replica walks round the brokers; the others follow it at a distance that grows with
-    each round, so that a broker's followers are not all on the same neighbour.
-    """
-    check_counts(partition_count, replication_factor, len(brokers))
-    ordered = sorted(brokers)
-    count = len(ordered)
-    assignment = {}
-    for partition in range(partition_count):
-        leader = (first + partition) % count
-        shift = partition // count
-        others = [
-            ordered[(leader + 1 + (shift + replica) % (count - 1)) % count]
-            for replica in range(replication_factor - 1)
-        ]
-        assignment[partition] = [ordered[leader], *others]
-    return assignment
-
-
-def check_counts(partition_count: int, replication_factor: int, broker_count: int) -> None:
-    """Raise the error of a topic that cannot be made with these numbers."""
-    if partition_count < 1:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"a topic needs at least 1 partition, not {partition_count}",
-        )
-    if replication_factor < 1:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"the replication factor is at least 1, not {replication_factor}",
-        )
-    if replication_factor > broker_count:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {replication_factor} needs as many brokers,"
-            f" there are {broker_count}",
-        )
-
-
-def check_assignment(assignment: Mapping[int, Sequence[int]], brokers: Sequence[int]) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless a client's own assignment can be carried out."""
-    problem = None
-    if sorted(assignment) != list(range(len(assignment))):
-        problem = "partitions must be numbered from 0 without gaps"
-    elif len({len(replicas) for replicas in assignment.values()}) != 1:
-        problem = "every partition must have the same number of replicas"
-    for partition, replicas in assignment.items():
-        if not replicas:
-            problem = f"partition {partition} has no replica"
-        elif len(set(replicas)) != len(replicas):
-            problem = f"partition {partition} names a broker twice: {list(replicas)}"
-        elif unknown := sorted(set(replicas) - set(brokers)):
-            problem = f"partition {partition} names brokers that do not exist: {unknown}"
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+    """Replicas per partition of a new topic, on brokers of which no racks are known."""
+    return place(dict.fromkeys(brokers), partition_count, replication_factor, first)
