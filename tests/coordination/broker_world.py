@@ -80,6 +80,11 @@ class Tree:
         except NoNodeError:
             return None
 
+    def many(self, paths: list[str]) -> list[tuple[bytes, Any]]:
+        """Data and Stat of each, asked for all at once; NoNodeError if one is missing."""
+        self.client.retry(self.client.sync, "/")
+        return [asked.get(LIMIT_S) for asked in [self.client.get_async(path) for path in paths]]
+
     def json(self, path: str) -> Any:
         data = self.data(path)
         return None if data is None else json.loads(data)

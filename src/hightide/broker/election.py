@@ -69,6 +69,7 @@ class Election:
         while True:
             # The watch comes first: whatever happens from here on is heard of.
             if await coordination.exists(znodes.CONTROLLER, self.reading.wake) is None:
+                self.stand_down(f"{znodes.CONTROLLER} was deleted")
                 if self._is_resting():
                     return
                 await self._stand()

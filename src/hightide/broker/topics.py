@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hightide.broker.config_changes import Change, change_config, read_config
@@ -41,6 +41,8 @@ _PREFIX = len(f"{znodes.TOPICS}/")
 _STATES_PER_MULTI = 500
 
 Assignment = Mapping[int, Sequence[int]]
+Write = Callable[[Sequence[Operation]], Awaitable[object]]
+"""All or nothing; as the controller, or as anybody."""
 
 
 class Topics:
@@ -214,8 +216,19 @@ class Topics:
 
     # -- changes ---------------------------------------------------------------------------
 
-    async def create(self, name: str, assignment: Assignment, overrides: dict[str, str]) -> Topic:
-        """Make a topic, or TOPIC_ALREADY_EXISTS, or KAFKA_STORAGE_ERROR if no disk takes it."""
+    async def create(
+        self,
+        name: str,
+        assignment: Assignment,
+        overrides: dict[str, str],
+        *,
+        by_anybody: bool = False,
+    ) -> Topic:
+        """Make a topic, or TOPIC_ALREADY_EXISTS, or KAFKA_STORAGE_ERROR if no disk takes it.
+
+        NotController if this broker is not the controller, or is not any more when it comes to
+        writing; but a topic may be made `by_anybody`, since that changes nothing that is.
+        """
         partitions = _new_partitions(assignment)
         topic = Topic(name, self._new_id(), partitions, overrides)
         config_path = znodes.topic_config_path(name)
@@ -229,7 +242,8 @@ class Topics:
             else SetData(config_path, config, left_over.version),
         ]
         try:
-            await self._write_with_states(decision, topic, partitions)
+            write = self._coordination.multi if by_anybody else self._election.fenced
+            await self._write_with_states(write, decision, topic, partitions)
         except MultiFailed as failed:
             if isinstance(failed.cause, NodeExists):
                 raise KafkaError(
@@ -295,7 +309,7 @@ class Topics:
             if stat is None:
                 raise NoNode(path)
             decision = [SetData(path, _assignment(grown), stat.version)]
-            await self._write_with_states(decision, topic, added)
+            await self._write_with_states(self._election.fenced, decision, topic, added)
         except (MultiFailed, NoNode) as failed:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS, f"topic {name} was changed meanwhile"
@@ -323,17 +337,21 @@ class Topics:
         return topic
 
     async def _write_with_states(
-        self, decision: Sequence[Operation], topic: Topic, partitions: Sequence[Partition]
+        self,
+        write: Write,
+        decision: Sequence[Operation],
+        topic: Topic,
+        partitions: Sequence[Partition],
     ) -> None:
         """Write what a topic shall be and its partitions' states: in one step if it fits in one.
 
         If it does not, the decision comes first, and the rest is what the controller completes.
         """
         if len(partitions) <= _STATES_PER_MULTI:
-            await self._write([*decision, *self._creations(topic.name, partitions)])
+            await write([*decision, *self._creations(topic.name, partitions)])
             return
-        await self._write(decision)
-        await self._write_states(topic.name, partitions)
+        await write(decision)
+        await self._write_states(write, topic.name, partitions)
 
     async def _complete(self, topic: Topic) -> None:
         """Give partitions that have no state one, led by the first replica that is alive."""
@@ -345,27 +363,20 @@ class Topics:
                 missing.append(Partition(each.index, each.replicas, leader, 0, [leader]))
         if missing:
             if await self._coordination.exists(znodes.partitions_path(topic.name)) is None:
-                await self._write([Create(znodes.partitions_path(topic.name))])
-            await self._write_states(topic.name, missing)
+                await self._election.fenced([Create(znodes.partitions_path(topic.name))])
+            await self._write_states(self._election.fenced, topic.name, missing)
 
-    async def _write_states(self, name: str, partitions: Sequence[Partition]) -> None:
+    async def _write_states(self, write: Write, name: str, partitions: Sequence[Partition]) -> None:
         there = set(await self._coordination.children(znodes.partitions_path(name)))
         missing = [each for each in partitions if str(each.index) not in there]
         if not missing:
             return
         for start in range(0, len(missing), _STATES_PER_MULTI):
             some = missing[start : start + _STATES_PER_MULTI]
-            await self._write(self._creations(name, some))
+            await write(self._creations(name, some))
         # Whoever follows the topic watches its own znode: writing it again says "go and read".
         data, stat = await self._coordination.get(znodes.topic_path(name))
-        await self._write([SetData(znodes.topic_path(name), data, stat.version)])
-
-    async def _write(self, operations: Sequence[Operation]) -> None:
-        # A topic made by being asked for may be made by any broker: it changes nothing that is.
-        if self._election.is_controller:
-            await self._election.fenced(operations)
-        else:
-            await self._coordination.multi(operations)
+        await write([SetData(znodes.topic_path(name), data, stat.version)])
 
     def _creations(self, topic: str, partitions: Sequence[Partition]) -> list[Operation]:
         writes: list[Operation] = []

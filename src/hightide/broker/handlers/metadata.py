@@ -113,7 +113,7 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
     settings = broker.settings
     assignment = broker.topics.assign(settings.num_partitions, settings.default_replication_factor)
     try:
-        return await broker.topics.create(name, assignment, {})
+        return await broker.topics.create(name, assignment, {}, by_anybody=True)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
