@@ -148,6 +148,7 @@ class Picture:
         """The broker epochs of the live brokers, and of these the ones that will soon stop."""
         self.shutting_down: frozenset[int] = frozenset()
         self._listener = listener
+        self._addresses: Mapping[int, PublishedEndpoint | None] = {}
         self._newest = (-1, -1, -1)
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -166,16 +167,16 @@ class Picture:
         self._newest = number
         self.controller_id = message.controller_id
         self.controller_epoch = message.controller_epoch
-        before = self.brokers
+        brokers, addresses = self.brokers, self._addresses
         self._see_brokers(message.brokers)
         changes = _Changes()
         self._remove_topics(message, changes)
         for topic in message.topics:
             self._see_topic(topic, message.is_full, changes)
-        if before != self.brokers:
-            self._follow_elsewhere(before, changes)
+        if addresses != self._addresses:
+            self._follow_elsewhere(addresses, changes)
         self.is_whole = self.is_whole or message.is_full
-        return Received(ErrorCode.NONE, changes.in_order(), before != self.brokers)
+        return Received(ErrorCode.NONE, changes.in_order(), brokers != self.brokers)
 
     def _see_brokers(self, brokers: Iterable[PublishedBroker]) -> None:
         self.brokers = {each.broker_id: each for each in brokers}
@@ -183,6 +184,7 @@ class Picture:
         self.shutting_down = frozenset(
             each.broker_id for each in self.brokers.values() if each.is_shutting_down
         )
+        self._addresses = {each: self.endpoint(each, self._listener) for each in self.brokers}
 
     def _remove_topics(self, message: PublishStateRequest, changes: _Changes) -> None:
         for topic_id in message.removed_topics:
@@ -257,20 +259,20 @@ class Picture:
             return Lead(topic.name, topic.topic_id, index, state)
         if state.leader == NOBODY:
             return NoLeader(topic.name, topic.topic_id, index, state)
-        endpoint = self.endpoint(state.leader, self._listener)
-        return Follow(topic.name, topic.topic_id, index, state, endpoint)
+        address = self._addresses.get(state.leader)
+        return Follow(topic.name, topic.topic_id, index, state, address)
 
-    def _follow_elsewhere(self, before: Mapping[int, PublishedBroker], changes: _Changes) -> None:
+    def _follow_elsewhere(
+        self, before: Mapping[int, PublishedEndpoint | None], changes: _Changes
+    ) -> None:
         """Follow anew where the leader stayed and its address did not."""
-        moved = {
-            each
-            for each in before.keys() | self.brokers.keys()
-            if endpoint_of(before.get(each), self._listener) != self.endpoint(each, self._listener)
-        }
-        if not moved:
-            return
+        now = self._addresses
+        moved = {each for each in before.keys() | now.keys() if before.get(each) != now.get(each)}
         for topic, index, state in self._held():
-            if state.leader in moved and state.leader != self.broker_id:
+            if state.leader not in moved or state.leader == self.broker_id:
+                continue
+            found = changes.begun.get((topic.name, index))
+            if found is None or isinstance(found, StateChanged):
                 changes.begun[topic.name, index] = self._role(topic, index, state)
 
     def _held(self) -> Iterator[tuple[Topic, int, PartitionState]]:
@@ -310,12 +312,16 @@ class Picture:
         return [each for each in state.replicas if each not in self.live]
 
     def endpoint(self, broker_id: int, listener: str) -> PublishedEndpoint | None:
-        return endpoint_of(self.brokers.get(broker_id), listener)
+        broker = self.brokers.get(broker_id)
+        if broker is not None:
+            for endpoint in broker.endpoints:
+                if endpoint.listener == listener:
+                    return endpoint
+        return None
 
     def endpoints(self, listener: str) -> list[tuple[PublishedBroker, PublishedEndpoint]]:
         """The live brokers that have a listener of this name, in the order of their ids."""
-        brokers = (self.brokers[each] for each in sorted(self.brokers))
-        found = ((broker, endpoint_of(broker, listener)) for broker in brokers)
+        found = ((self.brokers[each], self.endpoint(each, listener)) for each in sorted(self.live))
         return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
     def check(self) -> None:
@@ -336,14 +342,6 @@ def _is_older(state: PartitionState, known: PartitionState) -> bool:
 
 def _is_led_anew(before: PartitionState, after: PartitionState) -> bool:
     return before.leader_epoch != after.leader_epoch or before.leader != after.leader
-
-
-def endpoint_of(broker: PublishedBroker | None, listener: str) -> PublishedEndpoint | None:
-    if broker is not None:
-        for endpoint in broker.endpoints:
-            if endpoint.listener == listener:
-                return endpoint
-    return None
 
 
 def state_of(published: PublishedPartition) -> PartitionState:
