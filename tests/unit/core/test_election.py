@@ -1,0 +1,537 @@
+"""Who leads, who is in sync, who is eligible: one test for each rule.
+
+States are written `state(replicas, leader, isr, elr)`.  The broker epoch of broker n is n * 10 in
+its first life, so that lives and brokers cannot be mixed up.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hightide.core import reassignment
+from hightide.core.election import (
+    UNCLEAN,
+    Broker,
+    distrusted,
+    first_state,
+    reelected,
+    relieved,
+    with_preferred,
+    with_proposed_isr,
+)
+from hightide.core.partition import NOBODY, PartitionState
+
+
+def live(*brokers: int) -> dict[int, int]:
+    return {each: each * 10 for each in brokers}
+
+
+def state(replicas, leader, isr, elr=(), **others) -> PartitionState:
+    made = PartitionState(
+        tuple(replicas),
+        leader,
+        5,
+        tuple(isr),
+        tuple(elr),
+        **{"broker_epochs": {each: each * 10 for each in (*isr, *elr)}} | others,
+    )
+    made.check()
+    return made
+
+
+def elect(before, alive, shutting_down=(), min_isr=1, unclean=False, distrust=()):
+    after = reelected(before, alive, set(shutting_down), min_isr, unclean, set(distrust))
+    after.check()
+    assert after.partition_epoch == before.partition_epoch, "given by whoever writes it"
+    return after
+
+
+# -- nothing to do ---------------------------------------------------------------------------
+
+
+def test_a_partition_with_nothing_amiss_is_left_as_it_is():
+    before = state([1, 2, 3], 1, [1, 2, 3])
+    assert elect(before, live(1, 2, 3)) is before
+
+
+def test_the_death_of_a_replica_that_is_out_of_sync_changes_nothing():
+    before = state([1, 2, 3], 1, [1, 2])
+    assert elect(before, live(1, 2)) is before
+
+
+def test_a_partition_that_stays_without_leader_is_left_as_it_is():
+    before = state([1, 2, 3], NOBODY, [], [2, 3], last_known_leader=3)
+    assert elect(before, live(1)) is before
+
+
+def test_a_leader_that_is_shutting_down_is_not_gone():
+    before = state([1, 2], 1, [1, 2])
+    assert elect(before, live(1, 2), shutting_down=[1]) is before
+
+
+# -- the leader epoch ------------------------------------------------------------------------
+
+
+def test_a_dead_follower_leaves_the_isr_in_the_same_leader_epoch():
+    after = elect(state([1, 2, 3], 1, [1, 2, 3]), live(1, 3), min_isr=2)
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 5, (1, 3))
+
+
+def test_another_leader_means_another_leader_epoch():
+    after = elect(state([1, 2, 3], 1, [1, 2, 3]), live(2, 3), min_isr=2)
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 6, (2, 3))
+
+
+def test_losing_the_leader_to_nobody_means_another_leader_epoch():
+    after = elect(state([1, 2], 1, [1]), live(2))
+    assert (after.leader, after.leader_epoch, after.isr) == (NOBODY, 6, ())
+
+
+def test_leading_again_after_nobody_did_means_another_leader_epoch():
+    after = elect(state([1, 2], NOBODY, [], [1], last_known_leader=1), live(1))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1,))
+
+
+def test_a_leader_that_restarted_leads_in_another_leader_epoch():
+    after = elect(state([1], 1, [1]), {1: 77})
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1,))
+    assert after.broker_epochs == {1: 77}
+
+
+def test_losing_trust_in_an_eligible_replica_does_not_change_the_leader_epoch():
+    before = state([1, 2, 3], NOBODY, [], [2, 3], last_known_leader=3)
+    after = elect(before, live(2), min_isr=2, distrust=[2])
+    assert (after.leader_epoch, after.elr, after.last_known_leader) == (5, (3,), 3)
+
+
+# -- the order of election -------------------------------------------------------------------
+
+
+def test_the_next_leader_is_the_first_in_sync_in_the_order_of_the_assignment():
+    assert elect(state([3, 1, 2], 3, [3, 2, 1]), live(1, 2)).leader == 1
+
+
+def test_a_replica_that_is_not_in_sync_is_passed_over():
+    assert elect(state([3, 1, 2], 3, [3, 2]), live(1, 2)).leader == 2
+
+
+def test_a_broker_that_is_shutting_down_is_elected_only_if_there_is_no_other():
+    before = state([1, 2, 3], 1, [1, 2, 3])
+    assert elect(before, live(2, 3), shutting_down=[2]).leader == 3
+    assert elect(before, live(2, 3), shutting_down=[2, 3]).leader == 2
+    assert elect(before, live(2), shutting_down=[2]).leader == 2
+
+
+def test_after_the_isr_an_eligible_replica_is_elected_and_is_alone_in_sync():
+    before = state([1, 2, 3], 3, [3], [1, 2])
+    after = elect(before, live(2), min_isr=2)
+    assert (after.leader, after.isr, after.elr) == (2, (2,), (1, 3))
+    assert not after.is_recovering
+
+
+def test_an_eligible_replica_does_not_lead_while_somebody_is_in_sync():
+    before = state([1, 2, 3], 3, [3, 2], [1])
+    after = elect(before, live(1, 2), min_isr=3)
+    assert (after.leader, after.isr, after.elr) == (2, (2,), (1, 3))
+
+
+def test_nobody_leads_while_a_whole_replica_may_come_back():
+    before = state([1, 2, 3], 3, [3], [2])
+    after = elect(before, live(1), min_isr=2)
+    assert (after.leader, after.isr, after.elr, after.last_known_leader) == (NOBODY, (), (2, 3), 3)
+
+
+def test_the_last_known_leader_is_not_elected_while_a_whole_replica_may_come_back():
+    before = state([1, 2, 3], NOBODY, [], [2], last_known_leader=3)
+    assert elect(before, live(1, 3), min_isr=2) is before
+
+
+def test_the_last_known_leader_is_elected_when_no_replica_is_known_to_be_whole():
+    before = state([1, 2, 3], NOBODY, [], [], last_known_leader=3)
+    after = elect(before, live(1, 2, 3))
+    assert (after.leader, after.isr, after.elr) == (3, (3,), ())
+    assert after.is_recovering
+    assert after.last_known_leader == NOBODY
+
+
+def test_a_last_known_leader_that_is_dead_is_waited_for():
+    before = state([1, 2, 3], NOBODY, [], [], last_known_leader=3)
+    assert elect(before, live(1, 2)) is before
+
+
+def test_a_last_known_leader_that_is_no_replica_any_more_is_not_elected():
+    before = state([1, 2], NOBODY, [], [], last_known_leader=3)
+    assert elect(before, live(1, 2, 3)) is before
+
+
+def test_an_unclean_election_takes_the_first_live_replica_and_forgets_all_others():
+    before = state([1, 2, 3], 3, [3], [1])
+    after = elect(before, live(2), min_isr=2, unclean=True)
+    assert (after.leader, after.leader_epoch, after.isr, after.elr) == (2, 6, (2,), ())
+    assert after.is_recovering
+    assert after.broker_epochs == {2: 20}
+
+
+def test_an_unclean_election_is_a_last_resort():
+    before = state([1, 2, 3], 3, [3], [2])
+    after = elect(before, live(1, 2), min_isr=2, unclean=True)
+    assert (after.leader, after.is_recovering) == (2, False)
+    before = state([1, 2, 3], NOBODY, [], [], last_known_leader=3)
+    assert elect(before, live(1, 2, 3), unclean=True).leader == 3
+
+
+def test_without_a_live_replica_even_an_unclean_election_finds_nobody():
+    before = state([1, 2], NOBODY, [], [2], last_known_leader=2)
+    assert elect(before, live(3), unclean=True) is before
+
+
+def test_a_clean_election_ends_a_recovery():
+    before = state([1, 2], 1, [1, 2], is_recovering=True)
+    assert not elect(before, live(2)).is_recovering
+
+
+# -- ELR -------------------------------------------------------------------------------------
+
+
+def test_who_leaves_an_isr_that_remains_large_enough_is_out():
+    after = elect(state([1, 2, 3], 1, [1, 2, 3]), live(1, 2), min_isr=2)
+    assert (after.isr, after.elr) == ((1, 2), ())
+
+
+def test_who_leaves_an_isr_that_is_then_too_small_is_eligible():
+    after = elect(state([1, 2, 3], 1, [1, 2]), live(1, 3), min_isr=2)
+    assert (after.isr, after.elr) == ((1,), (2,))
+
+
+def test_all_who_die_at_once_are_eligible():
+    after = elect(state([1, 2, 3], 1, [1, 2, 3]), live(), min_isr=2)
+    assert (after.leader, after.isr, after.elr) == (NOBODY, (), (1, 2, 3))
+    assert after.last_known_leader == 1
+
+
+def test_more_replicas_than_there_are_need_not_be_in_sync():
+    after = elect(state([1, 2], 1, [1, 2]), live(1, 2), min_isr=3)
+    assert (after.isr, after.elr) == ((1, 2), ())
+    after = elect(state([1], NOBODY, [], [1], last_known_leader=1), live(1), min_isr=3)
+    assert (after.isr, after.elr) == ((1,), ())
+
+
+def test_nobody_is_eligible_when_the_isr_is_large_enough():
+    before = state([1, 2, 3], 1, [1, 2], [3])
+    assert elect(before, live(1, 2, 3), min_isr=2).elr == ()
+
+
+def test_a_dead_eligible_replica_stays_eligible():
+    before = state([1, 2, 3], 1, [1], [2, 3])
+    assert elect(before, live(1), min_isr=2) is before
+
+
+def test_an_accepted_isr_that_is_large_enough_empties_the_elr():
+    before = state([1, 2, 3], 1, [1], [2, 3])
+    after = with_proposed_isr(before, [2, 1], live(1, 2, 3), 2)
+    assert (after.isr, after.elr, after.leader_epoch) == ((1, 2), (), 5)
+
+
+def test_a_proposal_that_shrinks_the_isr_below_its_least_size_makes_the_removed_eligible():
+    before = state([1, 2, 3], 1, [1, 2, 3])
+    after = with_proposed_isr(before, [1], live(1, 2, 3), 2)
+    assert (after.isr, after.elr) == ((1,), (2, 3))
+    assert after.broker_epochs == live(1, 2, 3)
+
+
+def test_a_removed_member_that_lost_trust_is_not_eligible():
+    before = state([1, 2, 3], 1, [1, 2, 3])
+    assert with_proposed_isr(before, [1], live(1, 2, 3), 2, {3}).elr == (2,)
+
+
+def test_a_leader_that_proposes_an_isr_is_over_its_recovery():
+    before = state([1, 2], 1, [1], is_recovering=True)
+    assert not with_proposed_isr(before, [1, 2], live(1, 2), 1).is_recovering
+
+
+# -- restarts and trust ----------------------------------------------------------------------
+
+
+def test_who_lives_the_same_life_is_trusted():
+    brokers = {1: Broker(10), 2: Broker(20, previous_epoch=UNCLEAN)}
+    assert distrusted(state([1, 2], 1, [1], [2]), brokers) == set()
+
+
+def test_who_was_shut_down_cleanly_at_the_end_of_that_life_is_trusted():
+    brokers = {1: Broker(10), 2: Broker(25, previous_epoch=20)}
+    assert distrusted(state([1, 2], 1, [1], [2]), brokers) == set()
+
+
+@pytest.mark.parametrize("previous", [UNCLEAN, 23])
+def test_who_restarted_in_any_other_way_is_not_trusted(previous):
+    brokers = {1: Broker(10), 2: Broker(25, previous_epoch=previous)}
+    assert distrusted(state([1, 2], 1, [1], [2]), brokers) == {2}
+
+
+def test_the_dead_are_judged_when_they_come_back():
+    assert distrusted(state([1, 2], 1, [1], [2]), {1: Broker(10)}) == set()
+
+
+def test_a_state_that_names_no_lives_is_judged_by_the_registration():
+    before = state([1, 2, 3], 1, [1, 2], [3], broker_epochs={})
+    brokers = {1: Broker(10, previous_epoch=9), 2: Broker(20), 3: Broker(30)}
+    assert distrusted(before, brokers) == {2, 3}
+    after = elect(before, live(1, 2, 3), distrust=[2, 3])
+    assert (after.isr, after.broker_epochs) == ((1,), {1: 10})
+
+
+def test_who_restarted_cleanly_leaves_the_isr_and_must_fetch_again():
+    after = elect(state([1, 2, 3], 1, [1, 2, 3]), {1: 10, 2: 25, 3: 30}, min_isr=2)
+    assert (after.isr, after.elr) == ((1, 3), ())
+
+
+def test_who_restarted_cleanly_is_eligible_in_its_new_life():
+    after = elect(state([1, 2], 1, [1, 2]), {1: 10, 2: 25}, min_isr=2)
+    assert (after.isr, after.elr, after.broker_epochs) == ((1,), (2,), {1: 10, 2: 25})
+    again = elect(after, {1: 10, 2: 28}, min_isr=2)
+    assert (again.elr, again.broker_epochs) == ((2,), {1: 10, 2: 28})
+
+
+def test_who_lost_trust_is_neither_in_sync_nor_eligible():
+    after = elect(state([1, 2, 3], 1, [1, 2], [3]), live(1, 2, 3), min_isr=3, distrust=[2, 3])
+    assert (after.isr, after.elr, after.leader_epoch) == ((1,), (), 5)
+
+
+def test_a_leader_that_lost_trust_hands_over_to_whoever_is_in_sync():
+    after = elect(state([1, 2], 1, [1, 2]), {1: 17, 2: 20}, min_isr=2, distrust=[1])
+    assert (after.leader, after.isr, after.elr) == (2, (2,), ())
+
+
+def test_a_sole_member_that_crashed_is_elected_only_as_the_last_known_leader():
+    before = state([1, 2], 1, [1])
+    after = elect(before, {1: 17, 2: 20}, distrust=[1])
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1,))
+    assert after.is_recovering
+
+
+def test_a_crashed_last_leader_is_not_elected_while_another_whole_replica_may_come_back():
+    before = state([1, 2], 1, [1], [2])
+    after = elect(before, {1: 17}, min_isr=2, distrust=[1])
+    assert (after.leader, after.elr, after.last_known_leader) == (NOBODY, (2,), 1)
+
+
+# -- preferred leaders -----------------------------------------------------------------------
+
+
+def test_the_preferred_leader_is_the_first_of_the_assignment():
+    after = with_preferred(state([1, 2], 2, [1, 2], is_recovering=True), live(1, 2), set())
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1, 2))
+    assert not after.is_recovering
+
+
+@pytest.mark.parametrize(
+    ("isr", "alive", "shutting_down"),
+    [([2], [1, 2], []), ([1, 2], [2], []), ([1, 2], [1, 2], [1])],
+    ids=["out of sync", "dead", "shutting down"],
+)
+def test_a_preferred_leader_that_cannot_lead_does_not(isr, alive, shutting_down):
+    before = state([1, 2], 2, isr)
+    assert with_preferred(before, live(*alive), set(shutting_down)) is before
+
+
+def test_a_preferred_leader_that_leads_goes_on():
+    before = state([1, 2], 1, [1, 2])
+    assert with_preferred(before, live(1, 2), set()) is before
+
+
+# -- controlled shutdown ---------------------------------------------------------------------
+
+
+def test_a_leader_that_leaves_hands_over_and_is_out_of_the_isr():
+    after = relieved(state([1, 2, 3], 1, [1, 2, 3]), live(1, 2, 3), {1}, 2)
+    assert (after.leader, after.leader_epoch, after.isr, after.elr) == (2, 6, (2, 3), ())
+
+
+def test_a_follower_that_leaves_is_out_of_the_isr_in_the_same_leader_epoch():
+    after = relieved(state([1, 2, 3], 1, [1, 2, 3]), live(1, 2, 3), {2}, 2)
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 5, (1, 3))
+
+
+def test_who_leaves_an_isr_that_is_then_too_small_is_eligible_to_return():
+    after = relieved(state([1, 2], 1, [1, 2]), live(1, 2), {1}, 2)
+    assert (after.leader, after.isr, after.elr) == (2, (2,), (1,))
+    after.check()
+
+
+def test_leadership_does_not_go_to_another_that_leaves():
+    after = relieved(state([1, 2, 3], 1, [1, 2, 3]), live(1, 2, 3), {1, 2}, 1)
+    assert (after.leader, after.isr) == (3, (3,))
+
+
+@pytest.mark.parametrize("isr", [[1], [1, 2]])
+def test_when_only_those_are_in_sync_who_leave_they_stay(isr):
+    before = state([1, 2, 3], 1, isr)
+    assert relieved(before, live(1, 2, 3), {1, 2}, 1) is before
+
+
+# -- new partitions --------------------------------------------------------------------------
+
+
+def test_a_new_partition_is_led_by_its_first_live_replica_and_all_live_ones_are_in_sync():
+    made = first_state((1, 2, 3), live(2, 3), set())
+    assert made == PartitionState((1, 2, 3), 2, 0, (2, 3), broker_epochs={2: 20, 3: 30})
+
+
+def test_a_new_partition_is_not_given_to_a_broker_that_leaves_if_another_can_have_it():
+    assert first_state((1, 2), live(1, 2), {1}).isr == (2,)
+    assert first_state((1, 2), live(1, 2), {1, 2}).isr == (1, 2)
+
+
+def test_a_new_partition_whose_replicas_are_all_dead_has_no_state_yet():
+    assert first_state((1, 2), live(3), set()) is None
+
+
+# -- moving ----------------------------------------------------------------------------------
+
+
+def move(step, before, *target, shutting_down=frozenset(), min_isr=1):
+    after = step(before, *target, live(1, 2, 3, 4, 5), shutting_down, min_isr)
+    if after is not None:
+        after.check()
+    return after
+
+
+def test_a_move_begins_with_target_and_origin_together_the_target_first():
+    before = state([1, 2, 3], 1, [1, 2, 3])
+    after = move(reassignment.begun, before, (3, 4))
+    assert (after.replicas, after.adding, after.removing) == ((3, 4, 1, 2), (4,), (1, 2))
+    assert (after.leader, after.leader_epoch, set(after.isr)) == (1, 5, {1, 2, 3})
+    assert reassignment.target_of(after) == (3, 4)
+    assert set(reassignment.origin_of(after)) == {1, 2, 3}
+
+
+def test_a_move_waits_until_everybody_at_the_target_is_in_sync():
+    before = state([3, 4, 1, 2], 1, [3, 1, 2], adding=(4,), removing=(1, 2))
+    assert move(reassignment.finished, before) is before
+
+
+def test_a_move_ends_with_the_leader_and_the_isr_at_the_target():
+    before = state([3, 4, 1, 2], 1, [3, 4, 1], adding=(4,), removing=(1, 2))
+    after = move(reassignment.finished, before)
+    assert (after.replicas, after.adding, after.removing) == ((3, 4), (), ())
+    assert (after.leader, after.leader_epoch, after.isr) == (3, 6, (3, 4))
+    assert after.broker_epochs == {3: 30, 4: 40}
+
+
+def test_the_leader_does_not_move_if_it_is_at_the_target():
+    before = state([3, 4, 1], 4, [3, 4, 1], adding=(3,), removing=(1,))
+    assert move(reassignment.finished, before).leader == 4
+
+
+def test_a_replica_that_goes_means_another_leader_epoch_though_the_leader_stays():
+    # Else it could come back empty without the leader noticing that it was gone.
+    before = state([3, 4, 1], 4, [3, 4, 1], adding=(3,), removing=(1,))
+    assert move(reassignment.finished, before).leader_epoch == 6
+
+
+def test_the_leader_does_not_move_to_a_broker_that_leaves_if_there_is_another():
+    before = state([3, 4, 1], 1, [3, 4, 1], adding=(3,), removing=(1,))
+    assert move(reassignment.finished, before, shutting_down={3}).leader == 4
+
+
+def test_another_order_of_the_same_brokers_is_no_move():
+    before = state([1, 2, 3], 1, [1, 2, 3])
+    after = move(reassignment.begun, before, (3, 2, 1))
+    assert (after.replicas, after.is_reassigning) == ((3, 2, 1), False)
+    assert (after.leader, after.leader_epoch) == (1, 5)
+
+
+def test_moving_to_where_it_is_changes_nothing():
+    before = state([1, 2, 3], 1, [1, 2, 3])
+    assert move(reassignment.begun, before, (1, 2, 3)) is before
+
+
+def test_a_move_that_is_given_up_takes_the_added_replicas_away():
+    before = state([3, 4, 1, 2], 4, [3, 4, 1], adding=(4,), removing=(1, 2))
+    after = move(reassignment.cancelled, before)
+    assert (after.replicas, after.adding, after.removing) == ((3, 1, 2), (), ())
+    assert (after.leader, after.leader_epoch, after.isr) == (3, 6, (3, 1))
+
+
+def test_another_target_takes_away_what_only_the_former_one_added():
+    before = state([4, 1, 2], 1, [4, 1, 2], adding=(4,), removing=())
+    after = move(reassignment.begun, before, (5, 1))
+    assert (after.replicas, after.adding, after.removing) == ((5, 1, 2), (5,), (2,))
+    assert (after.isr, after.leader_epoch) == ((1, 2), 6)
+
+
+def test_a_move_is_not_given_up_if_only_an_added_replica_is_whole():
+    before = state([4, 1], 4, [4], adding=(4,), removing=(1,))
+    assert move(reassignment.cancelled, before) is None
+    before = state([4, 1], NOBODY, [], [4], adding=(4,), removing=(1,), last_known_leader=4)
+    assert move(reassignment.cancelled, before) is None
+    before = state([4, 1], NOBODY, [], [], adding=(4,), removing=(1,), last_known_leader=4)
+    assert move(reassignment.cancelled, before) is None
+
+
+def test_a_move_is_given_up_without_a_leader_if_a_whole_replica_may_come_back():
+    before = state([4, 1], NOBODY, [], [4, 1], adding=(4,), removing=(1,), last_known_leader=4)
+    after = move(reassignment.cancelled, before)
+    assert (after.replicas, after.leader, after.elr) == ((1,), NOBODY, (1,))
+
+
+# -- whatever happens ------------------------------------------------------------------------
+
+
+BROKERS = st.integers(1, 6)
+
+
+@st.composite
+def situations(draw):
+    replicas = tuple(draw(st.permutations(range(1, 6)))[: draw(st.integers(1, 5))])
+    roles = {each: draw(st.sampled_from("iieo")) for each in replicas}
+    isr = tuple(each for each in replicas if roles[each] == "i")
+    elr = tuple(each for each in replicas if roles[each] == "e")
+    before = state(
+        replicas,
+        draw(st.sampled_from(isr)) if isr else NOBODY,
+        isr,
+        elr,
+        last_known_leader=NOBODY if isr else draw(st.sampled_from((NOBODY, *replicas))),
+    )
+    alive = {each: each * 10 + draw(st.sampled_from([0, 0, 3])) for each in draw(st.sets(BROKERS))}
+    return before, alive, draw(st.sets(BROKERS)), draw(st.integers(1, 4)), draw(st.booleans())
+
+
+@given(situations(), st.sets(BROKERS))
+def test_every_election_is_sound_final_and_as_good_as_it_can_be(situation, distrust):
+    before, alive, shutting_down, min_isr, unclean = situation
+    # Nobody loses trust while he is dead.
+    distrust &= alive.keys()
+    after = elect(before, alive, shutting_down, min_isr, unclean, distrust)
+    assert elect(after, alive, shutting_down, min_isr, unclean, distrust & set(after.osr)) is after
+    assert after.leader_epoch - before.leader_epoch in (0, 1)
+    assert set(after.isr) <= alive.keys()
+    whole = (set(before.isr) | set(before.elr)) - distrust
+    if whole & alive.keys():
+        assert after.leader in whole & alive.keys()
+        assert not after.is_recovering
+    elif whole:
+        assert after.leader == NOBODY or unclean
+    elif unclean and set(before.replicas) & alive.keys():
+        assert after.leader != NOBODY
+    if not after.is_recovering:
+        assert set(after.isr) | set(after.elr) <= whole
+    if after.leader != before.leader:
+        assert after.leader_epoch == before.leader_epoch + 1
+    assert after.broker_epochs.keys() == {*after.isr, *after.elr}
+
+
+@given(situations())
+def test_letting_brokers_go_is_sound_and_final(situation):
+    before, alive, shutting_down, min_isr, unclean = situation
+    before = elect(before, alive, shutting_down, min_isr, unclean)
+    after = relieved(before, alive, shutting_down, min_isr)
+    after.check()
+    assert relieved(after, alive, shutting_down, min_isr) is after
+    assert bool(after.isr) == bool(before.isr)
+    assert set(after.isr) <= set(before.isr)
+    if after.leader in shutting_down:
+        assert set(after.isr) <= shutting_down
