@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -67,6 +69,11 @@ def block_until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
         time.sleep(0.005)
 
 
+def block_for(seconds: float) -> None:
+    """Hold up the event loop."""
+    time.sleep(seconds)
+
+
 class States(list[SessionState]):
     """The states that a client was in since, and its session at that time."""
 
@@ -85,14 +92,28 @@ class States(list[SessionState]):
         await eventually(lambda: tuple(self[-len(states) :]) == states)
 
 
+@contextlib.contextmanager
+def switched_off() -> Iterator[str]:
+    """The address of a machine that does not even refuse: its queue is full, so it drops."""
+    with contextlib.ExitStack() as sockets:
+        full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            one = sockets.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        yield f"127.0.0.1:{full.getsockname()[1]}"
+
+
 class Proxy:
     """A way to a server that can be cut, refused, or made silent in either direction.
 
     It runs in a thread of its own, so that a test may hold up its own event loop.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
+        """`tls` is for those who come; the server is spoken to in clear."""
         host, _, port = target.rpartition(":")
+        self._tls = tls
         self._target = host, int(port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -111,7 +132,7 @@ class Proxy:
         self._answers = asyncio.Event()
         self._questions.set()
         self._answers.set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         self.hosts = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

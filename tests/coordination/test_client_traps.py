@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import socket
 import struct
 import threading
 import time
@@ -19,12 +18,15 @@ import pytest
 from client_world import (
     TIMEOUT_MS,
     States,
+    block_for,
     block_until,
     eventually,
     proxy_to,
     scenario,
     session,
+    switched_off,
 )
+from kazoo.protocol.serialization import CloseInstance
 
 from hightide.coordination.client import CoordinationClient
 from hightide.coordination.errors import (
@@ -89,11 +91,12 @@ class TestWatches:
             await other.set("/a", b"1")
             await other.create("/b")
             assert (await client.get("/a"))[0] == b"1"
-            assert await client.children("/", events.append) == ["a", "b"]
-            assert events == []
+            later: list[WatchEvent] = []
+            assert await client.children("/", later.append) == ["a", "b"]
             await other.create("/c")
-            await eventually(lambda: events)
-            assert events == [WatchEvent(EventType.CHILD, "/")]
+            await eventually(lambda: later)
+            assert later == [WatchEvent(EventType.CHILD, "/")]
+            assert events == []
 
     @scenario
     async def test_a_watch_of_an_earlier_session_never_calls_back(self, server):
@@ -103,8 +106,24 @@ class TestWatches:
             await client.exists("/a", events.append)
             expire(client, server.hosts)
             await states.until(LOST, CONNECTED)
+            later: list[WatchEvent] = []
+            await client.exists("/a", later.append)
             await client.create("/a")
-            await client.exists("/a")
+            assert later == [WatchEvent(EventType.CREATED, "/a")]
+            assert events == []
+
+    @scenario
+    async def test_a_watch_of_a_session_that_was_given_up_never_calls_back(self, server):
+        async with session(server.hosts) as client:
+            states = States(client)
+            events: list[WatchEvent] = []
+            await client.exists("/a", events.append)
+            assert await asyncio.to_thread(client.abandon, 5000)
+            await states.until(LOST, CONNECTED)
+            later: list[WatchEvent] = []
+            await client.exists("/a", later.append)
+            await client.create("/a")
+            assert later == [WatchEvent(EventType.CREATED, "/a")]
             assert events == []
 
 
@@ -123,6 +142,8 @@ class TestLiveness:
             block_until(lambda: gone(server.hosts, "/e"))
             assert time.monotonic() - started < 0.5 + 5
             assert client.state is CONNECTED, "the loop, which hangs, cannot know yet"
+            block_for(0.3)
+            assert not client._link.connected, "nobody could use a new session"
             with pytest.raises(ConnectionLoss):
                 await client.create("/late", ephemeral=True)
             await states.until(LOST, CONNECTED)
@@ -145,8 +166,7 @@ class TestLiveness:
         async with session(server.hosts) as client:
             states = States(client)
             await client.create("/e", ephemeral=True)
-            started = time.monotonic()
-            block_until(lambda: time.monotonic() > started + 1.5 * TIMEOUT_S)
+            block_for(1.5 * TIMEOUT_S)
             assert await client.children("/") == ["e"]
             assert states == []
 
@@ -159,9 +179,12 @@ class TestLiveness:
             started = time.monotonic()
             assert not await asyncio.to_thread(client.abandon, timeout_ms=200)
             assert time.monotonic() - started < 2
+            with pytest.raises(NotConnected):
+                await client.create("/late")
             proxy.heal()
             await states.until(LOST, CONNECTED)
             assert client.session_id != former
+            assert await client.children("/") == []
 
 
 def gone(hosts, path):
@@ -268,7 +291,7 @@ class TestLease:
 
     @scenario
     async def test_a_session_in_doubt_may_be_found_alive(self, server):
-        async with session(server.hosts, session_timeout_ms=1000) as client:
+        async with session(server.hosts) as client:
             states = States(client)
             former = client.session_id
             await client.create("/e", ephemeral=True)
@@ -321,6 +344,24 @@ class TestNothingIsQueued:
                 with pytest.raises(ConnectionLoss):
                     await call
             assert time.monotonic() - started < TIMEOUT_S / 2
+
+    @scenario
+    async def test_a_call_made_while_others_are_being_failed_is_not_left_behind(
+        self, server, proxy
+    ):
+        async with session(proxy.hosts + server.chroot) as client:
+            states = States(client)
+            link, number = client._link, client._connection.number
+            fail_all, late = link._notify_pending, []
+
+            def fail_all_then_call(state):
+                fail_all(state)
+                late.append(link.submit(number, CloseInstance, None))
+
+            link._notify_pending = fail_all_then_call
+            proxy.cut()
+            await states.until(SUSPENDED, CONNECTED)
+            assert late == [False]
 
     @scenario
     async def test_a_call_has_a_time_limit(self, server, proxy):
@@ -468,10 +509,15 @@ class TestAmbiguity:
             registering = asyncio.create_task(
                 create_ephemeral(client, "/e", b"", timeout_ms=20_000)
             )
+            await asyncio.sleep(0)
+            former, link = client.session_id, client._link
             expire(client, server.hosts)
             proxy.heal()
-            with pytest.raises(SessionLost):
+            # Both, the loss and the next session, are told in one go.
+            block_until(lambda: link._session_id not in (None, former) and link._open)
+            with pytest.raises(SessionLost, match="another one has begun"):
                 await registering
+            assert await client.children("/") == []
 
     @scenario
     async def test_nobody_waits_for_a_connection_without_limit(self, server, proxy):
@@ -561,18 +607,20 @@ class TestEnds:
 
     @scenario
     async def test_closing_is_quick_when_no_machine_is_there(self):
-        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-            hosts = f"127.0.0.1:{full.getsockname()[1]}"
-            with contextlib.ExitStack() as connections:
-                # A full queue drops what comes, as a machine that is switched off does.
-                for _ in range(4):
-                    one = connections.enter_context(socket.socket())
-                    one.setblocking(False)
-                    one.connect_ex(full.getsockname())
-                started = time.monotonic()
-                with pytest.raises(NotConnected):
-                    await CoordinationClient.connect(hosts, connection_timeout_ms=300)
-                assert time.monotonic() - started < 4
+        with switched_off() as hosts:
+            started = time.monotonic()
+            with pytest.raises(NotConnected):
+                await CoordinationClient.connect(hosts, connection_timeout_ms=300)
+            assert time.monotonic() - started < 4
+
+    @scenario
+    async def test_machines_that_are_off_leave_time_for_the_one_that_is_there(self, embedded):
+        with switched_off() as one, switched_off() as two, switched_off() as three:
+            hosts = ",".join((one, two, three, embedded.hosts))
+            started = time.monotonic()
+            async with session(hosts, session_timeout_ms=6000) as client:
+                assert time.monotonic() - started < 6, "the session would have been over"
+                assert client.state is CONNECTED
 
     @scenario
     async def test_nothing_is_called_back_after_closing(self, server, proxy):

@@ -245,6 +245,8 @@ class CoordinationClient:
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
+        self._data_watches.clear()
+        self._child_watches.clear()
         self._auth_failed = False
         self._become(
             SessionState.CONNECTED,
@@ -254,12 +256,10 @@ class CoordinationClient:
         self._look_at_lease()
 
     def broken(self) -> None:
-        self._forget_watches()
         if self._state is SessionState.CONNECTED:
             self._become(SessionState.SUSPENDED, self._link.log.trouble)
 
     def lost(self, auth_failed: bool) -> None:
-        self._forget_watches()
         self._stop_lease_timer()
         if auth_failed:
             self._auth_failed = True
@@ -301,7 +301,6 @@ class CoordinationClient:
         left_s = self._link.renewed_at + timeout_s - now
         if left_s <= 0:
             self._link.drop(self._connection.number)
-            self._forget_watches()
             self._become(SessionState.DOUBTFUL, f"nothing was answered for {timeout_s:g} s")
             return
         if now - self._link.heard_at >= timeout_s * 2 / 3:
@@ -314,10 +313,6 @@ class CoordinationClient:
     def _stop_lease_timer(self) -> None:
         if self._lease_timer is not None:
             self._lease_timer.cancel()
-
-    def _forget_watches(self) -> None:
-        self._data_watches.clear()
-        self._child_watches.clear()
 
     def _tell_waiting(self, failure: CoordinationError | None) -> None:
         for waiting in self._waiting_for_connection:

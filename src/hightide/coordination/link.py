@@ -36,8 +36,10 @@ from kazoo.protocol.states import EventType, KeeperState
 
 _log = logging.getLogger(__name__)
 
-# kazoo's own back-off would grow to an hour. It doubles from the first to the last, ± 40 %.
-_RETRY = {"max_tries": -1, "delay": 0.05, "max_delay": 2.0, "max_jitter": 0.4}
+# The pauses between attempts double from the first to the longest, ± 40 %. kazoo's own would grow
+# to an hour; ours leave time to come back to a server that gives a session its full time again.
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
 _PAUSE_S = 1.0
 # kazoo allows a server the session's timeout to answer at first, however short that is.
 _LEAST_HANDSHAKE_S = 1.0
@@ -315,7 +317,12 @@ class Link(KazooClient):  # type: ignore[misc]
             client_id=resume,
             handler=_Handler(mailbox, servers.count(",") + 1, tls),
             auth_data=[("digest", credentials)] if credentials else [],
-            connection_retry=_RETRY,
+            connection_retry={
+                "max_tries": -1,
+                "delay": _FIRST_PAUSE_S,
+                "max_delay": min(_LONGEST_PAUSE_S, session_timeout_ms / 4000),
+                "max_jitter": 0.4,
+            },
             logger=self.log,
         )
         self._connection = _Connections(self, self._conn_retry.copy(), logger=self.log)
