@@ -118,6 +118,7 @@ def reelected(
             elr=(),
             last_known_leader=NOBODY,
             is_recovering=True,
+            recovery_epoch=state.leader_epoch + 1,
             broker_epochs={leader: live[leader]},
         )
     remaining = with_isr(state, isr, live, min_isr, distrusted)

@@ -35,6 +35,9 @@ class PartitionState:
     """Replicas that a reassignment under way brings, and those that it takes away at its end."""
     is_recovering: bool = False
     """The leader was elected although it may lack what was committed."""
+    recovery_epoch: int = -1
+    """The newest leader epoch that began so.  A follower that slept through it may find that what
+    it knows to be committed is not any more; of what is newer that cannot be."""
     broker_epochs: Mapping[int, int] = field(default_factory=dict, hash=False)
     """In which life each member of ISR and ELR was known to be whole.  Kept with the decision, so
     that every later controller can tell a restart that lost data from one that did not."""
@@ -61,6 +64,7 @@ class PartitionState:
         assert set(self.adding) <= replicas
         assert set(self.removing) <= replicas
         assert not set(self.adding) & set(self.removing)
+        assert self.recovery_epoch <= self.leader_epoch
         assert self.broker_epochs.keys() <= isr | elr
 
 

@@ -174,6 +174,14 @@ def test_an_unclean_election_takes_the_first_live_replica_and_forgets_all_others
     assert after.broker_epochs == {2: 20}
 
 
+def test_the_epoch_in_which_committed_records_may_have_been_lost_is_remembered():
+    before = state([1, 2, 3], 3, [3], [1])
+    after = elect(before, live(2), min_isr=2, unclean=True)
+    assert after.recovery_epoch == after.leader_epoch == 6
+    later = elect(with_proposed_isr(after, [1, 2], live(1, 2), 2), live(1), min_isr=2)
+    assert (later.leader, later.leader_epoch, later.recovery_epoch) == (1, 7, 6)
+
+
 def test_an_unclean_election_is_a_last_resort():
     before = state([1, 2, 3], 3, [3], [2])
     after = elect(before, live(1, 2), min_isr=2, unclean=True)
