@@ -142,6 +142,14 @@ def test_an_address_can_be_named_as_a_scheme(client):
     assert client.authenticate("", scheme="ip") == 0
 
 
+def test_a_client_has_so_many_names_and_no_more(client):
+    for number in range(99):
+        assert client.authenticate(f"user{number}:x") == 0
+    assert client.authenticate("user0:x") == 0, "one that it has already"
+    assert client.authenticate("one:more") == AUTH_FAILED
+    assert client.is_closed()
+
+
 CREDENTIALS = ("admin:top", "broker:wet:paper")
 
 

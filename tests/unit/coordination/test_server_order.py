@@ -286,3 +286,34 @@ def test_what_comes_after_goodbye_is_not_answered(world, client):
     assert client.reply(goodbye).error == 0
     assert client.is_closed()
     assert not world.client().exists("/late")
+
+
+def test_a_client_that_we_do_not_listen_to_is_not_blamed_for_silence(world):
+    from hightide.coordination.server.options import Limits
+
+    world.start(tick_ms=50, limits=Limits(requests=3))
+    client = world.client(timeout_ms=300)
+    disk = SlowDisk(world)
+    with disk.held():
+        xids = [client.send(CREATE, create(f"/{number}", flags=1)) for number in range(10)]
+        time.sleep(1.0)
+        client.send(PING, xid=-2)
+    assert all(client.reply(xid).error == 0 for xid in xids)
+    assert client.reply(-2).error == 0
+
+
+def test_large_requests_that_wait_are_bounded_by_their_size(world, client, disk):
+    (connection,) = world.threads[0].coordinator._traffic.connections
+    client.create("/a")
+    received = connection.received
+    with disk.held():
+        sender = threading.Thread(
+            target=lambda: [client.send(SET_DATA, set_data("/a", bytes(900_000)), 7)
+                            for _ in range(40)]
+        )  # fmt: skip
+        sender.start()
+        wait_until(lambda: not connection._transport.is_reading())
+        assert connection.received - received < 10
+    for _ in range(40):
+        assert client.reply(7).error == 0
+    sender.join()

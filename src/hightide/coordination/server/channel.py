@@ -66,6 +66,11 @@ class Channel(asyncio.Protocol):
 
     # For the subclass to use.
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether the client may have spoken, but for our own sake we do not listen."""
+        return self._is_stalled and not self._is_full
+
     def send(self, frame: bytes) -> None:
         """Put a frame, without its length, after all that was sent before."""
         self.sent += 1

@@ -72,6 +72,7 @@ class Connection(Channel):
         self._is_trusted = not self._credentials
         self._state = State.HELLO
         self._waiting = 0
+        self._waiting_bytes = 0
 
     @property
     def tree(self) -> Tree:
@@ -81,7 +82,11 @@ class Connection(Channel):
         self.identity = Identity((("ip", self.host),))
 
     def may_ask(self) -> bool:
-        return self._state in (State.HELLO, State.OPEN) and self._waiting < self._limits.requests
+        return (
+            self._state in (State.HELLO, State.OPEN)
+            and self._waiting < self._limits.requests
+            and self._waiting_bytes < self._limits.request_bytes
+        )
 
     def took_word(self, word: bytes) -> bool:
         answer = self._words(word.decode("latin-1")) if self._state is State.HELLO else None
@@ -187,7 +192,7 @@ class Connection(Channel):
             self._is_trusted = True
         elif self._is_trusted:
             self.identity = self.identity.proving(name)
-        return self._is_trusted
+        return self._is_trusted and len(self.identity.ids) <= self._limits.names
 
     def _is_credential(self, proof: bytes) -> bool:
         # Every one is compared, so that the time taken tells nothing.
@@ -240,8 +245,10 @@ class Connection(Channel):
             self._in_turn(partial(self._refuse, xid, refusal))
             return
         asked_at = self._loop.time()
+        size = body.size
 
         def changed(outcome: Outcome) -> None:
+            self._waiting_bytes -= size
             if not self._is_due(outcome):
                 return
             self._traffic.changed(self._loop.time() - asked_at)
@@ -253,6 +260,7 @@ class Connection(Channel):
                 self._reply(xid, requests.result(kind, outcome))
 
         self._waiting += 1
+        self._waiting_bytes += size
         self._committer.submit(request, self.session_id, changed, self.identity)
 
     def _reply(self, xid: int, body: bytes) -> None:

@@ -36,6 +36,10 @@ class Reader:
         self._position = 0
 
     @property
+    def size(self) -> int:
+        return len(self._data)
+
+    @property
     def remaining(self) -> int:
         return len(self._data) - self._position
 

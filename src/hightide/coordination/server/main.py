@@ -41,6 +41,8 @@ def run(argv: list[str]) -> int:
         print(wrong, file=sys.stderr)
         return USAGE
     _raise_file_limit()
+    # Python's own event loop, though another answers sooner: it looks at the sockets before the
+    # timers, so that after a pause what clients said is heard before their sessions are judged.
     return asyncio.run(_serve(options))
 
 

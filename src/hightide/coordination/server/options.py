@@ -33,6 +33,10 @@ class Limits:
     """What waits for a client that does not read."""
     requests: int = 1000
     """Unanswered requests of one connection; no more are read until some are answered."""
+    request_bytes: int = 4 * 1024 * 1024
+    """And what they may take up together."""
+    names: int = 100
+    """Whom one connection may claim to be, its address included."""
 
 
 @dataclass(frozen=True, slots=True)

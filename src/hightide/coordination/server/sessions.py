@@ -48,6 +48,10 @@ class Claim(NamedTuple):
 class Holder(Subscriber, Protocol):
     """The connection that a session is used on."""
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether its client may have spoken without being listened to."""
+
     def replaced(self) -> None:
         """The session has gone to another connection."""
 
@@ -141,6 +145,9 @@ class Sessions:
         """End the sessions that were silent for too long, for ever."""
         while True:
             await asyncio.sleep(self._options.tick_ms / 1000)
+            for session_id, holder in self._holders.items():
+                if holder.is_unheard:
+                    self.touched(session_id)
             for session_id in self._leases.expired(_now_ms()):
                 log.info("session 0x%x expired", session_id)
                 self.close(session_id, lambda _: None)
