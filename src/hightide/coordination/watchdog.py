@@ -65,4 +65,7 @@ class Watchdog:
             if silent_waits == _BEATS_PER_LIMIT:
                 silent_ms = round(silent_waits * self._interval_s * 1000)
                 _log.error("the event loop has not run for %d ms", silent_ms)
-                self._on_hang(silent_ms)
+                try:
+                    self._on_hang(silent_ms)
+                except Exception:
+                    _log.exception("a hang could not be dealt with; the next one is watched for")

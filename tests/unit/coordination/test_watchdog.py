@@ -20,6 +20,7 @@ def test_an_event_loop_that_hangs_is_reported_once_per_hang():
     def on_hang(silent_ms: int) -> None:
         reports.append(silent_ms)
         told.set()
+        raise ValueError("one who fails at it is told of the next hang as well")
 
     async def main() -> None:
         watchdog = Watchdog(asyncio.get_running_loop(), LIMIT_MS, on_hang)
