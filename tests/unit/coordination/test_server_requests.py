@@ -278,7 +278,10 @@ def test_flags_are_judged_before_the_path(client):
 def test_a_multi_with_something_else_in_it_is_not_understood(client):
     assert client.error(MULTI, multi((GET_DATA, read("/")))) == MALFORMED
     assert client.error(MULTI, multi((CREATE, create("/a")), (99, b""))) == MALFORMED
-    assert client.error(MULTI, multi((CREATE, create("/a", flags=5)))) == MALFORMED
+    ttl = CREATE, create("/a", flags=5)
+    assert client.error(MULTI, multi(ttl)) == MALFORMED
+    early = client.ok(MULTI, multi((DELETE, versioned("/missing")), ttl))
+    assert results(early) == [(-1, NO_NODE), (-1, -2)], "it was never looked at"
     assert client.error(MULTI, multi((CREATE, create("/a")), (CHECK, int32(-1, -1)))) == MALFORMED
     assert not client.exists("/a")
 

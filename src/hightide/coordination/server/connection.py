@@ -22,6 +22,7 @@ from hightide.coordination.committer import Committer
 from hightide.coordination.errors import (
     AuthFailed,
     CoordinationError,
+    MalformedRequest,
     MultiFailed,
     NoAuth,
     StorageError,
@@ -252,6 +253,8 @@ class Connection(Channel):
             if not self._is_due(outcome):
                 return
             self._traffic.changed(self._loop.time() - asked_at)
+            if isinstance(outcome, MultiFailed) and isinstance(outcome.cause, MalformedRequest):
+                outcome = outcome.cause  # What is not understood spoils the whole.
             if kind == requests.MULTI and isinstance(outcome, list | MultiFailed):
                 self._reply(xid, requests.multi_result(kinds, outcome))
             elif isinstance(outcome, CoordinationError):

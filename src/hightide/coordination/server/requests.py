@@ -149,7 +149,7 @@ def read_multi(body: Reader) -> tuple[list[int], op.Multi]:
         try:
             operations.append(_OPERATIONS[kind](body))
         except _NeedsTtl as refusal:
-            raise MalformedRequest(refusal.path, "a TTL in a multi") from refusal
+            operations.append(op.Refused(MalformedRequest(refusal.path, "a TTL in a multi")))
         except (BadArguments, Unimplemented) as refusal:
             operations.append(op.Refused(refusal))
 
