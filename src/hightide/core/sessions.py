@@ -42,6 +42,8 @@ class Remembered:
             or result.error_code != 0
             or result.high_watermark != self.high_watermark
             or result.log_start_offset != self.log_start_offset
+            or result.diverging_epoch is not None
+            or result.preferred_read_replica != -1
         )
 
 

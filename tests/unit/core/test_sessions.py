@@ -13,7 +13,7 @@ from hightide.wire.hot.fetch import Fetch, Fetched, Wanted
 
 
 def request(session_id=0, epoch=-1, wanted=(), forgotten=()) -> Fetch:
-    topics = [(topic, [Wanted(index, -1, offset, -1, 100)]) for topic, index, offset in wanted]
+    topics = [(topic, [Wanted(index, -1, offset, -1, -1, 100)]) for topic, index, offset in wanted]
     dropped = [(topic, [index]) for topic, index in forgotten]
     return Fetch(-1, 0, 1, 1000, 0, session_id, epoch, topics, dropped, None)
 
@@ -96,6 +96,17 @@ def test_an_error_is_told_every_time_and_the_recovery_once():
     assert session.news(bad, everything=False) == bad
     assert session.news(good, everything=False) == good
     assert session.news(good, everything=False) == []
+
+
+@pytest.mark.parametrize("news", [{"diverging_epoch": (3, 4)}, {"preferred_read_replica": 2}])
+def test_what_a_reader_must_act_on_is_told_every_time(news):
+    session = sessions().begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
+    plain = [(b"t", [Fetched(0, 0, 5, 5, 0)])]
+    urgent = [(b"t", [Fetched(0, 0, 5, 5, 0, **news)])]
+    assert session.news(plain, everything=True) == plain
+    assert session.news(urgent, everything=False) == urgent
+    assert session.news(urgent, everything=False) == urgent
+    assert session.news(plain, everything=False) == []
 
 
 class ClientAndBroker(RuleBasedStateMachine):

@@ -18,11 +18,14 @@ from hightide.wire.frame import encode_request, encode_response
 from hightide.wire.hot import fetch, produce
 from hightide.wire.hot.read import body_at
 from hightide.wire.messages.fetch import (
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    NodeEndpoint,
     PartitionData,
 )
+from hightide.wire.messages.fetch import LeaderIdAndEpoch as FetchLeader
 from hightide.wire.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceResponse,
@@ -79,9 +82,9 @@ def plain_fetch(request: FetchRequest, version: int) -> Any:
         return each.topic_id.bytes if version >= 13 else each.topic.encode()
 
     state = request.replica_state
-    replica_id = request.replica_id if version <= 14 else -1
+    replica_id, replica_epoch = request.replica_id if version <= 14 else -1, -1
     if state is not None and version >= 15:
-        replica_id = state.replica_id
+        replica_id, replica_epoch = state.replica_id, state.replica_epoch
     return (
         replica_id,
         request.max_wait_ms,
@@ -99,6 +102,7 @@ def plain_fetch(request: FetchRequest, version: int) -> Any:
                         each.current_leader_epoch,
                         each.fetch_offset,
                         each.last_fetched_epoch,
+                        each.log_start_offset,
                         each.partition_max_bytes,
                     )
                     for each in topic.partitions
@@ -108,6 +112,7 @@ def plain_fetch(request: FetchRequest, version: int) -> Any:
         ],
         [(topic_of(topic), topic.partitions) for topic in request.forgotten_topics_data],
         request.rack_id.encode() if version >= 11 else None,
+        replica_epoch,
     )
 
 
@@ -253,7 +258,43 @@ fetched = st.builds(
     i64,
     st.none() | st.binary(min_size=1, max_size=200).map(Bytes),
     st.booleans(),
+    st.just(-1) | i32,
+    st.none() | st.tuples(i32, i64),
+    st.none() | st.tuples(i32, i32),
 )
+nodes = st.lists(
+    st.builds(
+        fetch.Node,
+        i32,
+        st.text(max_size=3) | st.just("h" * 200),
+        i32,
+        st.none() | st.text(max_size=3) | st.just("é" * 90),
+    ),
+    max_size=3,
+)
+
+
+def declared_partition(version: int, each: fetch.Fetched) -> PartitionData:
+    """What the declaration has for it; what a version lacks stays at its default."""
+    declared = PartitionData(
+        partition_index=each.partition,
+        error_code=each.error_code,
+        high_watermark=each.high_watermark,
+        last_stable_offset=each.last_stable_offset,
+        aborted_transactions=[] if each.aborted else None,
+        records=each.records.data if each.records else b"",
+    )
+    if version >= 5:
+        declared.log_start_offset = each.log_start_offset
+    if version >= 11:
+        declared.preferred_read_replica = each.preferred_read_replica
+    if version >= 12 and each.diverging_epoch is not None:
+        epoch, end_offset = each.diverging_epoch
+        declared.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    if version >= 12 and each.leader is not None:
+        leader_id, leader_epoch = each.leader
+        declared.current_leader = FetchLeader(leader_id=leader_id, leader_epoch=leader_epoch)
+    return declared
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -263,6 +304,7 @@ def test_a_fetch_answer_has_the_bytes_that_its_declaration_gives(version: int, d
     topic = st.uuids() if version >= 13 else name
     topics = data.draw(st.lists(st.tuples(topic, st.lists(fetched, max_size=3)), max_size=3))
     correlation_id, session_id, code = data.draw(i32), data.draw(i32), data.draw(codes)
+    told = data.draw(nodes)
     if version < 7:
         session_id = code = 0
     declared = FetchResponse(
@@ -271,24 +313,14 @@ def test_a_fetch_answer_has_the_bytes_that_its_declaration_gives(version: int, d
         responses=[
             FetchableTopicResponse(
                 **({"topic_id": topic} if version >= 13 else {"topic": topic}),
-                partitions=[
-                    PartitionData(
-                        partition_index=each.partition,
-                        error_code=each.error_code,
-                        high_watermark=each.high_watermark,
-                        last_stable_offset=each.last_stable_offset,
-                        **({"log_start_offset": each.log_start_offset} if version >= 5 else {}),
-                        aborted_transactions=[] if each.aborted else None,
-                        records=each.records.data if each.records else b"",
-                    )
-                    for each in results
-                ],
+                partitions=[declared_partition(version, each) for each in results],
             )
             for topic, results in topics
         ],
+        node_endpoints=[NodeEndpoint(**each._asdict()) for each in told] if version >= 16 else [],
     )
     keyed = [(t.bytes if version >= 13 else t.encode(), results) for t, results in topics]
-    parts = fetch.encode(correlation_id, version, keyed, session_id, code)
+    parts = fetch.encode(correlation_id, version, keyed, session_id, code, told)
     whole = b"".join(part if isinstance(part, bytes) else part.data for part in parts)
     assert whole == encode_response(declared, version, correlation_id)
 

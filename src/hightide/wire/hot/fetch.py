@@ -34,23 +34,32 @@ _PARTITION_V4 = Struct(">iqi")  # partition, fetch offset, max bytes
 _PARTITION_V5 = Struct(">iqqi")  # + log start offset
 _PARTITION_V9 = Struct(">iiqqi")  # + current leader epoch
 _PARTITION_V12 = Struct(">iiqiqi")  # + last fetched epoch
+_PARTITION_AND_NO_TAGS = Struct(">iiqiqix")
 _REPLICA_STATE = Struct(">iq")
-_RESULT_V4 = Struct(">ihqq")  # index, error code, high watermark, last stable offset
-_RESULT_V5 = Struct(">ihqqq")  # + log start offset
+_RESULT_V4 = Struct(">ihqqi")  # index, error code, high watermark, last stable offset, aborted
+_RESULT_V5 = Struct(">ihqqqi")  # + log start offset
+_RESULT_V11 = Struct(">ihqqqii")  # + preferred read replica
+_RESULT_V12 = Struct(">ihqqqBi")
+_DIVERGING_EPOCH = Struct(">BBiqx")  # tag, size, epoch, end offset, no tags
+_CURRENT_LEADER = Struct(">BBiix")  # tag, size, leader id, leader epoch, no tags
 
 
 class Wanted(NamedTuple):
-    """One partition of a request."""
+    """One partition of a request, in the order of the wire.  Consumers tell no log start offset."""
 
     partition: int
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
+    log_start_offset: int
     max_bytes: int
 
 
 class Fetch(NamedTuple):
-    """A request.  A topic is its name as bytes, or from version 13 on its id as 16 bytes."""
+    """A request.  A topic is its name as bytes, or from version 13 on its id as 16 bytes.
+
+    A consumer's replica id is -1; a follower tells its broker epoch from version 15 on.
+    """
 
     replica_id: int
     max_wait_ms: int
@@ -62,6 +71,7 @@ class Fetch(NamedTuple):
     topics: list[tuple[bytes, list[Wanted]]]
     forgotten: list[tuple[bytes, list[int]]]
     rack_id: bytes | None
+    replica_epoch: int = -1
 
 
 class Sized(Protocol):
@@ -72,7 +82,7 @@ class Sized(Protocol):
 
 
 class Fetched(NamedTuple):
-    """One partition of an answer."""
+    """One partition of an answer.  The last three are told from version 11, 12 and 12 on."""
 
     partition: int
     error_code: int
@@ -81,6 +91,18 @@ class Fetched(NamedTuple):
     log_start_offset: int = -1
     records: Sized | None = None
     aborted: bool = False  # tell an empty list of aborted transactions, not null
+    preferred_read_replica: int = -1
+    diverging_epoch: tuple[int, int] | None = None  # epoch and its end offset
+    leader: tuple[int, int] | None = None  # id and epoch, for one who asked the wrong broker
+
+
+class Node(NamedTuple):
+    """Where a leader is reached that an answer names."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
 
 
 Part = bytes | Sized
@@ -99,7 +121,7 @@ def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) ->
 
 def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> tuple[Fetch, int]:
     flexible = version >= FLEXIBLE
-    replica_id = -1
+    replica_id = replica_epoch = -1
     if version <= 14:
         (replica_id,) = INT32.unpack_from(buf, at)
         at += 4
@@ -121,7 +143,7 @@ def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> 
         if buf[at] == 0:
             at += 1
         else:
-            replica_id, at = _tags(buf, at, end, version, replica_id)
+            replica_id, replica_epoch, at = _tags(buf, at, end, version, replica_id)
     return Fetch(
         replica_id,
         wait,
@@ -133,6 +155,7 @@ def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> 
         topics,
         forgotten,
         rack_id,
+        replica_epoch,
     ), at
 
 
@@ -157,37 +180,46 @@ def _topics(
     topics = []
     for _ in range(count):
         topic, at = _topic(buf, view, at, end, version)
-        wanted, at = _wanted(buf, at, end, version)
+        wanted, at = _wanted(buf, view, at, end, version)
         if flexible:
             at = skip_tags(buf, at, end)
         topics.append((topic, wanted))
     return topics, at
 
 
-def _wanted(buf: bytearray, at: int, end: int, version: int) -> tuple[list[Wanted], int]:
+def _wanted(
+    buf: bytearray, view: memoryview, at: int, end: int, version: int
+) -> tuple[list[Wanted], int]:
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 16)
     if count < 0:
         raise WireError("Fetch without an array of partitions")
+    if flexible and count > 1:
+        # Nobody tags partitions but Kafka's own followers, so usually all are of one size.
+        size = _PARTITION_AND_NO_TAGS.size
+        stop = at + size * count
+        if stop <= end and not any(view[at + size - 1 : stop : size]):
+            found = _PARTITION_AND_NO_TAGS.iter_unpack(view[at:stop])
+            return list(map(Wanted._make, found)), stop
     wanted = []
-    epoch = last_epoch = -1
+    epoch = last_epoch = start = -1
     for _ in range(count):
         if flexible:
-            index, epoch, offset, last_epoch, _start, most = _PARTITION_V12.unpack_from(buf, at)
+            index, epoch, offset, last_epoch, start, most = _PARTITION_V12.unpack_from(buf, at)
             at += 32
             at = at + 1 if buf[at] == 0 else skip_tags(buf, at, end)
         elif version >= 9:
-            index, epoch, offset, _start, most = _PARTITION_V9.unpack_from(buf, at)
+            index, epoch, offset, start, most = _PARTITION_V9.unpack_from(buf, at)
             at += 28
         elif version >= 5:
-            index, offset, _start, most = _PARTITION_V5.unpack_from(buf, at)
+            index, offset, start, most = _PARTITION_V5.unpack_from(buf, at)
             at += 24
         else:
             index, offset, most = _PARTITION_V4.unpack_from(buf, at)
             at += 16
         if at > end:
             raise WireError("Fetch is cut short in a partition")
-        wanted.append(Wanted(index, epoch, offset, last_epoch, most))
+        wanted.append(Wanted(index, epoch, offset, last_epoch, start, most))
     return wanted, at
 
 
@@ -212,14 +244,15 @@ def _forgotten(
     return forgotten, at
 
 
-def _tags(buf: bytearray, at: int, end: int, version: int, replica_id: int) -> tuple[int, int]:
+def _tags(buf: bytearray, at: int, end: int, version: int, replica_id: int) -> tuple[int, int, int]:
+    replica_epoch = -1
     found, at = tags(buf, at, end)
     for tag, start, stop in found:
         if tag == 1 and version >= 15:
-            replica_id, _epoch = _REPLICA_STATE.unpack_from(buf, start)
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(buf, start)
             if skip_tags(buf, start + 12, stop) != stop:
                 raise WireError("Fetch has a replica state of a wrong size")
-    return replica_id, at
+    return replica_id, replica_epoch, at
 
 
 def encode(
@@ -228,8 +261,12 @@ def encode(
     topics: Sequence[tuple[bytes, Sequence[Fetched]]],
     session_id: int = 0,
     error_code: int = 0,
+    nodes: Sequence[Node] = (),
 ) -> list[Part]:
-    """A whole answer, length prefix included, as parts to be sent in order."""
+    """A whole answer, length prefix included, as parts to be sent in order.
+
+    `nodes` are where the leaders are that the partitions name; told from version 16 on.
+    """
     flexible = version >= FLEXIBLE
     parts: list[Part] = []
     out = bytearray(9 if flexible else 8)  # size, correlation id, header tags
@@ -256,11 +293,12 @@ def encode(
                 parts += (bytes(out), records)
                 out = bytearray()
             if flexible:
-                out += b"\0"
+                is_plain = result.diverging_epoch is None and result.leader is None
+                out += b"\0" if is_plain else _result_tags(result)
         if flexible:
             out += b"\0"
     if flexible:
-        out += b"\0"
+        out += _nodes(nodes) if nodes and version >= 16 else b"\0"
     size += len(out)
     if out:
         parts.append(bytes(out))
@@ -271,13 +309,37 @@ def encode(
 
 
 def _put_result(out: bytearray, result: Fetched, version: int) -> None:
-    if version >= 5:
-        out += _RESULT_V5.pack(*result[:5])
-    else:
-        out += _RESULT_V4.pack(*result[:4])
+    index, code, high, stable, start, _, aborted, preferred, _, _ = result
     if version >= FLEXIBLE:
-        out += b"\1" if result.aborted else b"\0"
+        out += _RESULT_V12.pack(index, code, high, stable, start, aborted, preferred)
+    elif version >= 11:
+        out += _RESULT_V11.pack(index, code, high, stable, start, aborted - 1, preferred)
+    elif version >= 5:
+        out += _RESULT_V5.pack(index, code, high, stable, start, aborted - 1)
     else:
-        out += b"\0\0\0\0" if result.aborted else b"\xff\xff\xff\xff"
-    if version >= 11:
-        out += b"\xff\xff\xff\xff"  # no preferred read replica
+        out += _RESULT_V4.pack(index, code, high, stable, aborted - 1)
+
+
+def _result_tags(result: Fetched) -> bytes:
+    diverging, leader = result.diverging_epoch, result.leader
+    tags = b""
+    if diverging is not None:
+        tags += _DIVERGING_EPOCH.pack(0, 13, *diverging)
+    if leader is not None:
+        tags += _CURRENT_LEADER.pack(1, 9, *leader)
+    return put_uvarint((diverging is not None) + (leader is not None)) + tags
+
+
+def _nodes(nodes: Sequence[Node]) -> bytes:
+    """The one tagged field of an answer."""
+    out = put_uvarint(len(nodes) + 1)
+    for node in nodes:
+        host = node.host.encode()
+        out += INT32.pack(node.node_id) + put_uvarint(len(host) + 1) + host + INT32.pack(node.port)
+        if node.rack is None:
+            out += b"\0"
+        else:
+            rack = node.rack.encode()
+            out += put_uvarint(len(rack) + 1) + rack
+        out += b"\0"
+    return b"\1\0" + put_uvarint(len(out)) + out
