@@ -19,7 +19,7 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -50,7 +50,7 @@ from hightide.core.sessions import FetchSessions
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.log.store import LogStore
 from hightide.settings import Broker as Settings
-from hightide.settings import InvalidSetting
+from hightide.settings import InvalidSetting, Scope
 from hightide.settings import Topic as TopicSettings
 
 log = logging.getLogger(__name__)
@@ -275,11 +275,22 @@ class Broker:
         return TopicSettings.effective(self.settings, {} if found is None else found.overrides)
 
     async def _read_dynamic_settings(self) -> None:
-        self.dynamic.cluster = await read_config(
-            self._coordination, f"brokers/{znodes.DEFAULT_ENTITY}"
+        dynamic = self.dynamic
+        dynamic.cluster = await self._read_settings(
+            znodes.DEFAULT_ENTITY, Scope.CLUSTER, dynamic.cluster
         )
-        self.dynamic.own = await read_config(self._coordination, f"brokers/{self.broker_id}")
+        dynamic.own = await self._read_settings(str(self.broker_id), Scope.BROKER, dynamic.own)
         self._apply_settings()
+
+    async def _read_settings(
+        self, entity: str, scope: Scope, had: Mapping[str, str]
+    ) -> dict[str, str]:
+        return await read_config(
+            self._coordination,
+            f"brokers/{entity}",
+            lambda settings: Settings.check_change(settings, scope),
+            had,
+        )
 
     async def _config_changed(self, entity_path: str) -> None:
         kind, _, name = entity_path.partition("/")

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from hightide.broker.reading import Reading
 from hightide.coordination import znodes
 from hightide.coordination.errors import BadVersion, MalformedZnode, MultiFailed, NodeExists, NoNode
 from hightide.coordination.interface import Coordination
 from hightide.coordination.operation import Create, Operation, SetData
+from hightide.settings import InvalidSetting
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,9 @@ _KEPT_MS = 15 * 60 * 1000
 
 Change = Callable[[dict[str, str]], dict[str, str]]
 """From the settings that an entity has of its own to those that it shall have."""
+
+Check = Callable[[dict[str, str]], None]
+"""Raises InvalidSetting."""
 
 
 class ConfigChanges:
@@ -84,17 +89,34 @@ def _sequence(name: str) -> int:
         return -1
 
 
-async def read_config(coordination: Coordination, entity_path: str) -> dict[str, str]:
-    """The settings of an entity; none if it has none, or what is there makes no sense."""
+async def read_config(
+    coordination: Coordination,
+    entity_path: str,
+    check: Check = lambda _settings: None,
+    had: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """The settings of an entity, without those that `check` refuses.
+
+    Anybody may write to the tree.  Where nothing that is there makes sense, what the entity `had`
+    goes on.
+    """
     path = znodes.config_path(entity_path)
     try:
         data, _ = await coordination.get(path)
-        return dict(znodes.EntityConfig.decode(data, path).config)
+        config = znodes.EntityConfig.decode(data, path).config
     except NoNode:
         return {}
     except MalformedZnode as damage:
         log.error("%s", damage)
-        return {}
+        return dict(had)
+    usable = {}
+    for name, value in config.items():
+        try:
+            check({name: value})
+            usable[name] = value
+        except InvalidSetting as wrong:
+            log.error("a setting of %s is ignored: %s", entity_path, wrong)
+    return usable
 
 
 async def change_config(
@@ -116,7 +138,7 @@ async def change_config(
             config = change({})
             write = Create(path, znodes.EntityConfig(config).encode())
         else:
-            config = change(dict(znodes.EntityConfig.decode(data, path).config))
+            config = change(_found(data, path))
             write = SetData(path, znodes.EntityConfig(config).encode(), stat.version)
         try:
             await coordination.multi([write, notification])
@@ -126,3 +148,12 @@ async def change_config(
                 continue
             raise
         return config
+
+
+def _found(data: bytes, path: str) -> dict[str, str]:
+    """What was set; nothing if that makes no sense, which is then written over."""
+    try:
+        return dict(znodes.EntityConfig.decode(data, path).config)
+    except MalformedZnode as damage:
+        log.error("%s", damage)
+        return {}

@@ -26,7 +26,6 @@ from hightide.coordination.operation import Create, Delete, Operation, SetData
 from hightide.coordination.watch import WatchEvent
 from hightide.core import topics as rules
 from hightide.log.disk import DiskFailed
-from hightide.settings import InvalidSetting
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode, KafkaError
 
@@ -169,8 +168,16 @@ class Topics:
         except MalformedZnode as damage:
             log.error("topic %s cannot be used: %s", name, damage)
             return None
-        overrides = _usable(name, await read_config(self._coordination, f"topics/{name}"))
-        return Topic(name, assignment.topic_id, partitions, overrides)
+        return Topic(name, assignment.topic_id, partitions, await self._read_overrides(name))
+
+    async def _read_overrides(self, name: str) -> dict[str, str]:
+        known = self._metadata.get(name)
+        return await read_config(
+            self._coordination,
+            f"topics/{name}",
+            TopicSettings.check,
+            {} if known is None else known.overrides,
+        )
 
     async def _read_partition(self, name: str, index: int, replicas: Sequence[int]) -> Partition:
         path = znodes.partition_state_path(name, index)
@@ -326,9 +333,13 @@ class Topics:
     async def read_settings(self, name: str) -> None:
         """Somebody has changed a topic's settings."""
         topic = self._metadata.get(name)
-        if topic is not None:
-            topic.overrides = _usable(name, await read_config(self._coordination, f"topics/{name}"))
-            self._hosting.reconfigure(name)
+        if topic is None:
+            # It may just be being read, with the settings that it had before.
+            self._changed.add(name)
+            self.reading.wake()
+            return
+        topic.overrides = await self._read_overrides(name)
+        self._hosting.reconfigure(name)
 
     def _existing(self, name: str) -> Topic:
         topic = self._metadata.get(name)
@@ -407,15 +418,3 @@ def _new_partitions(assignment: Assignment) -> list[Partition]:
 def _assignment(topic: Topic) -> bytes:
     replicas = {partition.index: tuple(partition.replicas) for partition in topic.partitions}
     return znodes.TopicAssignment(topic.topic_id, replicas).encode()
-
-
-def _usable(topic: str, config: Mapping[str, str]) -> dict[str, str]:
-    """What of a topic's settings makes sense.  Anybody may write to the tree."""
-    usable = {}
-    for name, value in config.items():
-        try:
-            TopicSettings.check({name: value})
-            usable[name] = value
-        except InvalidSetting as wrong:
-            log.error("a setting of topic %s is ignored: %s", topic, wrong)
-    return usable
