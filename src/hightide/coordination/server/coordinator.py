@@ -91,12 +91,15 @@ class Coordinator:
             options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         addresses = list(dict.fromkeys(str(where[0]) for *_, where in found))
-        is_guarded = options.credentials or options.tls is not None
-        if not is_guarded and not options.insecure and not all(map(is_loopback, addresses)):
+        if all(map(is_loopback, addresses)) or options.insecure or options.credentials:
+            return addresses
+        if options.tls is None:
             raise Refused(
                 f"{options.host} can be reached from other machines: give credentials or a TLS"
                 " certificate, or say --insecure"
             )
+        if options.tls.client_ca is None:
+            log.warning("TLS alone hides what is said, but anybody may say it: no client is known")
         return addresses
 
     def _expiry_ended(self, task: asyncio.Task[None]) -> None:

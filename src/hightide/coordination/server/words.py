@@ -105,7 +105,6 @@ class Words:
         shortest, mean, longest = self._latencies_ms()
         yield "version", VERSION
         yield "server_state", "standalone"
-        yield "peer_state", "leading - broadcast"
         yield "avg_latency", f"{mean:.4f}"
         yield "max_latency", round(longest)
         yield "min_latency", round(shortest)
@@ -122,7 +121,7 @@ class Words:
         )
         yield "global_sessions", len(tree.sessions)
         yield "local_sessions", 0
-        yield "open_file_descriptor_count", len(os.listdir("/proc/self/fd"))
+        yield "open_file_descriptor_count", len(os.listdir("/dev/fd"))
         yield "max_file_descriptor_count", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
