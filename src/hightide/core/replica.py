@@ -221,8 +221,9 @@ class Leader:
             return NOTHING
         if self._is_unanswered:
             for each in proposal.isr:
-                if each not in self.state.isr:
-                    self._doubtful[each] = proposal.broker_epochs[each]
+                epoch = proposal.broker_epochs[each]
+                if each not in self.state.isr and self._live.get(each) == epoch:
+                    self._doubtful[each] = epoch
         self._settle()
         return self._changes()
 
