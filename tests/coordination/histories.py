@@ -197,10 +197,10 @@ class History:
         return "check", (self._path(), self._version())
 
     def _read_data(self) -> tuple[Any, ...]:
-        return "get", self._path()
+        return "get", self._path() or "/a"
 
     def _read_children(self) -> tuple[Any, ...]:
-        return "children", self._path()
+        return "children", self._path() or "/a"
 
     def _session(self) -> tuple[str, tuple[Any, ...]]:
         """Sessions end, lose their connection, or say who they are."""

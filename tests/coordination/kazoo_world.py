@@ -106,7 +106,9 @@ class KazooWorld:
                 found = client.get_children(path, watch if given[1] else None, with_stat)
                 return (sorted(found[0]), found[1]) if with_stat else sorted(found)
             case "get acl":
-                return client.get_acls(path)
+                # Who authenticated under several names has them in a list in any order.
+                entries, stat = client.get_acls(path)
+                return sorted(entries), stat
             case "set acl":
                 return client.set_acls(path, acls(given[1]), given[2])
             case "sync":

@@ -57,8 +57,8 @@ def run(seed: int, worlds: list[Any], is_odd: bool, comparison: Comparison) -> N
         comparison.steps += 1
         if said != wanted:
             comparison.differences.append(
-                f"HIGHTIDE_SEED={seed}, step {number}: {step}\n"
-                f"  ours      {said!s:.2000}\n  ZooKeeper {wanted!s:.2000}"
+                f"HIGHTIDE_SEED={seed}, step {number}: {step!s:.500}\n"
+                f"  ours      {said!s:.700}\n  ZooKeeper {wanted!s:.700}"
             )
             return
     said, wanted = ours.settle(), theirs.settle()

@@ -372,7 +372,8 @@ def lists(path: str, operation: int = jute.GET_CHILDREN) -> Scenario:
             reader = Reader(reply.body)
             if operation == jute.GET_ACL:
                 return reader.acls()
-            return sorted(name for name in reader.texts() if path != "/" or name == "zookeeper")
+            is_root = path in ("", "/")
+            return sorted(name for name in reader.texts() if not is_root or name == "zookeeper")
 
     return scenario
 
@@ -450,8 +451,14 @@ ALIKE: dict[str, Scenario] = {
     "multi of a set acl": asks(
         jute.MULTI, part(jute.SET_ACL, text("/") + acl_list(OPEN) + int32(-1)) + END_OF_MULTI
     ),
+    "multi of no path": code_of(
+        asks(jute.MULTI, part(jute.SET_DATA, text(None) + buffer(b"") + int32(-1)) + END_OF_MULTI)
+    ),
     "multi that deletes the root": asks(
         jute.MULTI, part(jute.DELETE, text("/") + int32(-1)) + END_OF_MULTI
+    ),
+    "multi of a time to live": asks(
+        jute.MULTI, lambda path: part(jute.CREATE, create(path, flags=5)) + END_OF_MULTI
     ),
     "multi of wrong flags": asks(
         jute.MULTI,
@@ -491,6 +498,9 @@ ALIKE: dict[str, Scenario] = {
         for flags in (5, 6, 7, 8, 99, -1)
     },
     "a sequence below nothing": asks(jute.CREATE, lambda path: create(path + "/", flags=2)),
+    "exists of an empty path": code_of(asks(jute.EXISTS, text("") + boolean(False))),
+    "children of an empty path": lists(""),
+    "access to an empty path": lists("", jute.GET_ACL),
     "create of an empty path": asks(jute.CREATE, create("")),
     "set of an empty path": asks(jute.SET_DATA, text("") + buffer(b"") + int32(-1)),
     "delete of an empty path": asks(jute.DELETE, text("") + int32(-1)),
@@ -576,18 +586,6 @@ DELIBERATE: dict[str, tuple[Scenario, Any, Any, str]] = {
         -5,
         -101,
         "Java puts replacement characters there, so two names could become one",
-    ),
-    "an empty path": (
-        code_of(asks(jute.EXISTS, text("") + boolean(False))),
-        -101,
-        0,
-        "ZooKeeper takes it for the root when it is read, though not when it is written",
-    ),
-    "multi of no path": (
-        asks(jute.MULTI, part(jute.SET_DATA, text(None) + buffer(b"") + int32(-1)) + END_OF_MULTI),
-        (0, int32(-1) + boolean(False) + int32(-8) * 2 + END_OF_MULTI, 0),
-        (-5, END_OF_MULTI, 0),
-        "the part that is wrong is named, as for any other",
     ),
     "check alone": (
         code_of(asks(jute.CHECK, text("/zookeeper") + int32(0))),

@@ -158,7 +158,8 @@ class WireWorld:
             case "children2":
                 return sorted(map(str, reader.texts())), reader.stat()
             case "get acl":
-                return reader.acls(), reader.stat()
+                # Who authenticated under several names has them in a list in any order.
+                return sorted(reader.acls()), reader.stat()
             case "multi" | "multi read":
                 return self._parts(reader)
         return None
