@@ -10,13 +10,16 @@ from struct import Struct
 
 from hightide.wire.errors import WireError
 
+# A request lies in a receive buffer; an answer is looked at through a view of its own.
+Bytes = bytearray | memoryview
+
 INT16 = Struct(">h")
 INT32 = Struct(">i")
 
 _MOST_TAGS = 64
 
 
-def uvarint(buf: bytearray, at: int) -> tuple[int, int]:
+def uvarint(buf: Bytes, at: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes, and where it ends."""
     byte = buf[at]
     if byte < 0x80:
@@ -50,14 +53,14 @@ def put_uvarint(value: int) -> bytes:
 _SMALL = tuple(bytes([value]) for value in range(0x80))
 
 
-def skip_tags(buf: bytearray, at: int, end: int) -> int:
+def skip_tags(buf: Bytes, at: int, end: int) -> int:
     """Step over a section of tagged fields that nobody here knows."""
     if buf[at] == 0:
         return at + 1
     return tags(buf, at, end)[1]
 
 
-def tags(buf: bytearray, at: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
+def tags(buf: Bytes, at: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
     """The tagged fields that begin at `at`, each (tag, first byte, end), and where they end."""
     count, at = uvarint(buf, at)
     if count > _MOST_TAGS:
@@ -101,7 +104,7 @@ def _bytes(view: memoryview, at: int, length: int, end: int) -> tuple[bytes, int
     return bytes(view[at:stop]), stop
 
 
-def count_of(buf: bytearray, at: int, end: int, flexible: bool, least: int) -> tuple[int, int]:
+def count_of(buf: Bytes, at: int, end: int, flexible: bool, least: int) -> tuple[int, int]:
     """The length of an array whose elements take at least `least` bytes; null reads as -1."""
     if flexible:
         count, at = uvarint(buf, at)
