@@ -11,6 +11,9 @@ task, so that nothing has to be cancelled when it closes.
 A broker may be somebody else's or broken, so nothing it sends is trusted: the length of an
 answer is checked before any of it is kept, an answer nobody asked for ends the connection,
 and a caller waits no longer than its timeout.
+
+Answers are received in a small buffer and copied out of it; one that does not fit is received
+where it stays, so that megabytes of records, which followers fetch, are not copied at all.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 API_VERSIONS = 18
 LENGTH = struct.Struct(">i")
 ERROR_CODE = struct.Struct(">h")
+RECEIVE_BYTES = 64 * 1024
 CODES = {code.value: code for code in ErrorCode}
 
 
@@ -44,7 +48,7 @@ class ConnectionFailed(Exception):
     """A broker that cannot be reached, or a connection that broke; the text names the address."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """An open connection; made by `Connection.open`, ended by `close`."""
 
     def __init__(self, host: str, port: int, client_id: str, max_answer_bytes: int) -> None:
@@ -53,7 +57,9 @@ class Connection(asyncio.Protocol):
         self.versions: dict[int, tuple[int, int]] = {}
         self._max_answer_bytes = max_answer_bytes
         self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._large: memoryview | None = None
+        self._filled = 0  # of the large answer if there is one, else of the buffer
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[memoryview]] = {}
         self._abandoned: set[int] = set()
@@ -115,7 +121,7 @@ class Connection(asyncio.Protocol):
                 return ApiVersionsResponse(
                     error_code=ErrorCode.UNSUPPORTED_VERSION.value, api_keys=[]
                 )
-        return self._read(lambda: decode(ApiVersionsResponse, body, version))
+        return self.read(lambda: decode(ApiVersionsResponse, body, version))
 
     # -- requests --------------------------------------------------------------------------
 
@@ -146,14 +152,29 @@ class Connection(asyncio.Protocol):
         chosen = self.version_for(type(request)) if version is None else version
         answer = await self._exchange(request, chosen, timeout_ms)
         response_type = RESPONSES[api_of(type(request)).key or 0]
-        return self._read(lambda: frame.decode_response(response_type, answer, chosen))[1]
+        return self.read(lambda: frame.decode_response(response_type, answer, chosen))[1]
 
     async def _exchange(self, request: Any, version: int, timeout_ms: int) -> memoryview:
+        return await self.exchange(
+            lambda correlation_id: frame.encode_request(
+                request, version, correlation_id, self.client_id
+            ),
+            _api_name(type(request)),
+            timeout_ms,
+        )
+
+    async def exchange(
+        self, encode: Callable[[int], bytes], api_name: str, timeout_ms: int = TIMEOUT_MS
+    ) -> memoryview:
+        """Send the frame that `encode` makes for a correlation id; its answer's frame comes back.
+
+        This is for requests that have a codec of their own; it begins with the correlation id.
+        """
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
         correlation_id = next(self._ids) & 0x7FFFFFFF
-        data = frame.encode_request(request, version, correlation_id, self.client_id)
+        data = encode(correlation_id)
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._pending[correlation_id] = future
         self._transport.write(data)
@@ -162,14 +183,15 @@ class Connection(asyncio.Protocol):
                 return await future
         except TimeoutError:
             raise ConnectionFailed(
-                f"{self.address} did not answer {_api_name(type(request))} in {timeout_ms} ms."
+                f"{self.address} did not answer {api_name} in {timeout_ms} ms."
             ) from None
         finally:
             # The answer to a request that nobody waits for any more may still come.
             if self._pending.pop(correlation_id, None) is not None:
                 self._abandoned.add(correlation_id)
 
-    def _read(self, parse: Callable[[], T]) -> T:
+    def read(self, parse: Callable[[], T]) -> T:
+        """What `parse` makes of an answer; one that it cannot read ends the connection."""
         try:
             return parse()
         except WireError as error:
@@ -183,20 +205,37 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        at, available = 0, len(self._received)
-        while available - at >= LENGTH.size:
-            (size,) = LENGTH.unpack_from(self._received, at)
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return (self._large or self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._large is None:
+            self._take_answers()
+        elif self._filled == len(self._large):
+            answer, self._large, self._filled = self._large, None, 0
+            self._answered(answer)
+
+    def _take_answers(self) -> None:
+        """Hand over the answers that the buffer holds; what is left moves to its beginning."""
+        at, filled, buffer = 0, self._filled, self._buffer
+        while filled - at >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(buffer, at)
             if not LENGTH.size <= size <= self._max_answer_bytes:
                 self._fail(f"{self.address} announced an answer of {size} bytes.")
                 return
-            end = at + LENGTH.size + size
-            if end > available:
+            body, end = at + LENGTH.size, at + LENGTH.size + size
+            if end > filled:
+                if LENGTH.size + size > len(buffer):
+                    self._large = memoryview(bytearray(size))
+                    self._large[: filled - body] = buffer[body:filled]
+                    self._filled = filled - body
+                    return
                 break
-            self._answered(memoryview(bytes(self._received[at + LENGTH.size : end])))
+            self._answered(memoryview(bytes(buffer[body:end])))
             at = end
-        del self._received[:at]
+        buffer[: filled - at] = bytes(buffer[at:filled])
+        self._filled = filled - at
 
     def _answered(self, answer: memoryview) -> None:
         (correlation_id,) = LENGTH.unpack_from(answer)

@@ -9,13 +9,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hightide.client.connection import Connection, ConnectionFailed
+from hightide.client import replica_fetch
+from hightide.client.connection import RECEIVE_BYTES, Connection, ConnectionFailed
 from hightide.client.route import addresses
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.frame import decode_request_header, encode_response
+from hightide.wire.hot import fetch as hot
 from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from hightide.wire.messages.metadata import MetadataRequest, MetadataResponse
 
+FETCH = 1
 METADATA = 3
 API_VERSIONS = 18
 
@@ -263,6 +266,86 @@ def test_a_late_answer_to_a_caller_who_gave_up_harms_nobody():
         with pytest.raises(ConnectionFailed, match="did not answer Metadata in 1 ms"):
             await ask(connection, timeout_ms=1)
         assert (await ask(connection)).cluster_id == "in time"
+        connection.close()
+
+    run(script, client)
+
+
+TOPIC = bytes(range(16))
+ASKED = hot.Fetch(
+    1, 500, 1, 2**20, 0, 0, -1, [(TOPIC, [hot.Wanted(3, 1, 7, 1, 0, 2**20)])], [], None, 9
+)
+
+
+class Records:
+    def __init__(self, length):
+        self.length = length
+
+
+def fetch_answer(correlation_id, length):
+    """An answer with as many bytes of records, each byte telling where it lies."""
+    parts = hot.encode(correlation_id, 17, [(TOPIC, [hot.Fetched(3, 0, 8, 8, 0, Records(length))])])
+    data = (bytes(range(251)) * (length // 251 + 1))[:length]
+    return b"".join(part if isinstance(part, bytes) else data for part in parts), data
+
+
+OVERHEAD = len(fetch_answer(0, RECEIVE_BYTES - 200)[0]) - (RECEIVE_BYTES - 200)
+SIZES = [RECEIVE_BYTES - OVERHEAD + around for around in (-1, 0, 1, 5)]
+
+
+@pytest.mark.parametrize("chunk", [1_000, 65_536, 10**9])
+def test_answers_of_any_size_come_whole_in_pieces_of_any_size(chunk):
+    sizes = [10, *SIZES, 3_000_000, 10, 200_000, *SIZES]
+
+    async def script(peer):
+        await peer.greet((FETCH, 4, 17), (API_VERSIONS, 0, 4))
+        headers = [await peer.request() for _ in sizes]
+        answers = [
+            fetch_answer(header.correlation_id, size)[0]
+            for header, size in zip(headers, sizes, strict=True)
+        ]
+        stream = b"".join(answers)
+        for at in range(0, len(stream), chunk):
+            peer.send(stream[at : at + chunk])
+            await asyncio.sleep(0)
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        found = await asyncio.gather(*(replica_fetch.fetch(connection, ASKED) for _ in sizes))
+        connection.close()
+        for answer, size in zip(found, sizes, strict=True):
+            ((topic, (given,)),) = answer.topics
+            assert (topic, given.partition, given.high_watermark) == (TOPIC, 3, 8)
+            assert given.records == fetch_answer(0, size)[1]
+
+    run(script, client)
+
+
+def test_a_fetch_answer_that_is_none_ends_the_connection():
+    async def script(peer):
+        await peer.greet((FETCH, 4, 17), (API_VERSIONS, 0, 4))
+        header = await peer.request()
+        assert (header.api_key, header.api_version) == (FETCH, 17)
+        peer.send(struct.pack(">ii", 20, header.correlation_id) + b"\xff" * 16)
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(ConnectionFailed, match="an answer that is not one"):
+            await replica_fetch.fetch(connection, ASKED)
+        assert not connection.is_open()
+
+    run(script, client)
+
+
+def test_a_leader_that_cannot_be_fetched_from_is_told_of():
+    async def script(peer):
+        await peer.greet((FETCH, 4, 12), (API_VERSIONS, 0, 4))
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        with pytest.raises(KafkaError, match="Fetch in version 17") as refused:
+            await replica_fetch.fetch(connection, ASKED)
+        assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
         connection.close()
 
     run(script, client)
