@@ -60,8 +60,8 @@ class Payload:
             raise self._malformed(key, "a 32-bit number")
         return int(value)
 
-    def int32s(self, key: str) -> list[int]:
-        value = self._get(key, _REQUIRED)
+    def int32s(self, key: str, default: list[int] = _REQUIRED) -> list[int]:
+        value = self._get(key, default)
         if not isinstance(value, list) or not all(map(_is_int32, value)):
             raise self._malformed(key, "a list of 32-bit numbers")
         return value

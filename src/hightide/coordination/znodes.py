@@ -3,7 +3,8 @@
 Paths are functions, payloads are named tuples with `encode` and `decode`, the JSON is Kafka's, so
 that zkCli and Kafka-era tools can read the cluster. Decoding is total: whatever is found there,
 the answer is a value or MalformedZnode with the path and the reason. Fields we do not know are
-skipped, payloads of older Kafka versions are understood.
+skipped, payloads of older Kafka versions are understood. What Kafka has no field for is written in
+fields of our own, and left out while there is nothing to say, so that the usual bytes are Kafka's.
 
 The znode of a partition's state is persistent, although Kafka's documentation calls it ephemeral:
 it must outlive the controller that wrote it.
@@ -23,6 +24,8 @@ from hightide.coordination.payload import Payload, to_json
 
 _NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 _NO_FEATURES: Mapping[str, tuple[int, int]] = MappingProxyType({})
+_NO_EPOCHS: Mapping[int, int] = MappingProxyType({})
+_RECOVERING = 1
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -218,11 +221,16 @@ class BrokerRegistration(NamedTuple):
     jmx_port: int = -1
     features: Mapping[str, tuple[int, int]] = _NO_FEATURES
     """Per feature the lowest and the highest version supported."""
+    previous_epoch: int = -1
+    """Our own: the broker epoch of the life that it ended in an orderly way, with all its logs on
+    disk. -1 is left out, and means that nobody vouches for its logs: it crashed, or it is new, or
+    it is of a version that does not tell."""
 
     def encode(self) -> bytes:
         # Clients from before endpoints read host and port, which are those of a plain listener.
         plain = next((e for e in self.endpoints if e.security_protocol == "PLAINTEXT"), None)
         rack = {} if self.rack is None else {"rack": self.rack}
+        previous = {} if self.previous_epoch == -1 else {"previous_epoch": str(self.previous_epoch)}
         return to_json(
             {
                 "version": 5,
@@ -239,6 +247,7 @@ class BrokerRegistration(NamedTuple):
                     name: {"min_version": lowest, "max_version": highest}
                     for name, (lowest, highest) in self.features.items()
                 },
+                **previous,
             }
         )
 
@@ -256,6 +265,7 @@ class BrokerRegistration(NamedTuple):
             payload.text("rack", default="") or None,
             payload.int32("jmx_port", default=-1),
             {name: _versions(features.object(name)) for name in features},
+            payload.number_text("previous_epoch", default=-1),
         )
 
 
@@ -310,32 +320,54 @@ def _replicas(payload: Payload, key: str, required: bool = True) -> dict[int, tu
 
 
 class PartitionState(NamedTuple):
-    """/brokers/topics/T/partitions/P/state; the znode's version is the partition epoch."""
+    """/brokers/topics/T/partitions/P/state; the znode's version is the partition epoch.
+
+    `elr`, `last_known_leader` and `broker_epochs` are our own; see core/partition.py.
+    """
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
+    is_recovering: bool = False
+    elr: tuple[int, ...] = ()
+    last_known_leader: int = -1
+    broker_epochs: Mapping[int, int] = _NO_EPOCHS
 
     def encode(self) -> bytes:
-        return to_json(
-            {
-                "version": 1,
-                "leader": self.leader,
-                "leader_epoch": self.leader_epoch,
-                "isr": list(self.isr),
-                "controller_epoch": self.controller_epoch,
+        fields = {
+            "version": 1,
+            "leader": self.leader,
+            "leader_epoch": self.leader_epoch,
+            "isr": list(self.isr),
+            "controller_epoch": self.controller_epoch,
+        }
+        if self.is_recovering:
+            fields["leader_recovery_state"] = _RECOVERING
+        if self.elr:
+            fields["elr"] = list(self.elr)
+        if self.last_known_leader != -1:
+            fields["last_known_leader"] = self.last_known_leader
+        if self.broker_epochs:
+            fields["broker_epochs"] = {
+                str(broker): str(self.broker_epochs[broker])
+                for broker in sorted(self.broker_epochs)
             }
-        )
+        return to_json(fields)
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> PartitionState:
         payload = Payload.parse(data, path)
+        epochs = payload.object("broker_epochs", required=False)
         return cls(
             payload.int32("leader"),
             payload.int32("leader_epoch"),
             tuple(payload.int32s("isr")),
             payload.int32("controller_epoch"),
+            payload.int32("leader_recovery_state", default=0) == _RECOVERING,
+            tuple(payload.int32s("elr", default=[])),
+            payload.int32("last_known_leader", default=-1),
+            {epochs.int32_key(broker): epochs.number_text(broker) for broker in epochs},
         )
 
 

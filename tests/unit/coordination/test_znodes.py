@@ -55,8 +55,24 @@ PAYLOADS = [
         b'"adding_replicas":{"0":[4]},"removing_replicas":{"10":[1]}}',
     ),
     (
+        BrokerRegistration((Endpoint("PLAINTEXT", "h", 1),), 5, previous_epoch=2**32 + 7),
+        b'{"version":5,"host":"h","port":1,"endpoints":["PLAINTEXT://h:1"],'
+        b'"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"jmx_port":-1,'
+        b'"timestamp":"5","features":{},"previous_epoch":"4294967303"}',
+    ),
+    (
         PartitionState(1, 0, (1, 2, 3), 1),
         b'{"version":1,"leader":1,"leader_epoch":0,"isr":[1,2,3],"controller_epoch":1}',
+    ),
+    (
+        PartitionState(2, 4, (2,), 1, is_recovering=True),
+        b'{"version":1,"leader":2,"leader_epoch":4,"isr":[2],"controller_epoch":1,'
+        b'"leader_recovery_state":1}',
+    ),
+    (
+        PartitionState(-1, 4, (), 1, False, (3, 2), 2, {2: 2**33, 3: 9}),
+        b'{"version":1,"leader":-1,"leader_epoch":4,"isr":[],"controller_epoch":1,'
+        b'"elr":[3,2],"last_known_leader":2,"broker_epochs":{"2":"8589934592","3":"9"}}',
     ),
     (
         PartitionList((("t", 0),)),
@@ -104,6 +120,21 @@ def test_older_versions_of_a_broker_are_understood():
     assert BrokerRegistration.decode(v2, "/b").endpoints == (Endpoint("SSL", "h", 9093, "SSL"),)
 
 
+def test_a_partition_as_kafka_writes_it_has_nothing_of_what_only_we_know():
+    data = b'{"controller_epoch":7,"leader":1,"version":1,"leader_epoch":3,"isr":[1,2]}'
+    state = PartitionState.decode(data, "/p")
+    assert state == PartitionState(1, 3, (1, 2), 7)
+    assert (state.elr, state.last_known_leader, state.broker_epochs) == ((), -1, {})
+    assert not state.is_recovering
+    recovered = data[:-1] + b',"leader_recovery_state":0}'
+    assert PartitionState.decode(recovered, "/p") == state
+
+
+def test_a_registration_that_does_not_tell_vouches_for_nothing():
+    data = b'{"version":5,"endpoints":["A://h:1"],"timestamp":"7","features":{}}'
+    assert BrokerRegistration.decode(data, "/b").previous_epoch == -1
+
+
 def test_the_controller_of_a_newer_kafka_is_understood():
     data = b'{"version":2,"brokerid":4,"timestamp":"9","kraftControllerEpoch":-1}'
     assert Controller.decode(data) == Controller(4, 9)
@@ -119,6 +150,7 @@ def test_empty_znodes_mean_no_overrides_and_no_producer_ids_yet():
     assert ProducerIdBlock.decode(b"") is None
 
 
+STATE = b'{"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":1'
 BAD = [
     (TopicAssignment, b""),
     (TopicAssignment, b"\xff\xfe"),
@@ -132,6 +164,16 @@ BAD = [
     (TopicAssignment, b'{"partitions":{},"topic_id":"ABEiM0RVZneImaq7zN3u_x"}'),
     (PartitionState, b'{"leader":1.0,"leader_epoch":0,"isr":[1],"controller_epoch":1}'),
     (PartitionState, b'{"leader":1,"leader_epoch":0,"isr":null,"controller_epoch":1}'),
+    (PartitionState, STATE + b',"elr":1}'),
+    (PartitionState, STATE + b',"elr":["1"]}'),
+    (PartitionState, STATE + b',"last_known_leader":"1"}'),
+    (PartitionState, STATE + b',"leader_recovery_state":true}'),
+    (PartitionState, STATE + b',"broker_epochs":[1]}'),
+    (PartitionState, STATE + b',"broker_epochs":{"x":"1"}}'),
+    (PartitionState, STATE + b',"broker_epochs":{"1":"x"}}'),
+    (PartitionState, STATE + b',"broker_epochs":{"1":null}}'),
+    (BrokerRegistration, b'{"version":5,"endpoints":[],"previous_epoch":"x"}'),
+    (BrokerRegistration, b'{"version":5,"endpoints":[],"previous_epoch":9223372036854775808}'),
     (EntityConfig, b'{"config":{"k":1}}'),
     (EntityConfig, b'{"config":{"k":"\\ud800"}}'),
     (EntityConfig, b"[]"),
