@@ -163,6 +163,7 @@ class Broker:
             Hosting(self.broker_id, self.metadata, self.replicas, self.store),
             self._random,
             uuid.uuid4,
+            lambda: self.settings.delete_topic_enable,
         )
         self._changes = ConfigChanges(coordination, self._config_changed, self.now_ms)
         self._session = Reading("the cluster after a reconnect", self._reconnected)

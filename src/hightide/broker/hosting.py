@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from hightide.broker.metadata import Metadata, Partition, Topic
 from hightide.broker.replicas import Replicas
@@ -66,9 +66,14 @@ class Hosting:
                 self._store.delete(*key)
         await asyncio.to_thread(self._store.sync_names)
 
-    def set_strays_aside(self) -> None:
-        """Take logs out of the way that the cluster does not know, or knows to be elsewhere."""
+    def set_strays_aside(self, unusable: Container[str]) -> None:
+        """Take logs out of the way that the cluster does not know, or knows to be elsewhere.
+
+        Topics that are there but cannot be used may be put right; their logs stay.
+        """
         for name, partition in list(self._store.logs):
+            if name in unusable:
+                continue
             topic = self._metadata.get(name)
             known_id = self._store.topic_ids.get((name, partition))
             if topic is None or partition >= len(topic.partitions):

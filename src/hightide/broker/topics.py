@@ -10,23 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hightide.broker.config_changes import Change, change_config, read_config
+from hightide.broker.config_changes import Change, change_config
 from hightide.broker.election import Election
 from hightide.broker.hosting import Hosting
 from hightide.broker.metadata import Metadata, Partition, Topic
 from hightide.broker.reading import Reading, in_groups
+from hightide.broker.topic_reader import NOBODY, TopicReader
 from hightide.coordination import znodes
-from hightide.coordination.errors import MalformedZnode, MultiFailed, NodeExists, NoNode
+from hightide.coordination.errors import MultiFailed, NodeExists, NoNode
 from hightide.coordination.interface import Coordination
 from hightide.coordination.node import Stat
 from hightide.coordination.operation import Create, Delete, Operation, SetData
 from hightide.coordination.watch import WatchEvent
 from hightide.core import topics as rules
 from hightide.log.disk import DiskFailed
-from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NOBODY = -1
 _PREFIX = len(f"{znodes.TOPICS}/")
 # A multi must fit into a megabyte, and the name of a topic may be 249 bytes long.
 _STATES_PER_MULTI = 500
@@ -55,6 +54,7 @@ class Topics:
         hosting: Hosting,
         random: Random,
         new_id: Callable[[], uuid.UUID],
+        may_delete: Callable[[], bool],
     ) -> None:
         self.reading = Reading(znodes.TOPICS, self.read)
         self._coordination = coordination
@@ -63,6 +63,8 @@ class Topics:
         self._hosting = hosting
         self._random = random
         self._new_id = new_id
+        self._may_delete = may_delete
+        self._reader = TopicReader(coordination, election, metadata, new_id, self._topic_changed)
         self._doomed: list[Topic] = []
         # Topics whose own znode fired its watch since the last reading.
         self._changed: set[str] = set()
@@ -81,8 +83,8 @@ class Topics:
         """Read all topics from the tree; nothing is carried out yet."""
         doomed = set(await self._coordination.children(znodes.DELETE_TOPICS, self.reading.wake))
         names = await self._coordination.children(znodes.TOPICS, self.reading.wake)
-        for topic in await in_groups(names, self._read):
-            if topic is not None and topic.name in doomed:
+        for topic in await in_groups(names, self._reader.read):
+            if topic is not None and topic.name in doomed and self._may_delete():
                 self._doomed.append(topic)
             elif topic is not None:
                 self._metadata.put(topic)
@@ -95,7 +97,7 @@ class Topics:
         for topic in self._doomed:
             await self._hosting.delete(topic)
         self._doomed.clear()
-        self._hosting.set_strays_aside()
+        self._hosting.set_strays_aside(self._reader.unusable)
         await in_groups(list(self._metadata), self._lead_anew)
         for topic in self._metadata:
             await self._hosting.lead(topic)
@@ -125,6 +127,9 @@ class Topics:
     async def read(self) -> None:
         """Bring this broker in line with the tree."""
         doomed = set(await self._coordination.children(znodes.DELETE_TOPICS, self.reading.wake))
+        if doomed and not self._may_delete():
+            await self._spare(doomed)
+            doomed.clear()
         names = set(await self._coordination.children(znodes.TOPICS, self.reading.wake))
         changed, self._changed = self._changed, set()
         for topic in list(self._metadata):
@@ -132,15 +137,22 @@ class Topics:
                 await self._bury(topic)
         living = names - doomed
         news = living & changed | living - {topic.name for topic in self._metadata}
-        for found in await in_groups(sorted(news), self._read):
+        for found in await in_groups(sorted(news), self._reader.read):
             if found is not None:
                 await self._adopt_found(found)
         if self._election.is_controller:
             for topic in list(self._metadata):
-                if any(partition.leader == _NOBODY for partition in topic.partitions):
+                if any(partition.leader == NOBODY for partition in topic.partitions):
                     await self._complete(topic)
             for name in doomed:
                 await self._finish_deletion(name)
+
+    async def _spare(self, doomed: Iterable[str]) -> None:
+        """Take the marks away: nothing is deleted here."""
+        if self._election.is_controller:
+            for name in doomed:
+                log.warning("topic %s is not deleted: delete.topic.enable is false", name)
+                await self._election.fenced([Delete(znodes.delete_topic_path(name))])
 
     def reconnected(self) -> None:
         """Every watch is gone, so any topic may have changed."""
@@ -150,45 +162,6 @@ class Topics:
     def _topic_changed(self, event: WatchEvent) -> None:
         self._changed.add(event.path[_PREFIX:])
         self.reading.wake()
-
-    async def _read(self, name: str) -> Topic | None:
-        """A topic as the tree has it; None if it is gone or makes no sense."""
-        path = znodes.topic_path(name)
-        try:
-            data, _ = await self._coordination.get(path, self._topic_changed)
-            assignment = znodes.TopicAssignment.decode(data, path)
-            if assignment.topic_id is None:
-                raise MalformedZnode(path, "the topic has no id")
-            partitions = await in_groups(
-                list(assignment.partitions.items()),
-                lambda each: self._read_partition(name, *each),
-            )
-        except NoNode:
-            return None
-        except MalformedZnode as damage:
-            log.error("topic %s cannot be used: %s", name, damage)
-            return None
-        return Topic(name, assignment.topic_id, partitions, await self._read_overrides(name))
-
-    async def _read_overrides(self, name: str) -> dict[str, str]:
-        known = self._metadata.get(name)
-        return await read_config(
-            self._coordination,
-            f"topics/{name}",
-            TopicSettings.check,
-            {} if known is None else known.overrides,
-        )
-
-    async def _read_partition(self, name: str, index: int, replicas: Sequence[int]) -> Partition:
-        path = znodes.partition_state_path(name, index)
-        try:
-            data, stat = await self._coordination.get(path)
-        except NoNode:
-            return Partition(index, list(replicas), _NOBODY, 0, [])
-        state = znodes.PartitionState.decode(data, path)
-        return Partition(
-            index, list(replicas), state.leader, state.leader_epoch, list(state.isr), stat.version
-        )
 
     async def _adopt_found(self, topic: Topic) -> None:
         try:
@@ -208,7 +181,7 @@ class Topics:
                 known = topic
             else:
                 for partition in topic.partitions[: len(known.partitions)]:
-                    if known.partitions[partition.index].leader == _NOBODY:
+                    if known.partitions[partition.index].leader == NOBODY:
                         known.partitions[partition.index] = partition
                 known.partitions += topic.partitions[len(known.partitions) :]
                 known.overrides = topic.overrides
@@ -265,6 +238,9 @@ class Topics:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"no disk takes the logs of {name}"
             ) from None
+        # Nobody has watched its znode here yet.
+        self._changed.add(name)
+        self.reading.wake()
         log.info("created topic %s with %d partitions", name, len(partitions))
         return topic
 
@@ -287,11 +263,13 @@ class Topics:
         coordination, topic = self._coordination, znodes.topic_path(name)
         writes: list[Operation] = []
         try:
-            for child in await coordination.children(znodes.partitions_path(name)):
-                path = f"{znodes.partitions_path(name)}/{child}"
-                writes += [Delete(f"{path}/{node}") for node in await coordination.children(path)]
+            partitions = znodes.partitions_path(name)
+            paths = [f"{partitions}/{each}" for each in await coordination.children(partitions)]
+            below = await in_groups(paths, coordination.children)
+            for path, nodes in zip(paths, below, strict=True):
+                writes += [Delete(f"{path}/{node}") for node in nodes]
                 writes.append(Delete(path))
-            writes.append(Delete(znodes.partitions_path(name)))
+            writes.append(Delete(partitions))
         except NoNode:
             pass  # a tool made the topic, and nobody has given it partitions yet
         for path in (topic, znodes.topic_config_path(name), znodes.delete_topic_path(name)):
@@ -338,7 +316,7 @@ class Topics:
             self._changed.add(name)
             self.reading.wake()
             return
-        topic.overrides = await self._read_overrides(name)
+        topic.overrides = await self._reader.read_overrides(name)
         self._hosting.reconfigure(name)
 
     def _existing(self, name: str) -> Topic:
@@ -369,8 +347,8 @@ class Topics:
         live = self._metadata.broker_ids
         missing = []
         for each in topic.partitions:
-            leader = next((id_ for id_ in each.replicas if id_ in live), _NOBODY)
-            if each.leader == _NOBODY and leader != _NOBODY:
+            leader = next((id_ for id_ in each.replicas if id_ in live), NOBODY)
+            if each.leader == NOBODY and leader != NOBODY:
                 missing.append(Partition(each.index, each.replicas, leader, 0, [leader]))
         if missing:
             if await self._coordination.exists(znodes.partitions_path(topic.name)) is None:
@@ -378,13 +356,17 @@ class Topics:
             await self._write_states(self._election.fenced, topic.name, missing)
 
     async def _write_states(self, write: Write, name: str, partitions: Sequence[Partition]) -> None:
-        there = set(await self._coordination.children(znodes.partitions_path(name)))
-        missing = [each for each in partitions if str(each.index) not in there]
-        if not missing:
-            return
-        for start in range(0, len(missing), _STATES_PER_MULTI):
-            some = missing[start : start + _STATES_PER_MULTI]
-            await write(self._creations(name, some))
+        while True:
+            there = set(await self._coordination.children(znodes.partitions_path(name)))
+            missing = [each for each in partitions if str(each.index) not in there]
+            if not missing:
+                break
+            try:
+                await write(self._creations(name, missing[:_STATES_PER_MULTI]))
+            except MultiFailed as failed:
+                # Who makes a topic and who completes what the tree has may both be at it.
+                if not isinstance(failed.cause, NodeExists):
+                    raise
         # Whoever follows the topic watches its own znode: writing it again says "go and read".
         data, stat = await self._coordination.get(znodes.topic_path(name))
         await write([SetData(znodes.topic_path(name), data, stat.version)])
