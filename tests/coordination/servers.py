@@ -28,11 +28,12 @@ START_S = 60.0
 TICK_MS = 200
 LONGEST_SESSION_MS = 60_000
 
-# The process leads a group of its own, and what it starts itself ends with it.
+# The process leads a group of its own, and what it starts itself ends with it. In its first moment
+# there is no group yet.
 _KEEPER = """
 setsid "$@" </dev/null & echo $!
 read signal
-kill -${signal:-KILL} -$!
+kill -${signal:-KILL} -$! || kill -${signal:-KILL} $!
 kill -CONT -$!
 wait $!
 """

@@ -36,9 +36,11 @@ NEEDS_AN_ENSEMBLE = {
 
 # Modules of kazoo.tests that run side by side, dealt so that all are ready at about the same time.
 PARTS = [
-    ["client", "counter", "election", "party"],
-    ["lock", "watchers", "lease", "barrier", "hosts", "paths", "retry", "security"],
-    ["partitioner", "cache", "queue", "connection", "interrupt", "exceptions", "threading_handler"],
+    ["client"],
+    ["lock", "counter", "election", "hosts", "paths", "retry", "security"],
+    ["watchers", "lease", "barrier", "exceptions", "threading_handler"],
+    ["cache", "queue", "connection"],
+    ["partitioner", "party", "interrupt"],
 ]
 MORE_PARTS = [["eventlet_handler", "sasl"], ["gevent_handler", "utils", "selectors_select"]]
 
