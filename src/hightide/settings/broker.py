@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 from hightide.settings import properties
 from hightide.settings.cluster import (
@@ -71,6 +72,8 @@ class Broker(
 
     # Where each value was read, as `server.properties:12`.
     origin: ClassVar[Mapping[str, str]] = {}
+    # Values that whoever built the settings gave as such, and not as texts.
+    values: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def read(cls, given: Mapping[str, str], origin: Mapping[str, str] | None = None) -> Self:
@@ -85,19 +88,23 @@ class Broker(
             (Source.DYNAMIC_DEFAULT_BROKER, dict(cluster)),
         )
         origin = {name: at for name, at in self.origin.items() if name not in {**cluster, **own}}
-        return self._layered((*changes, *static), origin)
+        values = self.values or ({} if self.layers else dict(self.__dict__))
+        return self._layered((*changes, *static), origin, values)
 
     @classmethod
     def _layered(
-        cls, layers: tuple[tuple[Source, Mapping[str, str]], ...], origin: Mapping[str, str]
+        cls,
+        layers: tuple[tuple[Source, Mapping[str, str]], ...],
+        origin: Mapping[str, str],
+        values: Mapping[str, Any] = MappingProxyType({}),
     ) -> Self:
         given: dict[str, str] = {}
         for _, layer in reversed(layers):
             given |= layer
         if "node.id" in given:
             given.setdefault("broker.id", given["node.id"])
-        broker = cls(**cls.parse(given, origin))
-        broker.__dict__.update(layers=layers, origin=origin)
+        broker = cls(**{**values, **cls.parse(given, origin)})
+        broker.__dict__.update(layers=layers, origin=origin, values=values)
         broker.check_together()
         return broker
 
