@@ -345,7 +345,8 @@ def _is_led_anew(before: PartitionState, after: PartitionState) -> bool:
 
 
 def state_of(published: PublishedPartition) -> PartitionState:
-    """A partition's state out of a message."""
+    """A partition's state out of a message, without the lives in which its replicas were whole:
+    those only controllers need, who keep them with the decision."""
     return PartitionState(
         tuple(published.replicas),
         published.leader,
