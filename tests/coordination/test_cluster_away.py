@@ -1,0 +1,247 @@
+"""Brokers whose coordinator is away: records come and go as ever, and afterwards all is as before.
+
+Three brokers at each kind of coordinator serve the tests here; none of them is ever restarted.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from broker_world import TOPIC, Brokers, configure, create, eventually, setting
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from hightide.wire.errors import ErrorCode
+
+KINDS = ("embedded", "zookeeper", "ensemble")
+# The longest pause between two attempts to reach a coordinator must fit into it.
+SESSION_MS = 4000
+RETRIABLE = {
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def world(request, _shared):
+    """A coordinator and three brokers that live through everything that is done to it."""
+    backend = _shared(request.param)
+    with Brokers(backend.hosts, 3, session_ms=SESSION_MS) as cluster:
+        pids = [cluster.pid(each) for each in cluster.brokers]
+        yield backend, cluster
+        assert [cluster.pid(each) for each in cluster.brokers if cluster.is_running(each)] == pids
+
+
+@pytest.fixture
+def backend(world):
+    world[0].heal()
+    yield world[0]
+    world[0].heal()
+
+
+@pytest.fixture
+def cluster(world, backend):
+    eventually(lambda: is_whole(world[1]))
+    return world[1]
+
+
+def is_whole(cluster: Brokers) -> bool:
+    """Whether all brokers are registered, know each other, and name one controller."""
+    if cluster.tree.children("/brokers/ids") != ["1", "2", "3"]:
+        return False
+    seen = [cluster.metadata(each) for each in cluster.brokers]
+    controllers = {each.controller_id for each in seen}
+    return all(len(each.brokers) == 3 for each in seen) and controllers == {cluster.elected()}
+
+
+@pytest.fixture
+def topic(cluster):
+    """A topic with a partition on every broker, and everybody knows it."""
+    name = cluster.create_topic(f"away-{random.randbytes(4).hex()}", partitions=3)
+    eventually(lambda: all(len(cluster.partitions(n, name)) == 3 for n in cluster.brokers))
+    return name
+
+
+class Traffic:
+    """A producer and a consumer of librdkafka that never stop, and what became of each record."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.errors: list[Any] = []
+        self.sent: set[bytes] = set()
+        self.read: list[bytes] = []
+        self._topic = topic
+        self._stopped = threading.Event()
+        common = {"bootstrap.servers": bootstrap, "error_cb": self.errors.append}
+        self._producer = Producer(
+            {**common, "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 60_000}
+        )
+        self._consumer = Consumer({**common, "group.id": "g", "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition(topic, each, 0) for each in range(3)])
+        self._threads = [threading.Thread(target=each) for each in (self._produce, self._consume)]
+
+    def _produce(self) -> None:
+        number = 0
+        while not self._stopped.is_set():
+            number += 1
+            value = b"%d" % number
+            self._producer.produce(
+                self._topic, value, partition=number % 3, on_delivery=self._delivered
+            )
+            self._producer.poll(0.005)
+        self._producer.flush(60)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.sent.add(message.value())
+        else:
+            self.errors.append(error)
+
+    def _consume(self) -> None:
+        deadline = float("inf")
+        while len(self.read) < len(self.sent) or self._threads[0].is_alive():
+            if self._stopped.is_set():
+                deadline = min(deadline, time.monotonic() + 30)
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.read.append(message.value())
+            elif message is not None:
+                self.errors.append(message.error())
+            if time.monotonic() > deadline:
+                break
+        self._consumer.close()
+
+    def goes_on(self) -> None:
+        """Wait until records that are sent only now have been read."""
+        sent = len(self.sent)
+        eventually(lambda: len(self.sent) > sent + 20)
+        enough = len(self.sent)
+        eventually(lambda: len(self.read) >= enough)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(90)
+
+
+@contextmanager
+def traffic(cluster: Brokers, topic: str):
+    """Traffic during the block; afterwards every record was read once and nobody complained."""
+    running = Traffic(cluster.bootstrap, topic)
+    running.start()
+    try:
+        running.goes_on()
+        yield running
+        running.goes_on()
+    finally:
+        running.stop()
+    assert running.errors == []
+    assert sorted(running.read) == sorted(running.sent)
+
+
+def restart(backend) -> None:
+    """Kill the coordinator, or the leader of an ensemble, and bring it back."""
+    if backend.kind == "ensemble":
+        leader = backend.leader()
+        backend.kill(leader)
+        assert backend.leader() != leader
+        backend.restart(leader)
+    else:
+        backend.kill()
+        backend.start()
+
+
+def test_a_coordinator_that_is_killed_and_comes_back_is_not_noticed(backend, cluster, topic):
+    epochs = {each: cluster.epoch(each) for each in cluster.brokers}
+    controller, reign = cluster.elected(), cluster.controller_epoch()
+    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+    with traffic(cluster, topic) as running:
+        restart(backend)
+        running.goes_on()
+        eventually(lambda: is_whole(cluster))
+    assert {each: cluster.epoch(each) for each in cluster.brokers} == epochs
+    assert (cluster.elected(), cluster.controller_epoch()) == (controller, reign)
+    for each in cluster.brokers:
+        assert "registered" not in cluster.log(each)[said[each] :]
+    see_changes_everywhere(cluster)
+
+
+def see_changes_everywhere(cluster: Brokers) -> None:
+    """Every kind of watch is alive at every broker: on topics, on one of them, on settings."""
+    name = f"seen-{random.randbytes(4).hex()}"
+    assert create(cluster.address(eventually(cluster.elected)), name, 2) == ErrorCode.NONE
+    eventually(lambda: all(len(cluster.partitions(n, name)) == 2 for n in cluster.brokers), 5)
+    for broker_id in cluster.brokers:
+        value = str(1_000_000 + broker_id)
+        assert cluster.configure(broker_id, TOPIC, name, retention_ms=value) == ErrorCode.NONE
+        eventually(
+            lambda value=value: all(
+                cluster.setting(each, name, "retention.ms") == value for each in cluster.brokers
+            ),
+            5,
+        )
+    cluster.tree.client.create(f"/admin/delete_topics/{name}")
+    eventually(lambda: not any(cluster.partitions(each, name) for each in cluster.brokers), 5)
+
+
+def test_a_coordinator_that_is_silent_for_longer_than_a_session(backend, cluster, topic):
+    epochs = {each: cluster.epoch(each) for each in cluster.brokers}
+    controller = cluster.elected()
+    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+
+    def news(broker_id: int) -> str:
+        return cluster.log(broker_id)[said[broker_id] :]
+
+    with traffic(cluster, topic) as running:
+        backend.pause()
+        try:
+            refusals_in_time(cluster, controller, topic)
+            for each in cluster.brokers:
+                eventually(lambda each=each: "coordination: doubtful" in news(each))
+            eventually(lambda: "this broker is no longer the controller" in news(controller))
+            refusals_in_time(cluster, controller, topic)
+            running.goes_on()
+        finally:
+            backend.resume()
+        eventually(lambda: is_whole(cluster))
+        running.goes_on()
+    for each in cluster.brokers:
+        again = cluster.epoch(each) != epochs[each]
+        assert ("registered as broker" in news(each)) == again
+        assert cluster.epochs_logged(each)[-1] == cluster.epoch(each) >= epochs[each]
+        assert "Traceback" not in news(each)
+    see_changes_everywhere(cluster)
+
+
+def refusals_in_time(cluster: Brokers, controller: int, topic: str) -> None:
+    """What needs the coordinator is refused soon, with an error that clients try again."""
+    began = time.monotonic()
+    address = cluster.address(controller)
+    assert create(address, "not-now") in RETRIABLE
+    assert configure(address, TOPIC, topic, retention_ms="1000000") in RETRIABLE
+    assert time.monotonic() - began < 2 * SESSION_MS / 1000
+    assert setting(address, TOPIC, topic, "retention.ms") == "604800000"
+
+
+def test_brokers_can_come_and_go_while_an_ensemble_changes_its_leader(ensemble):
+    """A broker starts, or takes its leave, in the middle of it, and needs no second attempt."""
+    with Brokers(ensemble.hosts, 1, session_ms=SESSION_MS) as cluster:
+        cluster.create_topic("kept", partitions=5)
+        for delay_s in (0.0, 0.15, 0.3, 0.45):
+            cluster.terminate()
+            leader = ensemble.leader()
+            killing = threading.Timer(delay_s, ensemble.kill, (leader,))
+            killing.start()
+            cluster.restart()
+            killing.join()
+            ensemble.leader()
+            ensemble.restart(leader)
+            eventually(lambda: cluster.partitions(1, "kept").get(4) == (1, ErrorCode.NONE))
