@@ -18,9 +18,9 @@ has no say in where to cut: it is as old as the last answer, and to cut there lo
 committed, so a log that must be cut below a high watermark that was heard of means that the leader
 has lost something: then this copy may be the last one, and cutting it would make the loss final.
 Kafka notes it in the log and cuts.  Here it is done only if the cluster has said that loss is
-accepted: the leader is recovering, that is, was elected without being known to be whole.  Otherwise
-the follower halts and keeps what it has, out of sync and in plain view, until somebody else leads
-or a person decides.
+accepted: in `recovery_epoch` somebody led who was not known to be whole, and this log has nothing
+written since, so what it was told may be from before.  Otherwise the follower halts and keeps what
+it has, out of sync and in plain view, until somebody else leads or a person decides.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class Follower:
     def __init__(self, state: PartitionState, log: Copy, high_watermark: int) -> None:
         self.state = state
         self._log = log
-        self._may_lose = state.is_recovering
+        # Also when the recovery is over: whoever was away has not heard of it.
+        self._may_lose = state.is_recovering or state.recovery_epoch > log.epochs.latest
         # What was deleted had been committed; what is not here cannot be shown.
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         # Why it does not fetch any more: WAIT or HALT.
@@ -201,12 +202,11 @@ class Follower:
             self.high_watermark = due.offset
 
     def published(self, state: PartitionState) -> None:
-        """A newer decision in this leader epoch.  A leader that was recovering has told its
-        followers what is left; those who have not heard may still have to cut."""
+        """A newer decision in this leader epoch.  It changes nothing for a follower: when the
+        leader counts as recovered, those who have not heard from it must still cut."""
         assert state.leader_epoch == self.state.leader_epoch, "a new epoch is a new Follower"
         if state.partition_epoch > self.state.partition_epoch:
             self.state = state
-            self._may_lose = self._may_lose or state.is_recovering
 
     def _diverged(self, epoch: int, epoch_end: int) -> Step:
         """The leader has `epoch` up to `epoch_end`, and no larger one that this log ends with."""
