@@ -231,17 +231,30 @@ def refusals_in_time(cluster: Brokers, controller: int, topic: str) -> None:
     assert setting(address, TOPIC, topic, "retention.ms") == "604800000"
 
 
-def test_brokers_can_come_and_go_while_an_ensemble_changes_its_leader(ensemble):
-    """A broker starts, or takes its leave, in the middle of it, and needs no second attempt."""
-    with Brokers(ensemble.hosts, 1, session_ms=SESSION_MS) as cluster:
-        cluster.create_topic("kept", partitions=5)
-        for delay_s in (0.0, 0.15, 0.3, 0.45):
-            cluster.terminate()
-            leader = ensemble.leader()
-            killing = threading.Timer(delay_s, ensemble.kill, (leader,))
-            killing.start()
-            cluster.restart()
-            killing.join()
-            ensemble.leader()
-            ensemble.restart(leader)
-            eventually(lambda: cluster.partitions(1, "kept").get(4) == (1, ErrorCode.NONE))
+@pytest.mark.parametrize("cut_after", ["coordination: connected", "registered as broker 1"])
+def test_a_broker_starts_though_its_coordinator_is_killed_meanwhile(embedded, cut_after):
+    """It reads hundreds of znodes at the start, and leads as many partitions then."""
+    with Brokers(embedded.hosts, session_ms=SESSION_MS) as cluster:
+        name = cluster.create_topic(partitions=250)
+        cluster.terminate()
+        said = len(cluster.log())
+        cluster.launch(1)
+        eventually(lambda: cut_after in cluster.log()[said:])
+        embedded.kill()
+        embedded.start()
+        cluster.wait_until_it_listens(1)
+        assert "the connection to the coordinator was lost" in cluster.log()[said:]
+        found = cluster.partitions(1, name)
+        assert set(found.values()) == {(1, ErrorCode.NONE)}
+        assert len(found) == 250
+        see_changes_everywhere(cluster)
+
+
+def test_a_broker_starts_while_an_ensemble_elects_its_leader(ensemble):
+    with Brokers(ensemble.hosts, session_ms=SESSION_MS) as cluster:
+        name = cluster.create_topic(partitions=5)
+        cluster.terminate()
+        leader = ensemble.leader()
+        ensemble.kill(leader)
+        cluster.restart()
+        assert set(cluster.partitions(1, name).values()) == {(1, ErrorCode.NONE)}

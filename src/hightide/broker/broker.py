@@ -15,11 +15,12 @@ registers again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -27,7 +28,12 @@ from random import Random
 from hightide.broker.admission import Admission
 from hightide.broker.config_changes import Change, ConfigChanges, change_config, read_config
 from hightide.broker.connection import Connection
-from hightide.broker.coordination import Opened, open_coordination, write_ticket
+from hightide.broker.coordination import (
+    Opened,
+    connection_timeout_ms,
+    open_coordination,
+    write_ticket,
+)
 from hightide.broker.dispatch import FIRST_PRIVATE, Dispatch, served_versions
 from hightide.broker.election import Election
 from hightide.broker.flusher import Flusher
@@ -35,7 +41,14 @@ from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
 from hightide.broker.hosting import Hosting
 from hightide.broker.housekeeping import Housekeeping
-from hightide.broker.identity import Refused, check_cluster, identify, known_identity, remember
+from hightide.broker.identity import (
+    Identity,
+    Refused,
+    check_cluster,
+    identify,
+    known_identity,
+    remember,
+)
 from hightide.broker.live_brokers import LiveBrokers
 from hightide.broker.metadata import BrokerAddress, Metadata
 from hightide.broker.reading import Reading
@@ -44,6 +57,7 @@ from hightide.broker.replicas import Replicas
 from hightide.broker.server import Server
 from hightide.broker.topics import Topics
 from hightide.coordination import znodes
+from hightide.coordination.errors import ConnectionLoss, SessionLost
 from hightide.coordination.interface import SessionState
 from hightide.coordination.watchdog import Watchdog
 from hightide.core.sessions import FetchSessions
@@ -123,24 +137,14 @@ class Broker:
             is_new=known is None,
         )
         client = self._client = self._opened.client
-        self._coordination = Admission(client, client.session_id)
-        cluster_id, self.broker_id = await identify(self._coordination, known, self.settings)
-        self._assemble(cluster_id)
-        await self._changes.begin()
-        await self._read_dynamic_settings()
-        await self.topics.load()
+        await self._patiently(lambda: self._join(known))
         self.store.open(self.now_ms())
         bound = self._server.bind(
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
         self._registration = self._registration_at(bound)
         client.on_state(self._coordination_changed)
-        await self._register()
-        remember(disks, cluster_id, self.broker_id)
-        await self.live_brokers.read()
-        await self.election.look()
-        await self.topics.lead()
-        await self.topics.read()
+        await self._patiently(lambda: self._enter(disks))
         for reading in (self._session, *self._readings):
             reading.start()
         self._watchdog = Watchdog(loop, client.timeout_ms, self._hung)
@@ -148,6 +152,38 @@ class Broker:
         self._housekeeping.start()
         await self._server.start()
         return bound
+
+    async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Take a step of the start; from its begin, if the coordinator goes away in the middle."""
+        while True:
+            try:
+                return await step()
+            except (ConnectionLoss, SessionLost) as failure:
+                log.warning("%s; waiting for it", failure)
+                await self._client.connected(connection_timeout_ms(self.settings))
+
+    async def _join(self, known: Identity | None) -> None:
+        """Find out who this broker is, and what it needs to open its logs."""
+        self._coordination = Admission(self._client, self._client.session_id)
+        cluster_id, self.broker_id = await identify(self._coordination, known, self.settings)
+        self._assemble(cluster_id)
+        await self._changes.begin()
+        await self._read_dynamic_settings()
+        await self.topics.load()
+
+    async def _enter(self, disks: list[Disk]) -> None:
+        """Be a broker of the cluster, and lead what is this broker's to lead."""
+        is_first_try = not self._registered_in
+        await self._register()
+        remember(disks, self.metadata.cluster_id, self.broker_id)
+        await self.live_brokers.read()
+        await self.election.look()
+        if not is_first_try:
+            await self.topics.load()  # some states may have been written
+        await self.topics.lead()
+        # What has changed since they were loaded; if that cannot be read now, it is when it can.
+        with contextlib.suppress(ConnectionLoss, SessionLost):
+            await self.topics.read()
 
     def _assemble(self, cluster_id: str) -> None:
         coordination = self._coordination
@@ -209,6 +245,8 @@ class Broker:
     # -- the session -----------------------------------------------------------------------
 
     def _coordination_changed(self, state: SessionState) -> None:
+        if self._is_stopping:
+            return
         if state is SessionState.CONNECTED:
             self._session.wake()
         elif state is not SessionState.SUSPENDED:

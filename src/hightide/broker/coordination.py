@@ -68,8 +68,7 @@ async def open_coordination(
         client = await CoordinationClient.connect(
             hosts,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
-            connection_timeout_ms=settings.zookeeper_connection_timeout_ms
-            or settings.zookeeper_session_timeout_ms,
+            connection_timeout_ms=connection_timeout_ms(settings),
             credentials=settings.coordinator_credentials,
             tls=None if own is not None else _tls(settings),
             resume=None if directory is None else read_ticket(directory),
@@ -80,6 +79,11 @@ async def open_coordination(
             await asyncio.to_thread(own.stop)
         raise
     return Opened(client, own)
+
+
+def connection_timeout_ms(settings: Settings) -> int:
+    """How long a broker that starts waits for its coordinator."""
+    return settings.zookeeper_connection_timeout_ms or settings.zookeeper_session_timeout_ms
 
 
 def _start_own(
