@@ -1,0 +1,373 @@
+"""A cluster as its controller sees it, and the truth about it.
+
+Brokers crash, are shut down and start; the controller learns of it when it looks.  What it plans is
+written at once, later or never, by comparing and setting.  Leaders propose; proposals arrive late,
+twice or never.
+
+The truth, which no controller knows: `whole`, the replicas that have everything that is committed,
+and `lineage`, the lives of a broker since it last lost data.  A broker that was not shut down
+cleanly has lost its data: that is the worst that can happen.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from hightide.core.cluster import Partition, TopicRules
+from hightide.core.controller import Controller, PartitionChange
+from hightide.core.election import UNCLEAN, Broker
+from hightide.core.partition import NOBODY, PartitionState, effective_min_isr
+from hightide.core.replica import Proposal
+from hightide.wire.errors import ErrorCode, KafkaError
+
+
+@contextmanager
+def refusing(code: ErrorCode) -> Iterator[None]:
+    """Asserts that what is asked for is refused so."""
+    try:
+        yield
+    except KafkaError as refusal:
+        if refusal.code == code:
+            return
+    raise AssertionError(f"not refused with {code.name}")
+
+
+@dataclass
+class Machine:
+    """A broker in the real world."""
+
+    epoch: int = UNCLEAN
+    previous_epoch: int = UNCLEAN
+    is_up: bool = False
+    clean_epoch: int = UNCLEAN
+    """What its clean-shutdown file says."""
+    lineage: list[int] = field(default_factory=list)
+
+
+class Letter(NamedTuple):
+    """A proposal on its way."""
+
+    sender: int
+    sender_epoch: int
+    topic_id: uuid.UUID
+    key: Partition
+    proposal: Proposal
+
+
+class Draft(NamedTuple):
+    """A change that is planned and not written yet."""
+
+    controller: Controller
+    topic_id: uuid.UUID
+    change: PartitionChange
+
+
+class World:
+    """A few brokers, a few topics, one controller after another."""
+
+    def __init__(self, broker_count: int) -> None:
+        self.machines = {each: Machine() for each in range(1, broker_count + 1)}
+        self.zxid = 100
+        self.ids: dict[str, uuid.UUID] = {}
+        self.rules: dict[str, TopicRules] = {}
+        self.leaders_min_isr: dict[str, int] = {}
+        """What leaders know of it, which may be old."""
+        self.store: dict[Partition, PartitionState] = {}
+        self.unborn: dict[Partition, tuple[int, ...]] = {}
+        self.whole: dict[Partition, set[int]] = {}
+        self.letters: list[Letter] = []
+        self.drafts: list[Draft] = []
+        self.zombies: list[Controller] = []
+        self.is_watchful = self.is_prompt = True
+        """The controller looks whenever a broker comes or goes, and writes what it plans."""
+        self.controller = Controller()
+        for number in self.machines:
+            self.start(number)
+
+    # -- brokers ---------------------------------------------------------------------------
+
+    def start(self, number: int) -> None:
+        machine = self.machines[number]
+        self.zxid += 1
+        machine.epoch, machine.is_up = self.zxid, True
+        machine.previous_epoch, machine.clean_epoch = machine.clean_epoch, UNCLEAN
+        if machine.previous_epoch == UNCLEAN:
+            machine.lineage = []
+            for whole in self.whole.values():
+                whole.discard(number)
+        machine.lineage.append(machine.epoch)
+        if self.is_watchful:
+            self.look()
+
+    def stop(self, number: int, cleanly: bool) -> None:
+        machine = self.machines[number]
+        machine.is_up = False
+        machine.clean_epoch = machine.epoch if cleanly else UNCLEAN
+        if self.is_watchful:
+            self.look()
+
+    def registered(self) -> dict[int, Broker]:
+        return {
+            number: Broker(machine.epoch, previous_epoch=machine.previous_epoch)
+            for number, machine in self.machines.items()
+            if machine.is_up
+        }
+
+    def is_in_life(self, number: int, epoch: int) -> bool:
+        return self.machines[number].is_up and self.machines[number].epoch == epoch
+
+    # -- topics ----------------------------------------------------------------------------
+
+    def create(self, name: str, assignments: list[tuple[int, ...]], rules: TopicRules) -> None:
+        self.zxid += 1
+        self.ids[name], self.rules[name] = uuid.UUID(int=self.zxid), rules
+        self.leaders_min_isr[name] = rules.min_insync_replicas
+        unborn = dict(enumerate(assignments))
+        self.unborn.update({(name, index): replicas for index, replicas in unborn.items()})
+        self.plan(self.controller.topic_found(name, self.ids[name], rules, {}, unborn))
+
+    def delete(self, name: str) -> None:
+        self.controller.topic_removed(name)
+        del self.ids[name], self.rules[name], self.leaders_min_isr[name]
+        for kept in (self.store, self.unborn, self.whole):
+            for key in [key for key in kept if key[0] == name]:
+                del kept[key]
+
+    # -- the controller --------------------------------------------------------------------
+
+    def look(self) -> None:
+        self.plan(self.controller.brokers_seen(self.registered()))
+
+    def loaded(self) -> Controller:
+        """A new controller that has read everything."""
+        controller = Controller()
+        for name, topic_id in self.ids.items():
+            states = {index: state for (topic, index), state in self.store.items() if topic == name}
+            unborn = {index: each for (topic, index), each in self.unborn.items() if topic == name}
+            plan = controller.topic_found(name, topic_id, self.rules[name], states, unborn)
+            assert plan == []
+        return controller
+
+    def replace_controller(self) -> None:
+        self.check_agreement()
+        self.zombies.append(self.controller)
+        self.controller = self.loaded()
+        self.look()
+
+    def plan(self, plan: Iterable[PartitionChange], allows_unclean: bool = False) -> None:
+        self.draft(plan, allows_unclean)
+        if self.is_prompt:
+            self.write_all()
+
+    def draft(self, plan: Iterable[PartitionChange], allows_unclean: bool = False) -> None:
+        for change in plan:
+            self.review(change, allows_unclean)
+            topic_id = self.controller.topics[change.topic].id
+            self.drafts.append(Draft(self.controller, topic_id, change))
+
+    def review(self, change: PartitionChange, allows_unclean: bool) -> None:
+        """What can be said of a decision by what its controller knew."""
+        before, after = change.before, change.after
+        after.check()
+        if before is None:
+            return
+        brokers = self.controller.brokers
+        rules = self.rules[change.topic]
+
+        def has_lost_trust(member: int) -> bool:
+            life = before.broker_epochs[member]
+            broker = brokers.get(member)
+            return broker is not None and life not in (broker.epoch, broker.previous_epoch)
+
+        had = {*before.isr, *before.elr}
+        if after.recovery_epoch != before.recovery_epoch:
+            last = before.last_known_leader if before.leader == NOBODY else before.leader
+            is_last_known = after.leader == last and all(has_lost_trust(each) for each in had)
+            assert allows_unclean or rules.unclean_leader_election or is_last_known
+        elif len(after.isr) < effective_min_isr(rules.min_insync_replicas, after.replicas):
+            lost = had - {*after.isr, *after.elr}
+            assert all(has_lost_trust(each) for each in lost & {*after.replicas})
+        if before.adding and not after.adding and set(before.adding) <= set(after.replicas):
+            assert set(after.isr) == set(after.replicas), "a move ends with everybody in sync"
+
+    def write(self, draft: Draft) -> bool:
+        """Written if nobody else is controller now and nothing was written since it was planned."""
+        change = draft.change
+        key = (change.topic, change.index)
+        now = self.store.get(key)
+        expected = None if change.before is None else change.before.partition_epoch
+        if (
+            draft.controller is not self.controller
+            or self.ids.get(change.topic) != draft.topic_id
+            or (None if now is None else now.partition_epoch) != expected
+        ):
+            return False
+        epoch = 0 if now is None else now.partition_epoch + 1
+        after = replace(change.after, partition_epoch=epoch)
+        if now is None:
+            self.whole[key] = {*after.isr}
+            self.unborn.pop(key)
+        else:
+            self.check_epochs(now, after)
+            self.whole[key] &= {*after.replicas}
+            if after.recovery_epoch != now.recovery_epoch:
+                # From now on, what this one has is what is committed; if it still has it.
+                has_it = after.broker_epochs[after.leader] in self.machines[after.leader].lineage
+                self.whole[key] = {after.leader} if has_it else set()
+        self.store[key] = after
+        self.draft(self.controller.changed(change, epoch))
+        self.controller.check()
+        return True
+
+    def check_epochs(self, before: PartitionState, after: PartitionState) -> None:
+        life = before.broker_epochs.get(before.leader), after.broker_epochs.get(after.leader)
+        has_changed_hands = (
+            before.leader != after.leader
+            or (after.leader != NOBODY and life[0] != life[1])
+            or not {*before.replicas} <= {*after.replicas}
+        )
+        assert after.leader_epoch >= before.leader_epoch + has_changed_hands
+
+    def write_all(self) -> None:
+        written = 0
+        while self.drafts:
+            written += self.write(self.drafts.pop(0))
+            assert written < 100, "every plan comes to an end"
+
+    # -- leaders ---------------------------------------------------------------------------
+
+    def is_led(self, state: PartitionState) -> bool:
+        """Whether the leader knows, or will know, that it is meant."""
+        leader = state.leader
+        return leader != NOBODY and self.is_in_life(leader, state.broker_epochs[leader])
+
+    def propose(self, key: Partition, drop: set[int], join: set[int], has_fetched: bool) -> None:
+        state = self.store[key]
+        if not self.is_led(state) or self.proposed(key):
+            return
+        joining = {
+            each
+            for each in join & {*state.osr}
+            if self.machines[each].is_up and each in state.replicas
+        }
+        isr = ({*state.isr} - drop) | joining | {state.leader}
+        lives = {each: state.broker_epochs[each] if has_fetched else -1 for each in state.isr}
+        lives |= {each: self.machines[each].epoch for each in (*joining, state.leader)}
+        proposal = Proposal(
+            tuple(each for each in state.replicas if each in isr),
+            {each: lives[each] for each in isr},
+            state.leader_epoch,
+            state.partition_epoch,
+        )
+        # It has caught up, and the leader commits nothing without it from here on.
+        self.whole[key] |= joining
+        epoch = self.machines[state.leader].epoch
+        self.letters.append(Letter(state.leader, epoch, self.ids[key[0]], key, proposal))
+
+    def proposed(self, key: Partition) -> set[int]:
+        """The members of a proposal that may still be accepted."""
+        state = self.store[key]
+        return {
+            member
+            for letter in self.letters
+            if letter.topic_id == self.ids[key[0]] and letter.key == key
+            if letter.proposal.leader_epoch == state.leader_epoch
+            if letter.proposal.partition_epoch == state.partition_epoch
+            for member in letter.proposal.isr
+        }
+
+    def deliver(self, letter: Letter) -> None:
+        key = (letter.topic_id, letter.key[1])
+        known = self.controller.brokers.get(letter.sender)
+        request = letter.sender, letter.sender_epoch, {key: letter.proposal}
+        if known is None or known.epoch != letter.sender_epoch:
+            with refusing(ErrorCode.STALE_BROKER_EPOCH):
+                self.controller.isr_proposed(*request)
+        elif change := self.controller.isr_proposed(*request)[key].change:
+            self.check_accepted(letter, change.before)
+            self.plan([change])
+
+    def check_accepted(self, letter: Letter, state: PartitionState | None) -> None:
+        proposal = letter.proposal
+        assert state is not None
+        assert state.leader == letter.sender
+        assert state.leader_epoch == proposal.leader_epoch
+        assert state.partition_epoch == proposal.partition_epoch
+        for joining in {*proposal.isr} - {*state.isr}:
+            assert self.controller.brokers[joining].epoch == proposal.broker_epochs[joining]
+
+    def commit(self) -> None:
+        """Every leader that may commits, so that only who is in the maximal ISR remains whole."""
+        for key, state in self.store.items():
+            least = effective_min_isr(self.leaders_min_isr[key[0]], state.replicas)
+            if not self.is_led(state) or state.elr or len(state.isr) < least:
+                continue
+            maximal = {*state.isr} | self.proposed(key)
+            if all(self.has_fetched(key, member) for member in maximal):
+                assert maximal <= self.whole[key]
+                self.whole[key] = maximal
+
+    def has_fetched(self, key: Partition, member: int) -> bool:
+        state = self.store[key]
+        epoch = state.broker_epochs.get(member)
+        if member not in state.isr:
+            [epoch] = {
+                letter.proposal.broker_epochs[member]
+                for letter in self.letters
+                if letter.key == key and member in letter.proposal.isr
+                if letter.proposal.partition_epoch == state.partition_epoch
+                if letter.topic_id == self.ids[key[0]]
+            }
+        return self.is_in_life(member, epoch)
+
+    # -- what must hold --------------------------------------------------------------------
+
+    def check(self) -> None:
+        for key, state in self.store.items():
+            assert self.controller.state(*key) == state
+            for member in (*state.isr, *state.elr):
+                if state.broker_epochs[member] in self.machines[member].lineage:
+                    assert member in self.whole[key], f"{key}: {member} is trusted and lacks some"
+
+    def check_agreement(self) -> None:
+        """A controller that reads what was written decides what the one who wrote it would."""
+        other = self.loaded()
+        assert other.brokers_seen(self.controller.brokers) == self.controller.audit()
+
+    def settle(self) -> None:
+        """Everything is seen and written; then every partition is as well off as it can be."""
+        self.drafts.clear()
+        self.look()
+        self.write_all()
+        self.draft(self.controller.audit())
+        self.write_all()
+        assert self.controller.audit() == []
+        self.check()
+        self.check_agreement()
+        for key, state in self.store.items():
+            self.check_settled(state, self.rules[key[0]])
+        for replicas in self.unborn.values():
+            assert not any(self.machines[each].is_up for each in replicas)
+
+    def check_settled(self, state: PartitionState, rules: TopicRules) -> None:
+        up = {each for each, machine in self.machines.items() if machine.is_up}
+        for member in up & {*state.isr, *state.elr}:
+            assert state.broker_epochs[member] == self.machines[member].epoch
+        assert {*state.isr} <= up
+        if up & {*state.isr, *state.elr}:
+            assert state.leader in up
+        if rules.unclean_leader_election and up & {*state.replicas}:
+            assert state.leader in up
+        if len(state.isr) >= effective_min_isr(rules.min_insync_replicas, state.replicas):
+            assert state.elr == ()
+        leaving = {
+            each for each, broker in self.controller.brokers.items() if broker.is_shutting_down
+        }
+        if state.leader in leaving:
+            assert {*state.isr} <= leaving
+        if state.is_reassigning:
+            assert not {*state.replicas} - {*state.removing} <= {*state.isr}
