@@ -12,7 +12,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
-	coordination conformance-coordination bench-coordination
+	coordination conformance-coordination bench-coordination sim simulation
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ help: ## list the targets
 run: setup ## set up, then run a local broker until Ctrl-C
 	@exec $(BIN)/hightide up $(ARGS)
 
-test: setup programs lint unit coordination conformance ## set up, then everything that CI checks
+test: setup programs lint unit simulation coordination conformance ## set up, then everything that CI checks
 
 # Compiled here, because an environment may forbid Python to keep byte code, and then the whole
 # broker would be compiled at each of its starts.
@@ -70,6 +70,12 @@ unit: setup ## the tests without sockets and processes
 
 conformance: setup programs ## real clients against a real broker
 	$(BIN)/pytest tests/conformance $(ARGS)
+
+simulation: setup
+	$(BIN)/pytest tests/sim $(ARGS)
+
+sim: setup ## whole clusters on virtual time: make sim SEEDS=1000
+	HIGHTIDE_SEEDS=$(or $(SEEDS),300) HIGHTIDE_ALL_MUTANTS=1 $(BIN)/pytest tests/sim $(ARGS)
 
 coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
 	$(BIN)/pytest tests/coordination $(ARGS)

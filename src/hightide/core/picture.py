@@ -150,6 +150,7 @@ class Picture:
         self._listener = listener
         self._addresses: Mapping[int, PublishedEndpoint | None] = {}
         self._newest = (-1, -1, -1)
+        self._own_epoch = -1
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
 
@@ -165,6 +166,7 @@ class Picture:
         if number <= self._newest:
             return Received()
         self._newest = number
+        self._own_epoch = own_epoch
         self.controller_id = message.controller_id
         self.controller_epoch = message.controller_epoch
         brokers, addresses = self.brokers, self._addresses
@@ -255,9 +257,12 @@ class Picture:
             )
 
     def _role(self, topic: Topic, index: int, state: PartitionState) -> Role:
-        if state.leader == self.broker_id:
+        # A controller publishes what it found before it has decided anew. What was decided about
+        # a former life of this broker, whose log may have been another, does not make it lead.
+        elected_in = state.broker_epochs.get(self.broker_id, self._own_epoch)
+        if state.leader == self.broker_id and elected_in == self._own_epoch:
             return Lead(topic.name, topic.topic_id, index, state)
-        if state.leader == NOBODY:
+        if state.leader in (NOBODY, self.broker_id):
             return NoLeader(topic.name, topic.topic_id, index, state)
         address = self._addresses.get(state.leader)
         return Follow(topic.name, topic.topic_id, index, state, address)
@@ -345,8 +350,11 @@ def _is_led_anew(before: PartitionState, after: PartitionState) -> bool:
 
 
 def state_of(published: PublishedPartition) -> PartitionState:
-    """A partition's state out of a message, without the lives in which its replicas were whole:
-    those only controllers need, who keep them with the decision."""
+    """A partition's state out of a message, with the life of its leader: those of the others only
+    controllers need, who keep them with the decision."""
+    lives = {}
+    if published.leader_broker_epoch >= 0:
+        lives[published.leader] = published.leader_broker_epoch
     return PartitionState(
         tuple(published.replicas),
         published.leader,
@@ -358,6 +366,8 @@ def state_of(published: PublishedPartition) -> PartitionState:
         tuple(published.adding),
         tuple(published.removing),
         published.is_recovering,
+        published.recovery_epoch,
+        lives,
     )
 
 
@@ -375,4 +385,6 @@ def published_partition(index: int, state: PartitionState) -> PublishedPartition
         adding=list(state.adding),
         removing=list(state.removing),
         is_recovering=state.is_recovering,
+        recovery_epoch=state.recovery_epoch,
+        leader_broker_epoch=state.broker_epochs.get(state.leader, -1),
     )

@@ -127,6 +127,19 @@ def test_a_first_full_message_gives_every_role_in_order():
     assert sorted(picture.roles(), key=lambda each: each.index) == [found[2], found[1], found[0]]
 
 
+def test_who_was_elected_in_a_former_life_does_not_lead_in_this_one():
+    """A new controller publishes what it found before it has decided anew."""
+    former, present = (
+        state(ME, broker_epochs={ME: EPOCH - 1}),
+        state(ME, epoch=9, number=9, broker_epochs={ME: EPOCH}),
+    )
+    picture = Picture(ME, "INSIDE")
+    assert changes_of(picture, 1, [("t", T, {0: former})], full=True) == (
+        NoLeader("t", T, 0, former),
+    )
+    assert changes_of(picture, 2, [("t", T, {0: present})]) == (Lead("t", T, 0, present),)
+
+
 def test_an_isr_change_is_a_change_of_state_and_an_election_a_change_of_role():
     picture = a_picture(("t", T, {0: state(ME)}))
     wider = state(ME, number=1, isr=(1, 2))
@@ -524,9 +537,11 @@ def test_however_messages_were_delivered_the_newest_full_one_shows_the_truth(luc
         adding=st.lists(st.integers(0, 9), max_size=3).map(tuple),
         removing=st.lists(st.integers(0, 9), max_size=3).map(tuple),
         is_recovering=st.booleans(),
+        recovery_epoch=st.integers(-1, 9),
     )
 )
-def test_a_state_is_published_whole_but_for_the_lives_of_its_replicas(given_state):
+def test_a_state_is_published_whole_but_for_the_lives_of_followers(given_state):
     published = published_partition(7, replace(given_state, broker_epochs={1: 5}))
     assert published.partition_index == 7
-    assert state_of(published) == given_state
+    lives = {1: 5} if given_state.leader == 1 else {}
+    assert state_of(published) == replace(given_state, broker_epochs=lives)

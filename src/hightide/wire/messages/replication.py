@@ -128,6 +128,9 @@ class PublishedPartition:
     adding: list[i32] = field(tag=2, default=[])
     removing: list[i32] = field(tag=3, default=[])
     is_recovering: bool = field(tag=4, default=False)
+    recovery_epoch: i32 = field(tag=5, default=-1)
+    leader_broker_epoch: i64 = field(tag=6, default=-1)
+    """The life in which the leader was elected; in another one it does not lead."""
 
 
 @part
