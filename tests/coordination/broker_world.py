@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -138,6 +139,7 @@ class Brokers(Cluster):
             settings={"zookeeper.session.timeout.ms": session_ms, **(settings or {})},
         )
         self.hosts = hosts
+        self.kind = ""
 
     def start(self) -> Self:
         self.tree = Tree(self.hosts)
@@ -180,6 +182,11 @@ class Brokers(Cluster):
     def epochs_logged(self, broker_id: int = 1) -> list[int]:
         pattern = rf"registered as broker {broker_id}, in epoch (\d+)"
         return [int(found) for found in re.findall(pattern, self.log(broker_id))]
+
+    def is_connected(self, broker_id: int) -> bool:
+        """Whether the last that the broker said of its coordinator is that it has one."""
+        said = re.findall(r"coordination: (\w+) \(", self.log(broker_id))
+        return said[-1:] == ["connected"]
 
     def elected(self) -> int:
         """The controller as the tree has it; 0 while there is none."""
@@ -274,6 +281,32 @@ def create(address: str, topic: str, partitions: int = 1) -> ErrorCode:
     """Ask one broker for a topic; it may not be the one to ask."""
     answer = ask(address, create_request(topic, partitions))
     return ErrorCode(answer.topics[0].error_code)
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+def write(bootstrap: str, topic: str, partition: int, value: bytes) -> None:
+    """Produce one record with librdkafka."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 30_000})
+    producer.produce(
+        topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error)
+    )
+    producer.flush(40)
+    assert errors == [None]
+
+
+def read(bootstrap: str, topic: str, partition: int) -> bytes:
+    """The first record of a partition, as librdkafka reads it."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    message = consumer.poll(30)
+    consumer.close()
+    assert message is not None
+    assert message.error() is None
+    return message.value()
 
 
 # -- a broker that is not one of a cluster's ----------------------------------------------------

@@ -275,7 +275,8 @@ class ZooKeeper(Server):
     def mode(self) -> str:
         """standalone, leader or follower; nothing while it does not serve."""
         try:
-            answer = four_letters(self.hosts, "srvr")
+            # One whom it accepts while it is starting may never be answered.
+            answer = four_letters(self.hosts, "srvr", timeout_s=1.0)
         except OSError:
             return ""
         return answer.partition("\nMode: ")[2].partition("\n")[0]

@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 import servers
-from broker_world import SESSION_MS, TOPIC, Brokers, Tree, end_of, eventually, lone_broker
-from confluent_kafka import Consumer, Producer, TopicPartition
+from broker_world import (
+    SESSION_MS,
+    TOPIC,
+    Brokers,
+    Tree,
+    end_of,
+    eventually,
+    lone_broker,
+    read,
+    write,
+)
 
 from hightide.client.connection import ConnectionFailed
 
@@ -20,24 +29,6 @@ SHORT = {"zookeeper.session.timeout.ms": SESSION_MS}
 def properties_of(folder: Path) -> dict[str, str]:
     lines = (folder / "meta.properties").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-
-
-def write_something(cluster: Brokers, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
-    producer.produce(topic, b"kept")
-    assert producer.flush(30) == 0
-
-
-def read_something(cluster: Brokers, topic: str) -> bytes:
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    message = consumer.poll(30)
-    consumer.close()
-    assert message is not None
-    assert message.error() is None
-    return message.value()
 
 
 def test_three_brokers_that_start_at_once_agree_on_one_cluster(ensemble):
@@ -89,7 +80,7 @@ def test_brokers_without_ids_are_given_different_ones_and_keep_them(ensemble, tm
 def data_of_a_cluster(embedded, tmp_path):
     """The folder of a broker that had a life, and the id of its cluster."""
     with Brokers(embedded.hosts, data=tmp_path / "life") as cluster:
-        write_something(cluster, cluster.create_topic("kept"))
+        write(cluster.bootstrap, cluster.create_topic("kept"), 0, b"kept")
         cluster_id = cluster.tree.json("/cluster/id")["id"]
     return tmp_path / "life" / "broker-1", cluster_id
 
@@ -175,7 +166,7 @@ def test_a_broker_ends_when_its_coordinator_has_forgotten_the_cluster(tmp_path):
         Brokers(server.hosts, 2, data=tmp_path / "life") as cluster,
     ):
         topics = [cluster.create_topic(f"kept-{n}") for n in range(4)]
-        write_something(cluster, topics[0])
+        write(cluster.bootstrap, topics[0], 0, b"kept")
         eventually(lambda: len(list(tmp_path.glob("life/broker-*/kept-*"))) == 4)
         logs = sorted(tmp_path.glob("life/broker-*/kept-*"))
         wipe(server)
@@ -196,7 +187,7 @@ def test_a_broker_ends_when_its_coordinator_became_that_of_another_cluster(tmp_p
     ):
         for number in range(3):
             cluster.create_topic(f"kept-{number}")
-        write_something(cluster, "kept-0")
+        write(cluster.bootstrap, "kept-0", 0, b"kept")
         cluster.pause()
         wipe(server)
         settings = SHORT | {"broker.id": 2}
@@ -220,10 +211,10 @@ def test_a_zookeeper_that_lost_its_data_is_told_and_left_as_it_is(tmp_path):
         own_server(servers.ZooKeeper, tmp_path / "zookeeper") as server,
         Brokers(server.hosts, data=tmp_path / "life") as cluster,
     ):
-        write_something(cluster, cluster.create_topic("kept"))
+        write(cluster.bootstrap, cluster.create_topic("kept"), 0, b"kept")
         wipe(server)
         eventually(lambda: "was its data folder emptied" in cluster.log())
-        assert read_something(cluster, "kept") == b"kept"
+        assert read(cluster.bootstrap, "kept", 0) == b"kept"
         tree = Tree(server.hosts)
         try:
             assert tree.everything() == {}
@@ -236,7 +227,7 @@ def test_a_zookeeper_that_was_replaced_ends_the_broker(tmp_path):
         own_server(servers.ZooKeeper, tmp_path / "zookeeper") as server,
         Brokers(server.hosts, data=tmp_path / "life") as cluster,
     ):
-        write_something(cluster, cluster.create_topic("kept"))
+        write(cluster.bootstrap, cluster.create_topic("kept"), 0, b"kept")
         cluster.pause()
         wipe(server)
         tree = Tree(server.hosts)

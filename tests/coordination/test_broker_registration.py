@@ -46,7 +46,9 @@ def test_a_broker_is_registered_as_kafka_registers_one(backend, tmp_path):
         assert f"registered as broker 7, in epoch {cluster.epoch(7)}" in broker.log.read_text()
 
 
-def test_a_broker_is_gone_at_once_when_it_stops_and_soon_when_it_dies(backend, record_property):
+def test_a_broker_is_gone_at_once_when_it_stops_and_soon_when_it_dies(
+    backend, record_testsuite_property
+):
     with Brokers(backend.hosts) as cluster:
         epochs = [cluster.epoch()]
         assert cluster.terminate() == 0
@@ -59,7 +61,7 @@ def test_a_broker_is_gone_at_once_when_it_stops_and_soon_when_it_dies(backend, r
         assert cluster.registration() is not None
         eventually(lambda: cluster.registration() is None)
         gone_s = time.monotonic() - died
-        record_property("gone_after_s", round(gone_s, 2))
+        record_testsuite_property(f"{backend.kind}: broker gone after s", round(gone_s, 2))
         assert SESSION_S / 2 < gone_s < SESSION_S + 2 * TICK_S + 1
 
         cluster.restart()

@@ -27,6 +27,7 @@ KINDS = ("embedded", "zookeeper", "ensemble")
 @pytest.fixture(scope="module", params=KINDS)
 def brokers(request, _shared):
     with Brokers(_shared(request.param).hosts, 3) as cluster:
+        cluster.kind = request.param
         yield cluster
 
 
@@ -77,11 +78,11 @@ def test_there_is_one_and_every_broker_names_it(cluster):
     assert saying == [controller]
 
 
-def test_another_takes_over_when_it_dies(cluster, record_property):
+def test_another_takes_over_when_it_dies(cluster, record_testsuite_property):
     old, epoch = agreed(cluster), cluster.controller_epoch()
     cluster.kill(old)
     failover_s = seconds_until(lambda: cluster.elected() not in (0, old))
-    record_property("failover_s", round(failover_s, 2))
+    record_testsuite_property(f"{cluster.kind}: failover s", round(failover_s, 2))
     assert failover_s < SESSION_S + 2
     new = cluster.elected()
     assert cluster.controller_epoch() == epoch + 1

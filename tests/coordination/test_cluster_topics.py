@@ -13,8 +13,7 @@ import time
 
 import pytest
 import servers
-from broker_world import SESSION_S, Brokers, Tree, create, eventually
-from confluent_kafka import Consumer, Producer, TopicPartition
+from broker_world import SESSION_S, Brokers, Tree, create, eventually, read, write
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from hightide.wire.errors import ErrorCode
@@ -83,27 +82,6 @@ def answers_of(cluster: Brokers, broker_id: int, topic: str, count: int) -> list
     )
     (answer,) = cluster.ask(broker_id, request).topics
     return [ErrorCode(each.error_code) for each in answer.partitions]
-
-
-def write(bootstrap: str, topic: str, partition: int, value: bytes) -> None:
-    errors: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 30_000})
-    producer.produce(
-        topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error)
-    )
-    producer.flush(40)
-    assert errors == [None]
-
-
-def read(bootstrap: str, topic: str, partition: int) -> bytes:
-    settings = {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    message = consumer.poll(30)
-    consumer.close()
-    assert message is not None
-    assert message.error() is None
-    return message.value()
 
 
 def controller_of(cluster: Brokers) -> str:
@@ -398,20 +376,24 @@ def test_znodes_that_are_spoiled_cost_no_data(zookeeper, name):
 # -- size -----------------------------------------------------------------------------------------
 
 
-def test_two_thousand_partitions_come_and_go(cluster, record_property):
+def test_two_thousand_partitions_come_and_go(cluster, record_testsuite_property):
     """More than fit into one change of the tree; the name is as long as it can be."""
     count, name = 2000, "long-" + "x" * 244
     began = time.monotonic()
     assert create(controller_of(cluster), name, count) == ErrorCode.NONE
-    record_property("created_s", round(time.monotonic() - began, 2))
+    record_testsuite_property(
+        "2,000 partitions created after s", round(time.monotonic() - began, 2)
+    )
     leaders = eventually(lambda: agreed(cluster, name, count), 20)
-    record_property("agreed_s", round(time.monotonic() - began, 2))
+    record_testsuite_property("2,000 partitions agreed after s", round(time.monotonic() - began, 2))
     assert set(leaders.values()) == {1, 2, 3}
     write(cluster.bootstrap, name, count - 1, b"last")
     assert read(cluster.bootstrap, name, count - 1) == b"last"
     began = time.monotonic()
     delete(cluster, name)
-    record_property("deleted_s", round(time.monotonic() - began, 2))
+    record_testsuite_property(
+        "2,000 partitions deleted after s", round(time.monotonic() - began, 2)
+    )
     eventually(lambda: traces_of(cluster.tree, name) == [])
     for broker_id in cluster.brokers:
         eventually(lambda at=broker_id: not cluster.partitions(at, name))

@@ -41,8 +41,11 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _PAUSE_S = 1.0
-# kazoo allows a server the session's timeout to answer at first, however short that is.
+# kazoo allows a server its share of the session's timeout to answer at first, however short that
+# is; and all of it if there is only one. But ZooKeeper may never answer somebody whom it accepted
+# while it was starting, so there must be time to ask again.
 _LEAST_HANDSHAKE_S = 1.0
+_HANDSHAKES_PER_SESSION = 3
 _SUSPICIOUS_ROUNDS = 5
 
 _ENDS = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
@@ -272,7 +275,8 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         asked_at = clock()
-        answer = super()._invoke(max(timeout, _LEAST_HANDSHAKE_S), request, xid)
+        most_s = self.client.granted_ms / 1000 / _HANDSHAKES_PER_SESSION
+        answer = super()._invoke(max(min(timeout, most_s), _LEAST_HANDSHAKE_S), request, xid)
         if isinstance(request, Connect):
             self.client.granted_ms = answer[0].time_out
         self.client.heard(asked_at)
