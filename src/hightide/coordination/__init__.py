@@ -1,5 +1,6 @@
 """Coordination: the znode tree, the interface brokers use to reach one, and Kafka's layout in it.
 
-Nothing here knows Kafka's wire protocol or the log. `tree` is pure; `memory` is the tree in this
-process, durable when given a file; `interface` is what the rest of the program codes against.
+Nothing here knows Kafka's wire protocol or the log. `tree` is pure; `server` serves it with
+ZooKeeper's protocol; `client` reaches that, or an ensemble; `memory` is the tree in this process,
+for simulations and tests; `interface` is what the rest of the program codes against.
 """
