@@ -42,12 +42,12 @@ LIMIT_S = 30.0
 TOPIC, BROKER = 2, 4
 
 
-def eventually(look: Callable[[], T], limit_s: float = LIMIT_S) -> T:
+def eventually(look: Callable[[], T], limit_s: float = LIMIT_S, every_s: float = 0.01) -> T:
     """What `look` returns as soon as that is anything; AssertionError with the last otherwise."""
     deadline = time.monotonic() + limit_s
     while not (found := look()):
         assert time.monotonic() < deadline, f"it did not happen in {limit_s} s; now: {found!r}"
-        time.sleep(0.01)
+        time.sleep(every_s)
     return found
 
 
