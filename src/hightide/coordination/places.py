@@ -146,9 +146,13 @@ class _LastWords(logging.Handler):
     text = "no answer in time"
 
     def emit(self, record: logging.LogRecord) -> None:
-        _, reason, words = record.getMessage().partition("error: ")
+        said = record.getMessage()
+        _, reason, words = said.partition("error: ")
         if reason:
             self.text = words
+        elif said.startswith("AUTH_FAILED"):
+            # It may come before kazoo has told that it was connected, and is forgotten then.
+            self.text = "it does not accept the credentials"
 
 
 class Ensemble:
