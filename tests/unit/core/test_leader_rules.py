@@ -96,14 +96,6 @@ def test_who_is_behind_for_too_long_leaves():
     assert made.maximal_isr == {1, 2, 3}, "until it is decided, 3 counts"
 
 
-def test_who_keeps_one_fetch_behind_a_busy_leader_stays():
-    made = leader(isr=(1, 2))
-    for now_ms in range(0, 5 * LAG_MS, 100):
-        fetch(made, 2, max(0, made.end_offset - 0), now_ms)
-        made.appended(made.end_offset + 7)
-        assert made.tick(now_ms).proposal is None
-
-
 def test_a_proposal_refused_after_the_life_it_named_is_over_leaves_no_doubt():
     made = leader(isr=(1, 2), end=10, high_watermark=10)
     proposal = fetch(made, 3, 10).proposal

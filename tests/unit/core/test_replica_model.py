@@ -21,7 +21,7 @@ from replica_world import Broker, Controller, Fetch, Loss, World
 from hightide.core.follower import Do, Follower, Moved, Position, Step
 from hightide.core.partition import NOBODY, PartitionState
 from hightide.core.progress import RemoteReplica
-from hightide.core.replica import Leader
+from hightide.core.replica import Changes, Leader
 from hightide.wire.errors import ErrorCode
 
 BROKERS = range(1, 5)
@@ -324,6 +324,23 @@ def removing_within_an_epoch(patch: Patch) -> None:
     patch.setattr(Controller, "decide", same_epoch)
 
 
+def believing_a_refusal(patch: Patch) -> None:
+    """A copy of the proposal that was thought lost arrives after another was refused."""
+    patch.setattr(Leader, "unanswered", lambda _: None)
+
+
+def believing_a_former_life(patch: Patch) -> None:
+    """B6, as far as a leader can do it.  Nobody looks at the broker epoch of a fetch."""
+    really = Leader.fetched
+
+    def fetched(self: Leader, replica: int, offset: int, _: int, now_ms: int) -> Changes:
+        follower = self._followers.get(replica)
+        return really(self, replica, offset, follower.broker_epoch if follower else 0, now_ms)
+
+    patch.setattr(Leader, "fetched", fetched)
+    patch.setattr(Leader, "fetch_verdict", lambda *_: ErrorCode.NONE)
+
+
 def committing_beside_the_eligible(patch: Patch) -> None:
     """The leader has heard of a smaller min ISR, the controller not, or the other way round."""
     recount = Leader._recount
@@ -370,6 +387,8 @@ BUGS = [
     counting_a_member_after_the_answer,
     committing_with_too_few,
     removing_within_an_epoch,
+    believing_a_refusal,
+    believing_a_former_life,
     committing_beside_the_eligible,
     counting_a_diverging_fetch,
 ]

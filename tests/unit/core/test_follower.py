@@ -1,0 +1,278 @@
+"""A follower goes on where its log agrees with its leader's, and keeps what is committed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from replica_world import MemoryLog, Record
+
+from hightide.core.follower import (
+    NOTHING_MOVED,
+    Do,
+    Follower,
+    Moved,
+    Position,
+    Step,
+    divergence,
+)
+from hightide.core.partition import PartitionState
+from hightide.wire.errors import ErrorCode
+
+EPOCH = 9
+
+
+def log_of(*epochs: int) -> MemoryLog:
+    """A log with one record for each epoch given."""
+    log = MemoryLog()
+    log.append([Record(epoch, offset) for offset, epoch in enumerate(epochs)])
+    return log
+
+
+def follower(log: MemoryLog, high_watermark: int = 0, recovery_epoch: int = -1) -> Follower:
+    state = PartitionState((1, 2), 1, EPOCH, (1, 2), recovery_epoch=recovery_epoch)
+    made = Follower(state, log, high_watermark)
+    made.check()
+    return made
+
+
+def answered(made: Follower, error: ErrorCode = ErrorCode.NONE, **answer: object) -> Step:
+    asked = made.position()
+    assert asked is not None
+    step = made.answered(asked, error, **answer)
+    made.check()
+    return step
+
+
+def test_it_asks_from_its_end_and_names_its_last_epoch():
+    made = follower(log_of(1, 1, 4))
+    assert made.position() == Position(3, 4, EPOCH, 0)
+    assert follower(MemoryLog()).position() == Position(0, -1, EPOCH, 0)
+
+
+def test_what_comes_is_appended():
+    log = log_of(1)
+    made = follower(log)
+    assert answered(made) == Step(Do.APPEND)
+    log.append([Record(EPOCH, 7), Record(EPOCH, 8)])
+    assert made.appended(2, 0) == Moved(2)
+    assert made.appended(99, 0) == Moved(3), "no further than its own end"
+    assert made.appended(99, 0) is NOTHING_MOVED
+
+
+def test_its_high_watermark_does_not_go_back_with_a_new_leader():
+    made = follower(log_of(1, 1, 1), high_watermark=3)
+    assert made.appended(1, 0) is NOTHING_MOVED
+    assert made.high_watermark == 3
+
+
+def test_its_log_starts_where_the_leaders_does_as_far_as_it_is_committed():
+    made = follower(log_of(1, 1, 1))
+    assert made.appended(2, 1) == Moved(2, 1)
+    assert made.appended(2, 3) == Moved(None, 2)
+
+
+def test_what_it_knows_at_the_start_lies_within_its_log():
+    log = log_of(1, 1, 1)
+    assert follower(log, high_watermark=9).high_watermark == 3
+    log.start_offset = 2
+    assert follower(log, high_watermark=0).high_watermark == 2
+
+
+@pytest.mark.parametrize(
+    ("epochs", "leaders", "cut"),
+    [
+        ((1, 1, 3, 3), (3, 3), 3),  # the leader has less of the same epoch
+        ((1, 1, 3, 3), (1, 2), 2),  # the leader does not have the last epoch
+        ((1, 1, 3, 3), (1, 1), 1),  # and less of the one before
+        ((1, 1, 3, 3), (1, 9), 2),  # or more of it
+        ((1, 1, 3, 3), (2, 3), 2),  # an epoch that is not known here: the smaller one's end
+        ((3, 3), (2, 1), 0),  # nothing here is as old
+    ],
+    ids=str,
+)
+def test_it_cuts_what_cannot_be_in_the_leaders_log(epochs, leaders, cut):
+    log = log_of(*epochs)
+    made = follower(log)
+    assert answered(made, diverging=leaders) == Step(Do.TRUNCATE, cut)
+    log.truncate_to(cut)
+    made.truncated()
+    made.check()
+    assert made.position() == Position(cut, log.epochs.latest, EPOCH, 0)
+
+
+def test_it_asks_again_until_the_logs_agree():
+    """Two failovers: one step does not reach the place where the logs part."""
+    leader, log = log_of(1, 2, 2, 2, 4), log_of(1, 1, 3, 3)
+    leader.epochs.assign(EPOCH, 5)
+    made = follower(log)
+    cuts = []
+    while True:
+        asked = made.position()
+        assert asked is not None
+        parting = divergence(
+            leader.epochs, leader.end_offset, asked.offset, asked.last_fetched_epoch
+        )
+        step = made.answered(asked, diverging=parting)
+        if step.do is Do.APPEND:
+            break
+        cuts.append(step.offset)
+        log.truncate_to(step.offset)
+        made.truncated()
+    assert cuts == [2, 1]
+    assert log.records == leader.records[: log.end_offset]
+
+
+def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten():
+    log = log_of(1, 1)
+    log.epochs.assign(5, 2)
+    made = follower(log, high_watermark=2)
+    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2)
+    log.truncate_to(2)
+    made.truncated()
+    assert made.position() == Position(2, 1, EPOCH, 0)
+
+
+def test_a_diverging_answer_that_would_change_nothing_is_not_followed():
+    made = follower(log_of(1, 1))
+    assert answered(made, diverging=(1, 5)) == Step(Do.BACK_OFF)
+
+
+def test_a_log_that_lies_behind_the_leaders_end_begins_again():
+    log = log_of(3, 3, 3)
+    log.start_offset = 2
+    log.epochs.truncate_from_start(2)
+    made = follower(log, recovery_epoch=8)
+    assert answered(made, diverging=(2, 1)) == Step(Do.RESTART, 1)
+
+
+def test_it_keeps_what_it_was_told_is_committed():
+    log = log_of(1, 1, 3)
+    made = follower(log, high_watermark=3)
+    asked = made.position()
+    assert answered(made, diverging=(1, 2)) == Step(Do.HALT, 2)
+    assert made.position() is None
+    assert asked is not None
+    assert made.answered(asked).do is Do.HALT, "an answer that comes later does not change that"
+    assert log.end_offset == 3
+
+
+def test_it_lets_go_of_it_when_somebody_led_since_who_may_have_lost_it():
+    log = log_of(1, 1, 3)
+    made = follower(log, high_watermark=3, recovery_epoch=4)
+    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2)
+    log.truncate_to(2)
+    made.truncated()
+    assert made.high_watermark == 2
+
+
+def test_it_does_not_let_go_of_what_it_heard_after_that():
+    made = follower(log_of(1, 1, 4), high_watermark=3, recovery_epoch=4)
+    assert answered(made, diverging=(1, 2)).do is Do.HALT
+
+
+def test_a_log_that_ends_before_the_leaders_begins_starts_there():
+    log = log_of(1, 1)
+    made = follower(log, high_watermark=2)
+    step = answered(made, ErrorCode.OFFSET_OUT_OF_RANGE, leader_log_start_offset=50)
+    assert step == Step(Do.RESTART, 50)
+    log.truncate_to(0)
+    log.records = [Record(-1, -1)] * 50
+    log.start_offset = 50
+    made.truncated()
+    made.check()
+    assert made.high_watermark == 50
+
+
+@pytest.mark.parametrize("start", [-1, 0, 2])
+def test_otherwise_it_asks_again_when_out_of_range(start):
+    made = follower(log_of(1, 1))
+    step = answered(made, ErrorCode.OFFSET_OUT_OF_RANGE, leader_log_start_offset=start)
+    assert step == Step(Do.BACK_OFF)
+
+
+def test_a_fenced_follower_waits_for_a_newer_leader_epoch():
+    made = follower(log_of(1))
+    assert answered(made, ErrorCode.FENCED_LEADER_EPOCH) == Step(Do.WAIT)
+    assert made.position() is None
+    made.check()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+    ids=lambda error: error.name,
+)
+def test_what_may_pass_is_tried_again(error):
+    made = follower(log_of(1))
+    assert answered(made, error) == Step(Do.BACK_OFF)
+    assert made.position() is not None
+
+
+def test_an_answer_to_a_former_question_is_passed_over():
+    log = log_of(1, 1)
+    made = follower(log)
+    asked = made.position()
+    assert asked is not None
+    log.append([Record(1, 5)])
+    assert made.answered(asked) == Step(Do.ASK_AGAIN)
+
+
+def test_nothing_is_asked_before_the_cut_is_made():
+    made = follower(log_of(1, 3))
+    answered(made, diverging=(1, 1))
+    with pytest.raises(AssertionError):
+        made.position()
+    with pytest.raises(AssertionError):
+        made.truncated()
+
+
+def test_whoever_names_no_epoch_is_not_compared():
+    assert divergence(log_of(1).epochs, 1, 99, -1) is None
+
+
+def test_a_leader_whose_history_does_not_reach_back_says_so():
+    assert divergence(MemoryLog().epochs, 0, 5, 3) == (-1, -1)
+
+
+EPOCHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), max_size=6)
+
+
+@given(common=EPOCHS, own=EPOCHS, leaders=EPOCHS)
+def test_any_two_logs_come_to_agree_where_they_part(common, own, leaders):
+    """Epochs of the two differ behind the common part, as no two leaders share one."""
+    log, leader = MemoryLog(), MemoryLog()
+    epoch = 0
+    for growth, count in common:
+        epoch += growth
+        for each in (log, leader):
+            each.append([Record(epoch, 0)] * count)
+    shared = log.end_offset
+    for each, parts, parity in ((log, own, 0), (leader, leaders, 1)):
+        now = epoch + 1
+        for growth, count in parts:
+            now += growth
+            each.append([Record(2 * now + parity, parity + 1)] * count)
+    last = max(log.epochs.latest, leader.epochs.latest) + 1
+    leader.epochs.assign(last, leader.end_offset)
+    state = PartitionState((1, 2), 1, last, (1, 2))
+    made = Follower(state, log, shared)
+    for _ in range(20):
+        asked = made.position()
+        assert asked is not None
+        parting = divergence(
+            leader.epochs, leader.end_offset, asked.offset, asked.last_fetched_epoch
+        )
+        step = made.answered(asked, diverging=parting)
+        if step.do is Do.APPEND:
+            break
+        log.truncate_to(step.offset)
+        made.truncated()
+        made.check()
+    assert log.end_offset == shared
+    assert log.records == leader.records[:shared]
