@@ -40,10 +40,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 # Programs of the system and not of the environment: kcat is a client, zookeeper the ensemble that the
-# embedded coordinator is compared with. What cannot be installed is said, and its tests are left out.
+# embedded coordinator is compared with, openssl makes the certificates of tests. What cannot be installed is said, and its tests are left out.
 programs:
 	@wanted=; \
 	command -v kcat >/dev/null || wanted="$$wanted kcat"; \
+	command -v openssl >/dev/null || wanted="$$wanted openssl"; \
 	test -e /usr/share/java/zookeeper.jar || wanted="$$wanted zookeeper"; \
 	test -z "$$wanted" && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

@@ -113,7 +113,6 @@ def free_ports(count: int) -> int:
 
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_kazoos_own_tests_pass(tmp_path, capsys):
-    pytest.importorskip("OpenSSL", reason="kazoo's harness makes certificates with pyopenssl")
     began = time.monotonic()
     dealt = PARTS + (MORE_PARTS if IS_FULL else [])
     parts = [Part.start(part, tmp_path / str(n)) for n, part in enumerate(dealt)]

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hightide.coordination import DATABASE
 from hightide.coordination.client import ClientTls, CoordinationClient, Ticket
 from hightide.coordination.server.options import ServerOptions
 from hightide.coordination.server.thread import CoordinatorThread
@@ -27,7 +28,6 @@ from hightide.settings import InvalidSetting
 
 log = logging.getLogger(__name__)
 
-COORDINATION_FILE = "coordination.db"
 TICKET_FILE = "coordination.session"
 _HOST, _PORT = "127.0.0.1", 2181
 _TICK_MS = 500
@@ -95,7 +95,7 @@ def _start_own(
             ServerOptions(
                 host=host,
                 port=port,
-                file=None if directory is None else directory / COORDINATION_FILE,
+                file=None if directory is None else directory / DATABASE,
                 tick_ms=_TICK_MS,
                 min_session_timeout_ms=min(_SHORTEST_MS, settings.zookeeper_session_timeout_ms),
                 max_session_timeout_ms=max(_LONGEST_MS, settings.zookeeper_session_timeout_ms),

@@ -29,10 +29,10 @@ from hightide.coordination.errors import (
 from hightide.coordination.interface import Coordination
 from hightide.coordination.node import Stat
 from hightide.coordination.operation import Check, Create, Delete, Operation, SetData
+from hightide.core.partition import NOBODY
 
 log = logging.getLogger(__name__)
 
-NOBODY = -1
 _REST_S = 5.0  # how long somebody who resigned leaves the field to others
 
 

@@ -20,12 +20,11 @@ from hightide.coordination.errors import MalformedZnode, NoNode
 from hightide.coordination.interface import Coordination, Watch
 from hightide.coordination.operation import SetData
 from hightide.core import topics as rules
+from hightide.core.partition import NOBODY
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import KafkaError
 
 log = logging.getLogger(__name__)
-
-NOBODY = -1
 
 
 class TopicReader:

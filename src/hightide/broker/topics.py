@@ -18,7 +18,7 @@ from hightide.broker.election import Election
 from hightide.broker.hosting import Hosting
 from hightide.broker.metadata import Metadata, Partition, Topic
 from hightide.broker.reading import Reading, in_groups
-from hightide.broker.topic_reader import NOBODY, TopicReader
+from hightide.broker.topic_reader import TopicReader
 from hightide.coordination import znodes
 from hightide.coordination.errors import MultiFailed, NodeExists, NoNode
 from hightide.coordination.interface import Coordination
@@ -26,6 +26,7 @@ from hightide.coordination.node import Stat
 from hightide.coordination.operation import Create, Delete, Operation, SetData
 from hightide.coordination.watch import WatchEvent
 from hightide.core import topics as rules
+from hightide.core.partition import NOBODY
 from hightide.log.disk import DiskFailed
 from hightide.wire.errors import ErrorCode, KafkaError
 

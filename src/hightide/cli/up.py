@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from hightide.coordination import DATABASE
 from hightide.process import (
     BrokerProcess,
     CoordinatorProcess,
@@ -281,7 +282,7 @@ def move_old_coordination(folder: Path) -> None:
     coordinator's when both are there. Whatever stopped us in between, the next start finishes it.
     """
     old, moving, new = folder / "broker-1", folder / "coordinator.moving", folder / "coordinator"
-    names = ("coordination.db-wal", "coordination.db")
+    names = (f"{DATABASE}-wal", DATABASE)
     if new.exists() or not (moving.exists() or (old / names[-1]).exists()):
         return
     moving.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL, Id
 
-from hightide.coordination import acl
+from hightide.coordination import DATABASE, acl
 from hightide.coordination.node import Stat, Znode, initial_nodes, split
 from hightide.coordination.operation import Create, Delete, Operation, SetData
 from hightide.coordination.snapshot import (
@@ -36,7 +36,6 @@ from hightide.coordination.snapshot import (
     root_of,
 )
 
-DATABASE = "coordination.db"
 SESSION_S = 30.0
 CONNECT_S = 10.0
 ANSWER_S = 60.0

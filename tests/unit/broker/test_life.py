@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from hightide.broker.broker import Broker
-from hightide.broker.coordination import COORDINATION_FILE
 from hightide.broker.identity import Refused
-from hightide.coordination import znodes
+from hightide.coordination import DATABASE, znodes
 from hightide.coordination.interface import delete_recursively
 from hightide.coordination.memory import LocalCoordination
 from hightide.settings import Broker as Settings
@@ -40,7 +39,7 @@ async def running(folder: Path, **settings: object):
 @asynccontextmanager
 async def tree(folder: Path):
     """The coordination tree of a broker that does not run."""
-    coordination = await LocalCoordination.open(folder / COORDINATION_FILE)
+    coordination = await LocalCoordination.open(folder / DATABASE)
     try:
         yield coordination
     finally:
@@ -210,7 +209,7 @@ def test_an_empty_coordinator_beside_full_directories_is_refused(tmp_path: Path)
     async def test():
         async with running(tmp_path) as broker:
             await create(broker, "t")
-        for file in tmp_path.glob(f"{COORDINATION_FILE}*"):
+        for file in tmp_path.glob(f"{DATABASE}*"):
             file.unlink()
         with pytest.raises(Refused, match="the coordinator is empty"):
             async with running(tmp_path):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.broker.election import NOBODY
 from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.core.partition import NOBODY
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
 

@@ -12,12 +12,12 @@ import signal
 import sys
 from pathlib import Path
 
+from hightide.coordination import DATABASE
 from hightide.coordination.server.options import DEFAULT_PORT, Limits, ServerOptions, Tls
 
 OK, FAILED, USAGE, COMMIT_FAILED = 0, 1, 2, 70
 
 CREDENTIALS = "HIGHTIDE_COORDINATOR_CREDENTIALS"
-FILE_NAME = "coordination.db"
 
 log = logging.getLogger("hightide.coordinator")
 
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--listen", default=f"127.0.0.1:{DEFAULT_PORT}", metavar="HOST:PORT",
         help="port 0 picks a free one (default: %(default)s)")  # fmt: skip
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data", type=Path, metavar="DIR", help=f"keep {FILE_NAME} here")
+    where.add_argument("--data", type=Path, metavar="DIR", help=f"keep {DATABASE} here")
     where.add_argument("--memory", action="store_true", help="keep everything in memory")
     add("--tick-ms", type=int, default=2000, metavar="MS",
         help="how often sessions are looked at (default: %(default)s)")  # fmt: skip
@@ -94,7 +94,7 @@ def _options(arguments: argparse.Namespace) -> ServerOptions:
     return ServerOptions(
         host=host.strip("[]"),
         port=int(port),
-        file=None if arguments.memory else arguments.data / FILE_NAME,
+        file=None if arguments.memory else arguments.data / DATABASE,
         tick_ms=arguments.tick_ms,
         min_session_timeout_ms=arguments.min_session_timeout_ms,
         max_session_timeout_ms=arguments.max_session_timeout_ms,
