@@ -216,7 +216,9 @@ def test_a_machine_that_others_can_reach_needs_a_guard(world, host):
         try:
             world.start(host=host, file=None, **guard)
         except OSError:
-            pytest.skip("this machine has no such address")
+            if ":" not in host:
+                raise
+            pytest.skip("this machine has no IPv6")
 
 
 @pytest.mark.parametrize("credentials", ["nocolon", ":x", "x:", ""])
