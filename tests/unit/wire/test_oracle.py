@@ -46,7 +46,7 @@ def both(name: str, *versions: int) -> set[tuple[str, int]]:
 
 # Messages, or messages with some of their versions, that an oracle does not know.  What neither
 # knows has its bytes written out in test_replication.py.
-OURS = both("ResignController", 0) | both("PublishState", 0)
+OURS = both("ResignController", 0) | both("PublishState", 0) | both("DescribeReplicas", 0)
 NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
 KAFKA_PYTHON_LACKS = NO_ORACLE | both("AlterPartition", 2, 3)
 KIO_LACKS = NO_ORACLE

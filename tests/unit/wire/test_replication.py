@@ -7,6 +7,14 @@ import pytest
 
 from hightide.wire.codec import decode, encode
 from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
+from hightide.wire.messages.replicas import (
+    DescribedReplica,
+    DescribedTopic,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    FollowerProgress,
+    TopicPartitions,
+)
 from hightide.wire.messages.replication import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -104,6 +112,70 @@ BYTES = [
         "     05 00 05 02 00000005 01 04 00000005 02 05 02 00000006 03 05 02 00000009 04 01 01"
         "  00"
         "02 00000000000000000000000000000007"
+        "00",
+    ),
+    (DescribeReplicasRequest(), 0, "00 00"),
+    (
+        DescribeReplicasRequest(topics=[TopicPartitions(topic="t", partitions=[3])]),
+        0,
+        "02 02 74 02 00000003 00 00",
+    ),
+    (
+        DescribeReplicasResponse(
+            topics=[
+                DescribedTopic(
+                    name="t",
+                    topic_id=ID,
+                    partitions=[
+                        DescribedReplica(
+                            partition_index=0,
+                            role=1,
+                            leader_epoch=7,
+                            log_start_offset=1,
+                            high_watermark=2,
+                            end_offset=3,
+                            size_bytes=4,
+                            state=PublishedPartition(
+                                partition_index=0,
+                                replicas=[5, 6],
+                                leader=5,
+                                leader_epoch=7,
+                                isr=[5],
+                                partition_epoch=8,
+                            ),
+                            is_under_min_isr=True,
+                            maximal_isr=[5],
+                            progress=[
+                                FollowerProgress(
+                                    broker_id=6, standing="BEHIND", end_offset=2, lag_records=1
+                                )
+                            ],
+                        ),
+                        DescribedReplica(
+                            partition_index=1,
+                            role=2,
+                            leader_epoch=7,
+                            log_start_offset=0,
+                            high_watermark=9,
+                            end_offset=9,
+                            size_bytes=0,
+                            stopped=2,
+                            stopped_offset=8,
+                        ),
+                    ],
+                )
+            ]
+        ),
+        0,
+        "0000 00 02 02 74 00112233445566778899aabbccddeeff"
+        "  03 00000000 01 00000007 0000000000000001 0000000000000002 0000000000000003"
+        "     0000000000000004 00 ffffffffffffffff"
+        "     01 00000000 03 00000005 00000006 00000005 00000007 02 00000005 00000008 00"
+        "     01 02 00000005"
+        "     02 00000006 07 424548494e44 0000000000000002 0000000000000001 ffffffffffffffff 00 00"
+        "     00000001 02 00000007 0000000000000000 0000000000000009 0000000000000009"
+        "     0000000000000000 02 0000000000000008 ff 00 01 01 00"
+        "  00"
         "00",
     ),
 ]

@@ -66,6 +66,7 @@ APIS: dict[int, tuple[str, str]] = {
     # Our own; see the modules.
     30000: ("ResignController", "controller"),
     30001: ("PublishState", "replication"),
+    30002: ("DescribeReplicas", "replicas"),
 }
 
 

@@ -1,8 +1,15 @@
-"""Moving leadership and replicas: elections, and reassignments of partitions to brokers."""
+"""Moving leadership and replicas: elections, and reassignments of partitions to brokers.
+
+DescribeReplicas is ours: Kafka has nothing that tells how far each replica is, and why one is out
+of sync.  ApiVersions does not tell it, since a client need not know what to make of it.
+"""
 
 from __future__ import annotations
 
-from hightide.wire.types import field, i8, i16, i32, message, part
+import uuid
+
+from hightide.wire.messages.replication import PublishedPartition
+from hightide.wire.types import field, i8, i16, i32, i64, message, part
 
 
 @part
@@ -123,3 +130,64 @@ class ListPartitionReassignmentsResponse:
     error_code: i16 = 0
     error_message: str | None = None
     topics: list[OngoingTopicReassignment]
+
+
+@message(key=30002, versions=(0, 0), flexible=0)
+class DescribeReplicasRequest:
+    """Asks a broker how the replicas that it holds stand; all of them when `topics` is null."""
+
+    topics: list[TopicPartitions] | None = None
+
+
+@part
+class FollowerProgress:
+    """How far a replica is by its leader's word; -1 is not known."""
+
+    broker_id: i32
+    standing: str
+    """A name of `core.progress.Standing`."""
+    end_offset: i64 = -1
+    lag_records: i64 = -1
+    lag_ms: i64 = -1
+
+
+@part
+class DescribedReplica:
+    """One replica, by the word of the broker that holds it.
+
+    `role` is 0 while nobody leads, 1 of a leader, 2 of a follower.  `stopped` says why a follower
+    asks its leader for no more: 1, that it waits for a newer leader epoch; 2, that it has halted,
+    because it would have to cut at `stopped_offset` what it knows to be committed.
+    """
+
+    partition_index: i32
+    role: i8
+    leader_epoch: i32
+    log_start_offset: i64
+    high_watermark: i64
+    end_offset: i64
+    size_bytes: i64
+    stopped: i8 = 0
+    stopped_offset: i64 = -1
+    state: PublishedPartition | None = None
+    """The decision it acts upon."""
+    is_under_min_isr: bool = False
+    maximal_isr: list[i32] = field(default=[])
+    progress: list[FollowerProgress] = field(default=[])
+    """These three of a leader only."""
+
+
+@part
+class DescribedTopic:
+    name: str
+    topic_id: uuid.UUID
+    partitions: list[DescribedReplica]
+
+
+@message(key=30002, versions=(0, 0), flexible=0)
+class DescribeReplicasResponse:
+    """The replicas that the broker holds; what it does not hold is not mentioned."""
+
+    error_code: i16 = 0
+    error_message: str | None = None
+    topics: list[DescribedTopic]
