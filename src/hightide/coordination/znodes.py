@@ -322,7 +322,8 @@ def _replicas(payload: Payload, key: str, required: bool = True) -> dict[int, tu
 class PartitionState(NamedTuple):
     """/brokers/topics/T/partitions/P/state; the znode's version is the partition epoch.
 
-    `elr`, `last_known_leader` and `broker_epochs` are our own; see core/partition.py.
+    `elr`, `last_known_leader`, `broker_epochs` and `recovery_epoch` are our own; see
+    core/partition.py.
     """
 
     leader: int
@@ -333,6 +334,7 @@ class PartitionState(NamedTuple):
     elr: tuple[int, ...] = ()
     last_known_leader: int = -1
     broker_epochs: Mapping[int, int] = _NO_EPOCHS
+    recovery_epoch: int = -1
 
     def encode(self) -> bytes:
         fields = {
@@ -353,6 +355,8 @@ class PartitionState(NamedTuple):
                 str(broker): str(self.broker_epochs[broker])
                 for broker in sorted(self.broker_epochs)
             }
+        if self.recovery_epoch != -1:
+            fields["recovery_epoch"] = self.recovery_epoch
         return to_json(fields)
 
     @classmethod
@@ -368,6 +372,7 @@ class PartitionState(NamedTuple):
             tuple(payload.int32s("elr", default=[])),
             payload.int32("last_known_leader", default=-1),
             {epochs.int32_key(broker): epochs.number_text(broker) for broker in epochs},
+            payload.int32("recovery_epoch", default=-1),
         )
 
 

@@ -75,6 +75,11 @@ PAYLOADS = [
         b'"elr":[3,2],"last_known_leader":2,"broker_epochs":{"2":"8589934592","3":"9"}}',
     ),
     (
+        PartitionState(2, 7, (2,), 1, recovery_epoch=4),
+        b'{"version":1,"leader":2,"leader_epoch":7,"isr":[2],"controller_epoch":1,'
+        b'"recovery_epoch":4}',
+    ),
+    (
         PartitionList((("t", 0),)),
         b'{"version":1,"partitions":[{"topic":"t","partition":0}]}',
     ),
