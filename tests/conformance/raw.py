@@ -27,8 +27,9 @@ PRODUCE, FETCH = 0, 1
 class Raw:
     """One connection."""
 
-    def __init__(self, cluster):
-        self._socket = socket.create_connection(("127.0.0.1", cluster.port()), DEADLINE_S)
+    def __init__(self, cluster, broker_id=1):
+        address = ("127.0.0.1", cluster.port(broker_id))
+        self._socket = socket.create_connection(address, DEADLINE_S)
 
     def __enter__(self):
         return self

@@ -48,9 +48,10 @@ class _Broker:
 class Cluster:
     """Brokers that live as long as the `with` block, or from `start()` to `stop()`.
 
-    `settings` are broker settings by Kafka's names.  Data goes to a temporary directory that
-    is removed at the end, unless `data` names one, which is kept.  `memory=True` writes
-    nothing to disk; what a process knew is then gone after it is killed or restarted.
+    `settings` are broker settings by Kafka's names, and `broker_settings` those that only some
+    of the brokers have, by broker id: a rack each, for instance.  Data goes to a temporary
+    directory that is removed at the end, unless `data` names one, which is kept.  `memory=True`
+    writes nothing to disk; what a process knew is then gone after it is killed or restarted.
 
     The coordinator of one broker runs inside that broker, that of several is a process of its
     own; `coordinator=True` asks for such a process in any case.  `zookeeper_connect` names an
@@ -62,6 +63,7 @@ class Cluster:
         brokers: int = 1,
         *,
         settings: Mapping[str, object] | None = None,
+        broker_settings: Mapping[int, Mapping[str, object]] | None = None,
         data: Path | str | None = None,
         memory: bool = False,
         coordinator: bool = False,
@@ -74,6 +76,7 @@ class Cluster:
             raise ValueError("a cluster with zookeeper_connect has no coordinator of its own")
         self._count = brokers
         self._settings = {**TEST_SETTINGS, **(settings or {})}
+        self._broker_settings = broker_settings or {}
         self._given = Path(data) if data is not None else None
         self._memory = memory
         self._ensemble = zookeeper_connect
@@ -183,7 +186,8 @@ class Cluster:
         # A coordinator inside a broker is inside the first; brokers added later go there too.
         inside = not self._separate and self._ensemble is None and broker_id == 1
         settings["coordinator.listen" if inside else "zookeeper.connect"] = self.coordinator
-        for name, value in {**settings, **self._settings}.items():
+        own = self._broker_settings.get(broker_id, {})
+        for name, value in {**settings, **self._settings, **own}.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             made += ["--override", f"{name}={text}"]
         return made

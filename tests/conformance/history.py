@@ -1,0 +1,288 @@
+"""What clients sent, were told and read, and whether a log can explain all of it.
+
+Writers note a `Send` before each record leaves them and how it ended; readers note every record
+with its offset.  When all is over, `History.checked` compares that with the partitions as they are
+then, whole and from their first offset on.  It knows nothing of brokers: what a history must be is
+said by Kafka's promises alone.  The kinds of anomalies have the names that Jepsen gave them.
+
+    lost-write              acknowledged by all replicas, and not in the log
+    inconsistent-offsets    somebody read, or was told, another value at an offset than the log has
+    duplicate               an idempotent writer's record is there twice
+    nonmonotonic-send       an idempotent writer's records are not in the order of its sends
+    realtime-order          acknowledged before the other was sent, and behind it in the log
+    refused-write           refused for good, and written
+    phantom                 in the log, and sent by nobody
+    hole                    an offset of the log without a record
+    nonmonotonic-poll       a reader was given an offset again, or one before
+    poll-skip               a reader was not given an offset
+    unseen                  a reader waited for the end and was not given it
+    reader-error            a reader was told an error that it could not get over
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
+
+Partition = tuple[str, int]
+
+
+class Outcome(Enum):
+    """How a send ended.  UNKNOWN may have been written, or be written yet."""
+
+    UNKNOWN = "unknown"
+    ACKED = "acked"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What a writer was promised."""
+
+    name: str
+    is_durable: bool = True
+    """It writes with acks=all."""
+    is_idempotent: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Send:
+    writer: Writer
+    partition: Partition
+    number: int
+    value: bytes
+    begun_s: float
+    ended_s: float | None = None
+    outcome: Outcome = Outcome.UNKNOWN
+    offset: int | None = None
+    """As acknowledged; not every client tells."""
+    error: str = ""
+
+
+class Anomaly(NamedTuple):
+    kind: str
+    partition: Partition
+    detail: str
+
+
+class AnomaliesFound(AssertionError):
+    """A history that no log of Kafka's could have."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one reader was given, by partition and in the order in which it came."""
+
+    name: str
+    records: dict[Partition, list[tuple[int, bytes | None]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    errors: list[str] = field(default_factory=list)
+
+    def next_offset(self, partition: Partition) -> int:
+        records = self.records.get(partition)
+        return records[-1][0] + 1 if records else 0
+
+
+class History:
+    """Noted by many threads, and judged by one when they are done."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self.sends: dict[bytes, Send] = {}
+        self.readings: list[Reading] = []
+        self._numbers: dict[tuple[Writer, Partition], int] = defaultdict(int)
+
+    # -- noting ----------------------------------------------------------------------------
+
+    def send(self, writer: Writer, topic: str, index: int) -> Send:
+        """A record is about to be sent; its value is nobody else's."""
+        with self._lock:
+            number = self._numbers[writer, (topic, index)]
+            self._numbers[writer, (topic, index)] = number + 1
+            value = f"{writer.name}/{index}/{number}".encode()
+            made = Send(writer, (topic, index), number, value, self._now_s())
+            assert value not in self.sends, "two writers have one name"
+            self.sends[value] = made
+        return made
+
+    def acked(self, send: Send, offset: int | None = None) -> None:
+        # Clients give a negative offset for what they do not know.
+        send.offset = offset if offset is not None and offset >= 0 else None
+        send.ended_s = self._now_s()
+        send.outcome = Outcome.ACKED
+
+    def refused(self, send: Send, error: object) -> None:
+        """It was refused before it was written, and will not be sent again."""
+        send.error = str(error)
+        send.ended_s = self._now_s()
+        send.outcome = Outcome.REFUSED
+
+    def failed(self, send: Send, error: object) -> None:
+        """The writer gave up; one of its tries may have been successful."""
+        send.error = str(error) or type(error).__name__
+        send.ended_s = self._now_s()
+
+    def reader(self, name: str) -> Reading:
+        made = Reading(name)
+        with self._lock:
+            self.readings.append(made)
+        return made
+
+    # -- figures ---------------------------------------------------------------------------
+
+    def acked_sends(self) -> list[Send]:
+        return [each for each in list(self.sends.values()) if each.outcome is Outcome.ACKED]
+
+    def unacked_sends(self) -> list[Send]:
+        return [each for each in list(self.sends.values()) if each.outcome is not Outcome.ACKED]
+
+    def ends(self) -> dict[Partition, int]:
+        """Per partition the end that the acknowledged offsets prove."""
+        found: dict[Partition, int] = defaultdict(int)
+        for each in self.acked_sends():
+            if each.offset is not None:
+                found[each.partition] = max(found[each.partition], each.offset + 1)
+        return dict(found)
+
+    def stalls_s(self, since_s: float = 0.0) -> dict[Partition, float]:
+        """Per partition the longest time between two acknowledgements."""
+        times: dict[Partition, list[float]] = defaultdict(list)
+        for each in self.acked_sends():
+            # Without an offset it was noted when the client ended.
+            if each.offset is not None and each.ended_s is not None and each.ended_s >= since_s:
+                times[each.partition].append(each.ended_s)
+        return {partition: _longest_gap(sorted(found)) for partition, found in times.items()}
+
+    # -- judging ---------------------------------------------------------------------------
+
+    def checked(self, logs: Mapping[Partition, list[tuple[int, bytes | None]]]) -> None:
+        """Raise AnomaliesFound unless these partitions, read to their ends, explain everything."""
+        found = self.anomalies(logs)
+        if found:
+            shown = "\n".join(f"  {kind} in {where}: {text}" for kind, where, text in found[:40])
+            raise AnomaliesFound(f"{len(found)} anomalies:\n{shown}")
+
+    def anomalies(self, logs: Mapping[Partition, list[tuple[int, bytes | None]]]) -> list[Anomaly]:
+        sends: dict[Partition, list[Send]] = defaultdict(list)
+        for each in self.sends.values():
+            sends[each.partition].append(each)
+        found = []
+        for partition in sorted({*sends, *logs}):
+            log = logs.get(partition, [])
+            found += self._of_log(partition, log)
+            found += self._of_sends(partition, sends[partition], log)
+            for reading in self.readings:
+                found += self._of_reading(partition, reading, log)
+        for reading in self.readings:
+            found += [
+                Anomaly("reader-error", ("", -1), f"{reading.name}: {e}") for e in reading.errors
+            ]
+        return found
+
+    def _of_log(self, partition: Partition, log: list[tuple[int, bytes | None]]) -> list[Anomaly]:
+        found = []
+        for expected, (offset, value) in enumerate(log):
+            if offset != expected:
+                found.append(Anomaly("hole", partition, f"{expected} is followed by {offset}"))
+                break
+            send = self.sends.get(value or b"")
+            if send is None or send.partition != partition:
+                found.append(Anomaly("phantom", partition, f"{value!r} at {offset}"))
+            elif send.outcome is Outcome.REFUSED:
+                text = f"{value!r} at {offset} was refused: {send.error}"
+                found.append(Anomaly("refused-write", partition, text))
+        return found
+
+    def _of_sends(
+        self, partition: Partition, sends: list[Send], log: list[tuple[int, bytes | None]]
+    ) -> list[Anomaly]:
+        places: dict[bytes | None, list[int]] = defaultdict(list)
+        for offset, value in log:
+            places[value].append(offset)
+        found = []
+        for each in sends:
+            at = places.get(each.value, [])
+            if each.outcome is Outcome.ACKED and each.writer.is_durable and not at:
+                text = f"{each.value!r}, acknowledged with offset {each.offset}"
+                found.append(Anomaly("lost-write", partition, text))
+            if at and each.outcome is Outcome.ACKED and each.offset not in (None, *at):
+                text = f"{each.value!r} was acknowledged with {each.offset} and is at {at}"
+                found.append(Anomaly("inconsistent-offsets", partition, text))
+            if each.writer.is_idempotent and len(at) > 1:
+                found.append(Anomaly("duplicate", partition, f"{each.value!r} is at {at}"))
+        placed = [(each, places[each.value][0]) for each in sends if each.value in places]
+        return found + _order_of_each(partition, placed) + _realtime_order(partition, placed)
+
+    def _of_reading(
+        self, partition: Partition, reading: Reading, log: list[tuple[int, bytes | None]]
+    ) -> list[Anomaly]:
+        records = reading.records.get(partition)
+        if records is None:
+            return []
+        found = []
+        kept = dict(log)
+        for expected, (offset, _) in enumerate(records, start=records[0][0]):
+            if offset != expected:
+                kind = "poll-skip" if offset > expected else "nonmonotonic-poll"
+                text = f"{reading.name} was given {offset} after {expected - 1}"
+                found.append(Anomaly(kind, partition, text))
+                break
+        for offset, value in records:
+            if offset not in kept or kept[offset] != value:
+                text = f"{reading.name} read {value!r} at {offset}, where {kept.get(offset)!r} is"
+                found.append(Anomaly("inconsistent-offsets", partition, text))
+        end = log[-1][0] + 1 if log else 0
+        if reading.next_offset(partition) < end:
+            text = f"{reading.name} came to {reading.next_offset(partition)} of {end}"
+            found.append(Anomaly("unseen", partition, text))
+        return found
+
+
+def _order_of_each(partition: Partition, placed: Iterable[tuple[Send, int]]) -> list[Anomaly]:
+    """Sends come in the order in which they were begun."""
+    found = []
+    last: dict[Writer, tuple[Send, int]] = {}
+    for send, offset in placed:
+        if not send.writer.is_idempotent:
+            continue
+        before = last.get(send.writer)
+        if before is not None and before[1] > offset:
+            text = f"{before[0].value!r} is at {before[1]} and {send.value!r} at {offset}"
+            found.append(Anomaly("nonmonotonic-send", partition, text))
+        last[send.writer] = (send, offset)
+    return found
+
+
+def _realtime_order(partition: Partition, placed: list[tuple[Send, int]]) -> list[Anomaly]:
+    ended = sorted(
+        (
+            (each.ended_s, offset, each)
+            for each, offset in placed
+            if each.outcome is Outcome.ACKED and each.ended_s is not None
+        ),
+        key=lambda item: item[0],
+    )
+    found = []
+    at, highest = 0, (-1, b"")
+    for send, offset in sorted(placed, key=lambda item: item[0].begun_s):
+        while at < len(ended) and ended[at][0] < send.begun_s:
+            highest = max(highest, (ended[at][1], ended[at][2].value))
+            at += 1
+        if highest[0] > offset:
+            text = (
+                f"{highest[1]!r} at {highest[0]} was acknowledged before {send.value!r} was sent,"
+            )
+            found.append(Anomaly("realtime-order", partition, f"{text} which is at {offset}"))
+    return found
+
+
+def _longest_gap(times: list[float]) -> float:
+    return max((after - before for before, after in pairwise(times)), default=0.0)
