@@ -10,28 +10,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from hightide.client.cluster_admin import described
 from hightide.client.connection import (
-    CLIENT_ID,
-    TIMEOUT_MS,
     Connection,
     ConnectionFailed,
     check,
 )
 from hightide.client.model import (
-    ClusterDescription,
     ConfigEntry,
     ConfigSource,
     ConfigType,
     OffsetAt,
-    PartitionDescription,
     ReplicaSize,
     ResourceType,
     TopicDescription,
 )
-from hightide.client.route import Routes
+from hightide.client.replica_admin import ReplicaAdmin
+from hightide.client.replicas import Partition
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.cluster import DescribeLogDirsRequest
 from hightide.wire.messages.configs import (
@@ -62,58 +59,12 @@ from hightide.wire.messages.topics import (
 from hightide.wire.types import NO_UUID
 
 T = TypeVar("T")
-Partition = tuple[str, int]
 
 
-class Admin:
+class Admin(ReplicaAdmin):
     """A client of a whole cluster; use it as an async context."""
 
-    def __init__(
-        self, bootstrap: str, *, client_id: str = CLIENT_ID, timeout_ms: int = TIMEOUT_MS
-    ) -> None:
-        self._routes = Routes(bootstrap, client_id, timeout_ms)
-        self._timeout_ms = timeout_ms
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._routes.close()
-
-    # -- the cluster -----------------------------------------------------------------------
-
-    async def describe_cluster(self) -> ClusterDescription:
-        answer = await self._routes.metadata([])
-        return ClusterDescription(
-            cluster_id=answer.cluster_id,
-            controller=answer.controller_id,
-            nodes=sorted(self._routes.nodes.values(), key=lambda node: node.id),
-        )
-
-    async def list_topics(self) -> list[TopicDescription]:
-        answer = await self._routes.metadata(None)
-        return sorted((_topic(each) for each in answer.topics), key=lambda topic: topic.name)
-
-    async def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
-        """The topics in the order asked for; one that does not exist raises."""
-        answer = await self._routes.metadata(names)
-        found = {each.name: each for each in answer.topics}
-        for name in names:
-            # A topic that is being deleted may be missing from the answer altogether.
-            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            code = found[name].error_code if name in found else missing
-            if code == missing:
-                raise KafkaError(missing, f"There is no topic {name!r}.")
-            check(code, about=name)
-        return [_topic(found[name]) for name in names]
+    # -- topics ----------------------------------------------------------------------------
 
     async def ensure_topic(self, name: str) -> TopicDescription:
         """The topic; one that is missing is created if the broker is set to do so by itself."""
@@ -126,11 +77,9 @@ class Admin:
                         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}."
                     )
                 check(each.error_code, about=name)
-            return _topic(answer.topics[0])
+            return described(answer.topics[0])
 
         return await self._routes.persist(attempt)
-
-    # -- topics ----------------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -402,28 +351,6 @@ def _by_topic(values: Mapping[Partition, int]) -> list[tuple[str, list[tuple[int
     for (topic, partition), value in values.items():
         topics[topic].append((partition, value))
     return list(topics.items())
-
-
-def _topic(answer: Any) -> TopicDescription:
-    return TopicDescription(
-        name=answer.name,
-        topic_id=answer.topic_id,
-        internal=answer.is_internal,
-        partitions=sorted(
-            (
-                PartitionDescription(
-                    partition=each.partition_index,
-                    leader=each.leader_id,
-                    leader_epoch=each.leader_epoch,
-                    replicas=list(each.replica_nodes),
-                    isr=list(each.isr_nodes),
-                    offline=list(each.offline_replicas),
-                )
-                for each in answer.partitions
-            ),
-            key=lambda partition: partition.partition,
-        ),
-    )
 
 
 def _config_entry(answer: Any) -> ConfigEntry:

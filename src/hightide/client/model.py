@@ -125,3 +125,16 @@ class ReplicaSize:
     partition: int
     size_bytes: int
     offset_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way to other brokers: all who hold it meanwhile, who comes, who goes."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        return tuple(each for each in self.replicas if each not in self.removing)

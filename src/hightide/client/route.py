@@ -47,7 +47,7 @@ class Routes:
         self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._connections: dict[tuple[str, int], Connection] = {}
-        self._controller = -1
+        self.controller_id = -1
         self.nodes: dict[int, Node] = {}
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class Routes:
             each.node_id: Node(each.node_id, each.host, each.port, each.rack)
             for each in answer.brokers
         }
-        self._controller = answer.controller_id
+        self.controller_id = answer.controller_id
         return answer
 
     async def persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -103,11 +103,11 @@ class Routes:
         return await self._connect((node.host, node.port))
 
     async def controller(self) -> Connection:
-        if self._controller not in self.nodes:
+        if self.controller_id not in self.nodes:
             await self.metadata([])
-        if self._controller not in self.nodes:
+        if self.controller_id not in self.nodes:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller now.")
-        return await self.broker(self._controller)
+        return await self.broker(self.controller_id)
 
     async def _connect(self, address: tuple[str, int]) -> Connection:
         connection = self._connections.get(address)

@@ -1,0 +1,235 @@
+"""What brokers say, put together: the newest decision, lag, and in words what keeps a replica."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from hightide.client.health import Trouble, problems
+from hightide.client.model import PartitionDescription, TopicDescription
+from hightide.client.replicas import (
+    PartitionReplicas,
+    ReplicaReport,
+    ReplicasDescription,
+    Role,
+    put_together,
+    with_moves,
+)
+from hightide.core.partition import NOBODY, PartitionState
+from hightide.core.progress import Progress, Standing
+
+ID = uuid.UUID(int=7)
+STATE = PartitionState((1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2), partition_epoch=9)
+
+
+def topic(state=STATE, *, leader_epoch=None, topic_id=ID):
+    epoch = state.leader_epoch if leader_epoch is None else leader_epoch
+    partition = PartitionDescription(
+        0, state.leader, epoch, list(state.replicas), list(state.isr), []
+    )
+    return TopicDescription("orders", topic_id, False, [partition])
+
+
+def report(broker, role=Role.FOLLOWS, state=STATE, **values):
+    given = {
+        "leader_epoch": state.leader_epoch if state else -1,
+        "log_start_offset": 0,
+        "high_watermark": 100,
+        "end_offset": 100,
+        "size_bytes": 5000,
+    }
+    return ReplicaReport(
+        broker=broker,
+        topic="orders",
+        topic_id=ID,
+        partition=0,
+        role=role,
+        state=state,
+        **{**given, **values},
+    )
+
+
+LEADER = report(
+    1,
+    Role.LEADS,
+    end_offset=120,
+    progress={
+        1: Progress(1, Standing.LEADER, 120, 0, 0),
+        2: Progress(2, Standing.IN_SYNC, 118, 2, 15),
+        3: Progress(3, Standing.BEHIND, 20, 100, 31_000),
+    },
+)
+
+
+def together(*reports, live=(1, 2, 3), eligible=None, silent=(), topics=None):
+    (found,) = put_together(
+        topics or [topic()], reports, live=live, eligible=eligible or {}, silent=silent
+    )
+    return found
+
+
+def whys(found):
+    return {each.broker: each.why for each in found.statuses()}
+
+
+def test_a_leader_tells_of_its_followers_and_each_of_itself():
+    found = together(LEADER, report(2, end_offset=119), report(3, end_offset=20, high_watermark=15))
+    one, two, three = found.statuses()
+    assert (one.role, one.end_offset, one.lag_records, one.why) == (Role.LEADS, 120, 0, "leads")
+    assert (two.end_offset, two.lag_records, two.lag_ms, two.is_in_sync) == (119, 2, 15, True)
+    assert (three.high_watermark, three.lag_records, three.lag_ms) == (15, 100, 31_000)
+    assert (three.is_in_sync, three.why) == (False, "is behind")
+
+
+def test_a_replica_that_cannot_be_asked_is_known_by_its_leader():
+    found = together(LEADER, live=(1, 2, 3), silent=(2,))
+    two = found.statuses()[1]
+    assert (two.end_offset, two.lag_records, two.high_watermark, two.role) == (118, 2, None, None)
+    assert two.why == "in sync; its broker does not answer"
+
+
+def test_the_newest_decision_counts_whoever_has_it():
+    newer = replace(STATE, isr=(1, 2, 3), partition_epoch=10)
+    found = together(replace(LEADER, state=newer), report(2), report(3))
+    assert found.state == newer
+    assert together(report(2), topics=[topic(leader_epoch=5)]).state.leader_epoch == 5
+    assert together().state.partition_epoch == -1
+
+
+def test_a_former_leader_is_not_believed():
+    now = replace(STATE, leader=2, leader_epoch=5, partition_epoch=10)
+    new = report(
+        2, Role.LEADS, now, end_offset=90, progress={1: Progress(1, Standing.RESTARTED, 9, 81, 0)}
+    )
+    found = together(LEADER, new, report(3))
+    assert found.leader_report == new
+    assert whys(found)[1] == (
+        "has not fetched since its broker restarted; believes that it leads, in epoch 4"
+    )
+    assert together(LEADER, report(2, Role.FOLLOWS, now)).leader_report is None
+
+
+def test_what_is_said_of_a_topic_that_was_made_anew_is_of_the_new_one():
+    found = together(LEADER, topics=[topic(topic_id=uuid.UUID(int=8))])
+    assert found.reports == {}
+    unknown = together(LEADER, topics=[topic(topic_id=uuid.UUID(int=0))])
+    assert unknown.reports == {1: LEADER}
+
+
+def test_a_leader_that_is_not_alive_leads_nothing():
+    found = together(report(2), live=(2, 3))
+    assert (found.leader, found.is_offline) == (NOBODY, True)
+    assert whys(found) == {1: "its broker is not alive", 2: "in sync", 3: "nobody leads"}
+
+
+def test_a_halted_follower_says_so_before_anything_else():
+    halted = report(3, halted_offset=80, high_watermark=100)
+    found = together(LEADER, halted)
+    assert whys(found)[3] == (
+        "HALTED: it knows what is before 100 to be committed, and its leader would have it cut"
+        " at 80"
+    )
+    assert found.halted == [halted]
+
+
+def test_what_else_is_known_of_a_replica_is_said():
+    state = replace(STATE, isr=(1,), elr=(2,), adding=(3,), removing=(2,))
+    found = together(
+        report(1, Role.LEADS, state), report(2, state=state, is_waiting=True), report(3)
+    )
+    assert whys(found)[2] == (
+        "out of sync; waits for a newer leader epoch; eligible to lead; being removed"
+    )
+    assert whys(found)[3] == "out of sync; being added"
+    assert found.missing == (2,)
+
+
+def test_other_clusters_tell_what_metadata_has():
+    (found,) = with_moves([together(eligible={("orders", 0): (3,)})], {("orders", 0): ((3,), ())})
+    assert (found.state.elr, found.state.adding, found.missing) == ((3,), (3,), ())
+    assert [each.end_offset for each in found.statuses()] == [None, None, None]
+    assert whys(found)[1] == "leads"
+
+
+# -- health ------------------------------------------------------------------------------------
+
+
+def cluster(*partitions, controller=1, live=(1, 2, 3), silent=None):
+    return ReplicasDescription(controller, frozenset(live), list(partitions), silent or {})
+
+
+def partition(state, live=(1, 2, 3), *reports):
+    said = {each.broker: each for each in reports}
+    return PartitionReplicas("orders", 0, state, frozenset(live), said)
+
+
+def told(found, min_isr=2):
+    return [(each.kind, each.sentence) for each in problems(found, {"orders": min_isr})]
+
+
+def test_nothing_is_wrong_with_a_cluster_in_sync_or_on_the_move():
+    whole = replace(STATE, isr=(1, 2, 3))
+    moving = replace(STATE, replicas=(1, 2, 3), isr=(1, 2), adding=(3,))
+    assert told(cluster(partition(whole), partition(moving))) == []
+
+
+def test_each_problem_is_a_sentence_and_the_worst_comes_first():
+    offline = replace(STATE, leader=NOBODY, isr=(), elr=(3, 2), last_known_leader=1)
+    few = replace(STATE, isr=(1,), elr=(2,))
+    found = cluster(
+        partition(STATE, (1, 2), LEADER),
+        partition(few, (1, 2)),
+        partition(offline, (1, 2)),
+        controller=NOBODY,
+        live=(1, 2),
+        silent={2: "It did not answer in 5 s."},
+    )
+    assert told(found) == [
+        (
+            Trouble.NO_CONTROLLER,
+            "The cluster has no controller: no leader is elected and no topic is made now.",
+        ),
+        (
+            Trouble.OFFLINE,
+            "orders/0 is offline: nobody leads it. It waits for one of brokers 3,2.",
+        ),
+        (
+            Trouble.UNDER_MIN_ISR,
+            "orders/0 has 1 replica in sync and needs 2: writes with acks=all are refused.",
+        ),
+        (Trouble.BROKER_NOT_ALIVE, "Broker 3 is not alive, and holds 3 replicas."),
+        (
+            Trouble.BROKER_SILENT,
+            "Broker 2 is registered, but cannot be asked. It did not answer in 5 s.",
+        ),
+        (
+            Trouble.UNDER_REPLICATED,
+            "orders/0 is under-replicated: replica 3: its broker is not alive.",
+        ),
+    ]
+
+
+def test_an_offline_partition_names_who_brings_it_back():
+    def sentence(**values):
+        state = replace(STATE, leader=NOBODY, isr=(), **values)
+        ((_, said),) = told(cluster(partition(state)))
+        return said.removeprefix("orders/0 is offline: nobody leads it. ")
+
+    assert sentence(last_known_leader=1) == "It waits for broker 1."
+    assert sentence(elr=(2,), last_known_leader=1) == "It waits for broker 2."
+    assert sentence() == (
+        "No replica is known to have all of it; an unclean election can take one."
+    )
+
+
+def test_a_partition_needs_no_more_in_sync_than_it_has_replicas():
+    alone = PartitionState((1,), 1, 0, (1,))
+    assert told(cluster(partition(alone)), min_isr=2) == []
+
+
+def test_a_halted_replica_is_a_problem_of_its_own():
+    halted = report(3, halted_offset=80)
+    found = cluster(partition(STATE, (1, 2, 3), LEADER, halted))
+    kinds = [each.kind for each in problems(found, {})]
+    assert kinds == [Trouble.HALTED, Trouble.UNDER_REPLICATED]
+    assert problems(found, {})[0].broker == 3
