@@ -17,7 +17,7 @@ from hightide.settings.declaration import (
     setting,
     short,
 )
-from hightide.settings.topic import DAY_MS, HOUR_MS, MINUTE_MS, REPLICATION
+from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, REPLICATION
 
 CLUSTER = Scope.CLUSTER
 GROUPS = "it needs consumer groups"
@@ -130,28 +130,26 @@ class ReplicationSettings(Settings):
         default=1024 * 1024,
         doc="Bytes that a follower asks for of each partition.",
         at_least=0,
-        later=REPLICATION,
     )
-    replica_fetch_min_bytes: int = setting(
-        default=1, doc="Bytes that a follower waits for.", later=REPLICATION
-    )
+    replica_fetch_min_bytes: int = setting(default=1, doc="Bytes that a follower waits for.")
     replica_fetch_response_max_bytes: int = setting(
         default=10 * 1024 * 1024,
         doc="Bytes that a follower asks for in one request.",
         at_least=0,
-        later=REPLICATION,
     )
     replica_fetch_wait_max_ms: int = setting(
-        default=500, doc="How long a follower waits for replica.fetch.min.bytes.", later=REPLICATION
+        default=500, doc="How long a follower waits for replica.fetch.min.bytes."
     )
     replica_fetch_backoff_ms: int = setting(
-        default=1000, doc="Pause of a follower after an error.", at_least=0, later=REPLICATION
+        default=1000, doc="Pause of a follower after an error.", at_least=0
     )
     replica_socket_timeout_ms: int = setting(
-        default=30 * 1000, doc="How long a follower's request may take.", later=REPLICATION
+        default=30 * 1000, doc="How long a follower's request may take."
     )
     replica_socket_receive_buffer_bytes: int = setting(
-        default=64 * 1024, doc="Size of a follower's receive buffer.", later=REPLICATION
+        default=64 * 1024,
+        doc="Size of a follower's receive buffer.",
+        ignored="the operating system sizes it as needed",
     )
     replica_high_watermark_checkpoint_interval_ms: long = setting(
         default=5 * 1000, doc="Time between two writes of the high watermarks.", later=REPLICATION
@@ -163,7 +161,7 @@ class ReplicationSettings(Settings):
         default=1,
         doc="Connections to each broker that is followed.",
         scope=CLUSTER,
-        later=REPLICATION,
+        ignored="one connection to each leader carries all its partitions",
     )
     num_replica_alter_log_dirs_threads: int | None = setting(
         default=None,
@@ -405,10 +403,23 @@ class QuotaSettings(Settings):
         default=11,
         doc="Windows that the rate of replication is taken over.",
         at_least=1,
-        later=QUOTAS,
     )
     replication_quota_window_size_seconds: int = setting(
-        default=1, doc="Length of such a window.", at_least=1, later=QUOTAS
+        default=1, doc="Length of such a window.", at_least=1
+    )
+    leader_replication_throttled_rate: long = setting(
+        default=MAX_LONG,
+        doc="Bytes per second that a broker gives away of the replicas in"
+        " leader.replication.throttled.replicas.",
+        scope=CLUSTER,
+        at_least=0,
+    )
+    follower_replication_throttled_rate: long = setting(
+        default=MAX_LONG,
+        doc="Bytes per second that a broker copies of the replicas in"
+        " follower.replication.throttled.replicas.",
+        scope=CLUSTER,
+        at_least=0,
     )
     client_quota_callback_class: java_class | None = setting(
         default=None,

@@ -7,6 +7,7 @@ of the three it was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
@@ -31,6 +32,7 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLUSTER = Scope.CLUSTER
 GZIP_LEVELS = (-1, *range(1, 10))
 
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 _UNIT_MS = {"minutes": MINUTE_MS, "hours": HOUR_MS}
 
 
@@ -113,7 +115,6 @@ class Topic(Settings):
         default=(),
         doc="Replicas whose followers fetch at the throttled rate, as partition:broker, or *.",
         scope=CLUSTER,
-        later=REPLICATION,
     )
     index_interval_bytes: int = setting(
         default=4096,
@@ -126,7 +127,6 @@ class Topic(Settings):
         default=(),
         doc="Replicas whose leaders serve at the throttled rate, as partition:broker, or *.",
         scope=CLUSTER,
-        later=REPLICATION,
     )
     max_compaction_lag_ms: long = setting(
         default=MAX_LONG,
@@ -250,6 +250,13 @@ class Topic(Settings):
             raise InvalidSetting(
                 "min.compaction.lag.ms must not be more than max.compaction.lag.ms"
             )
+        for name in ("leader", "follower"):
+            listed = getattr(topic, f"{name}_replication_throttled_replicas")
+            if listed != ("*",) and not all(map(_REPLICA.fullmatch, listed)):
+                raise InvalidSetting(
+                    f"{name}.replication.throttled.replicas must be * or a list of"
+                    f" partition:broker, not {','.join(listed)!r}"
+                )
 
     @classmethod
     def effective(cls, broker: Settings, overrides: Mapping[str, str]) -> Self:

@@ -1,0 +1,70 @@
+"""How fast something goes, measured over the last so many windows of time (KIP-73).
+
+    │ 3 MB │ 0 │ 8 MB │ … │ 1 MB ▏      rate = all of it / the time since the oldest window began
+    └ oldest, forgotten next      └ now
+
+The time counts as at least all windows but one.  Otherwise the first bytes after a quiet time would
+be a rate of any height; so up to that many windows' worth may go at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Rate:
+    """What was recorded in the last `windows` windows of `window_ms` each."""
+
+    __slots__ = ("_least_ms", "_most_ms", "_samples", "_total", "_window_ms")
+
+    def __init__(self, windows: int, window_ms: int) -> None:
+        assert windows >= 1
+        assert window_ms >= 1
+        self._window_ms = window_ms
+        self._most_ms = windows * window_ms
+        self._least_ms = max(1, windows - 1) * window_ms
+        # Where a window begins, and what was recorded in it.
+        self._samples: deque[list[int]] = deque()
+        self._total = 0
+
+    def record(self, amount: int, now_ms: int) -> None:
+        self._forget(now_ms)
+        samples = self._samples
+        if samples and now_ms < samples[-1][0] + self._window_ms:
+            samples[-1][1] += amount
+        else:
+            samples.append([now_ms, amount])
+        self._total += amount
+
+    def per_second(self, now_ms: int) -> float:
+        self._forget(now_ms)
+        return self._total * 1000 / self._elapsed_ms(now_ms)
+
+    def exceeds(self, limit: int, now_ms: int) -> bool:
+        """Whether more than `limit` a second goes."""
+        self._forget(now_ms)
+        return self._total * 1000 > limit * self._elapsed_ms(now_ms)
+
+    def delay_ms(self, limit: int, now_ms: int) -> int:
+        """How long to wait before it may be less than `limit`, if nothing is recorded meanwhile.
+
+        When the oldest window is forgotten is the latest time to look again.
+        """
+        if not self.exceeds(limit, now_ms):
+            return 0
+        oldest_ms = self._samples[0][0]
+        forgotten_ms = oldest_ms + self._most_ms - now_ms
+        if limit <= 0:
+            return forgotten_ms
+        needed_ms = -(-self._total * 1000 // limit)
+        return min(forgotten_ms, oldest_ms + needed_ms - now_ms)
+
+    def _elapsed_ms(self, now_ms: int) -> int:
+        if not self._samples:
+            return self._least_ms
+        return max(self._least_ms, now_ms - self._samples[0][0])
+
+    def _forget(self, now_ms: int) -> None:
+        samples = self._samples
+        while samples and samples[0][0] + self._most_ms <= now_ms:
+            self._total -= samples.popleft()[1]
