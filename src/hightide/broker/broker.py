@@ -1,14 +1,14 @@
 """One broker: its parts, and the order in which they start and stop.
 
-    coordinator ─▶ cluster id, broker id ─▶ topics ─▶ logs (recovered) ─▶ listeners bound
-                ─▶ registered ─▶ controller known ─▶ leaders ─▶ served
+    coordinator ─▶ cluster id, broker id ─▶ logs (recovered) ─▶ listeners bound ─▶ registered
+                ─▶ told the cluster by the controller ─▶ leads and follows ─▶ clients are served
 
-A broker leads nothing before it is registered: until then its id may turn out to be another's.
-Nobody is served before everything is there; and when the broker stops, the listeners go first and
-the logs last, so that what was answered is kept.
+A broker leads nothing before it is registered and told to: until then its id may turn out to be
+another's.  Nobody is served before everything is there; and when the broker stops, others lead
+first, then the listeners go, and the logs last, so that what was answered is kept.
 
 The broker goes on serving while its coordinator is away: what it knows is then as of the last time
-it could look.  After every reconnect everything is read anew, and in a new session the broker
+it was told.  After every reconnect everything is read anew, and in a new session the broker
 registers again.
 """
 
@@ -18,28 +18,22 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from random import Random
+from typing import Any
 
 from hightide.broker.admission import Admission
 from hightide.broker.config_changes import Change, ConfigChanges, change_config, read_config
 from hightide.broker.connection import Connection
-from hightide.broker.coordination import (
-    Opened,
-    connection_timeout_ms,
-    open_coordination,
-    write_ticket,
-)
-from hightide.broker.dispatch import FIRST_PRIVATE, Dispatch, served_versions
+from hightide.broker.control import Control
+from hightide.broker.coordination import connection_timeout_ms, write_ticket
+from hightide.broker.departure import hand_over
+from hightide.broker.dispatch import Dispatch, advertised, served_versions
 from hightide.broker.election import Election
+from hightide.broker.fetcher import Fetchers
 from hightide.broker.flusher import Flusher
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
-from hightide.broker.hosting import Hosting
 from hightide.broker.housekeeping import Housekeeping
 from hightide.broker.identity import (
     Identity,
@@ -49,28 +43,46 @@ from hightide.broker.identity import (
     known_identity,
     remember,
 )
-from hightide.broker.live_brokers import LiveBrokers
+from hightide.broker.isr import IsrProposals
 from hightide.broker.metadata import BrokerAddress, Metadata
+from hightide.broker.peers import Peers
 from hightide.broker.reading import Reading
 from hightide.broker.registration import register
 from hightide.broker.replicas import Replicas
+from hightide.broker.roles import Roles
 from hightide.broker.server import Server
-from hightide.broker.topics import Topics
+from hightide.broker.surroundings import Machine, OpenedCoordination, Surroundings
+from hightide.broker.throttle import ReplicationThrottle
+from hightide.broker.topic_configs import TopicConfigs
+from hightide.client.connection import ConnectionFailed
 from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss, SessionLost
+from hightide.coordination.errors import ConnectionLoss, NoNode, SessionLost
 from hightide.coordination.interface import SessionState
 from hightide.coordination.watchdog import Watchdog
+from hightide.core.picture import Picture
 from hightide.core.sessions import FetchSessions
-from hightide.log.disk import Disk, MemoryDisk, RealDisk
+from hightide.log.disk import Disk
 from hightide.log.store import LogStore
 from hightide.settings import Broker as Settings
 from hightide.settings import InvalidSetting, Scope
 from hightide.settings import Topic as TopicSettings
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.replication import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    PublishedEndpoint,
+    PublishStateRequest,
+    PublishStateResponse,
+)
 
 log = logging.getLogger(__name__)
 
 _SESSION_EVICTION_MS = 120_000
 _REGISTER_AGAIN_S = 0.5
+_CONTROLLER_MS = 5_000  # how long an answer of the controller is waited for
+_TELL_S = 10.0
 
 
 @dataclass(slots=True)
@@ -82,42 +94,44 @@ class DynamicSettings:
 
 
 class Broker:
-    """The shell around logs, metadata and connections."""
+    """The shell around logs, roles and connections."""
 
-    def __init__(self, settings: Settings, *, in_memory: bool = False) -> None:
+    def __init__(self, settings: Settings, *, surroundings: Surroundings | None = None) -> None:
         self.settings = settings
+        self.surroundings: Surroundings = surroundings or Machine()
+        self.now_ms = self.surroundings.now_ms
         # Done when the broker cannot go on; its exception says why.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.dynamic = DynamicSettings()
         self.served = served_versions()
-        self.advertised = {key: value for key, value in self.served.items() if key < FIRST_PRIVATE}
+        self.advertised = advertised(self.served)
         self.broker_epoch = -1
         self.shapes = Shapes()
         self.replicas = Replicas()
         self.replicas.on_change = self.shapes.forget
         self.broker_id = settings.broker_id
-        self._in_memory = in_memory
+        self._is_assembled = False
         self._is_stopping = False
-        self._opened: Opened | None = None
+        self._opened: OpenedCoordination | None = None
         self._registered_in = 0
-        self._random = Random()
+        self._random = self.surroundings.random
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, _SESSION_EVICTION_MS, self._random
         )
         self._dispatch = Dispatch(self)
-        self._server = Server(lambda: self.settings, self._dispatch.serve, self._wake)
+        self._server = Server(
+            lambda: self.settings, self._dispatch.serve, self._wake, self.surroundings.listen
+        )
         self.flusher = Flusher(self._wake)
         self._advertised = {each.name: each for each in settings.advertising()}
-
-    @staticmethod
-    def now_ms() -> int:
-        return int(time.time() * 1000)
+        self._watchdog: Watchdog | None = None
+        self._ticks: asyncio.Task[None] | None = None
 
     # -- life ------------------------------------------------------------------------------
 
     async def start(self) -> list[tuple[str, int]]:
         """Recover everything and serve; the addresses listened on."""
-        disks = self._disks()
+        disks = self.surroundings.disks(self.settings)
         self.store = LogStore(disks, self.settings, self._topic_settings)
         self.store.lock()
         try:
@@ -128,9 +142,9 @@ class Broker:
 
     async def _start(self, disks: list[Disk]) -> list[tuple[str, int]]:
         loop = asyncio.get_running_loop()
-        self._directory = None if self._in_memory else Path(self.settings.directories()[0])
+        self._directory = self.surroundings.directory(self.settings)
         known = known_identity(disks)
-        self._opened = await open_coordination(
+        self._opened = await self.surroundings.open_coordination(
             self.settings,
             self._directory,
             lambda error: _from_thread(loop, self._fail, error),
@@ -143,14 +157,18 @@ class Broker:
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
         self._registration = self._registration_at(bound)
+        await self._server.start()
         client.on_state(self._coordination_changed)
         await self._patiently(lambda: self._enter(disks))
         for reading in (self._session, *self._readings):
             reading.start()
-        self._watchdog = Watchdog(loop, client.timeout_ms, self._hung)
-        self._watchdog.start()
+        if self.surroundings.has_watchdog:
+            self._watchdog = Watchdog(loop, client.timeout_ms, self._hung)
+            self._watchdog.start()
         self._housekeeping.start()
-        await self._server.start()
+        self._ticks = loop.create_task(self._tick())
+        await self._be_told()
+        self._dispatch.open(self._server)
         return bound
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -169,55 +187,83 @@ class Broker:
         self._assemble(cluster_id)
         await self._changes.begin()
         await self._read_dynamic_settings()
-        await self.topics.load()
+        await self._read_topic_settings()
 
     async def _enter(self, disks: list[Disk]) -> None:
-        """Be a broker of the cluster, and lead what is this broker's to lead."""
-        is_first_try = not self._registered_in
+        """Be a broker of the cluster, and perhaps its controller."""
         await self._register()
         remember(disks, self.metadata.cluster_id, self.broker_id)
-        await self.live_brokers.read()
         await self.election.look()
-        if not is_first_try:
-            await self.topics.load()  # some states may have been written
-        await self.topics.lead()
-        # What has changed since they were loaded; if that cannot be read now, it is when it can.
-        with contextlib.suppress(ConnectionLoss, SessionLost):
-            await self.topics.read()
+
+    async def _be_told(self) -> None:
+        """Wait until the controller has told what this broker is to lead and to follow."""
+        told = asyncio.ensure_future(self._roles.are_known.wait())
+        waits: list[asyncio.Future[Any]] = [told, self.failed]
+        while not told.done():
+            await asyncio.wait(waits, timeout=_TELL_S, return_when=asyncio.FIRST_COMPLETED)
+            if self.failed.done():
+                told.cancel()
+                self.failed.result()
+            if not told.done():
+                log.warning("waiting for the controller, broker %d", self.election.controller_id)
 
     def _assemble(self, cluster_id: str) -> None:
-        coordination = self._coordination
-        self.metadata = Metadata(cluster_id, self.broker_id)
+        coordination, settings = self._coordination, lambda: self.settings
+        self._listener = self.settings.inter_broker_listener()
+        self.picture = Picture(self.broker_id, self._listener)
+        self.metadata = Metadata(cluster_id, self.picture, self.settings.broker_rack)
         self.producer_ids = ProducerIds(coordination, self.broker_id)
+        self.topic_configs = TopicConfigs(coordination, self._topic_configured)
+        self.peers = Peers(
+            f"broker-{self.broker_id}",
+            socket_timeout_ms=lambda: self.settings.replica_socket_timeout_ms,
+        )
+        self.throttle = ReplicationThrottle(self.broker_id, settings)
+        self._fetchers = Fetchers(
+            self.broker_id, self._epoch, self.peers, settings, self.now_ms, self.throttle
+        )
+        self._roles = Roles(
+            self.picture,
+            coordination,
+            self.store,
+            self.replicas,
+            self._fetchers,
+            self.topic_configs,
+            settings,
+            self._epoch,
+            self.now_ms,
+        )
+        self._proposals = IsrProposals(self.broker_id, self._epoch, self._alter_partition)
+        self.replicas.on_proposal = self._proposals.propose
         self.election = Election(coordination, self.broker_id, self.now_ms)
         self.election.on_change = self._controller_changed
-        self.live_brokers = LiveBrokers(coordination, self.metadata)
-        self.topics = Topics(
+        self.control = Control(
             coordination,
             self.election,
-            self.metadata,
-            Hosting(self.broker_id, self.metadata, self.replicas, self.store),
-            self._random,
-            uuid.uuid4,
-            lambda: self.settings.delete_topic_enable,
+            self.broker_id,
+            settings,
+            self._deliver,
+            self._listener,
+            random=self._random,
+            new_id=self.surroundings.new_id,
         )
         self._changes = ConfigChanges(coordination, self._config_changed, self.now_ms)
         self._session = Reading("the cluster after a reconnect", self._reconnected)
-        self._readings = (
-            self.election.reading,
-            self.live_brokers.reading,
-            self.topics.reading,
-            self._changes.reading,
-        )
+        self._readings = (self.election.reading, self._changes.reading)
         self._housekeeping = Housekeeping(self.store, self.now_ms)
+        self._is_assembled = True
 
     async def stop(self) -> None:
-        """Answer what is waiting, then close everything in order."""
+        """Let others lead, answer what is waiting, then close everything in order."""
+        if self.settings.controlled_shutdown_enable and not self.failed.done():
+            await hand_over(self)
         self._is_stopping = True
-        self._watchdog.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         self._server.stop_reading()
+        await self._stop_replication()
         for replica in self.replicas:
-            for waiter in list(replica.waiters):
+            for waiter in [*replica.waiters, *replica.follower_waiters]:
                 waiter.serve(is_last_try=True)
         await self.flusher.stop()
         await self._server.stop()
@@ -225,14 +271,24 @@ class Broker:
         for reading in (self._session, *self._readings):
             await reading.stop()
         await self._housekeeping.stop()
-        self.store.close(self.now_ms())
+        self.store.close(self.now_ms(), self.broker_epoch)
         if self._opened is not None:
             await self._opened.close()
+
+    async def _stop_replication(self) -> None:
+        if self._ticks is not None:
+            self._ticks.cancel()
+        await self.control.stop()
+        await self._proposals.stop()
+        await self._fetchers.stop()
+        await self.peers.close()
 
     async def _give_up(self) -> None:
         """Let go of what a start that failed has taken.  No log is closed: none was written."""
         self._is_stopping = True
         self._server.stop_reading()
+        if self._is_assembled:
+            await self._stop_replication()
         if self._opened is not None:
             await self._opened.close()
         self.store.unlock()
@@ -241,6 +297,18 @@ class Broker:
         """The broker cannot go on."""
         if not self._is_stopping and not self.failed.done():
             self.failed.set_exception(error)
+
+    async def _tick(self) -> None:
+        """Look after what nobody asks for: members of an ISR that are late, disks that failed."""
+        while True:
+            await asyncio.sleep(self.settings.replica_lag_time_max_ms / 2000)
+            now_ms = self.now_ms()
+            for replica in self.replicas:
+                replica.tick(now_ms)
+            try:
+                await self._roles.try_again()
+            except Exception:
+                log.exception("carrying out roles again failed")
 
     # -- the session -----------------------------------------------------------------------
 
@@ -263,7 +331,8 @@ class Broker:
             return
         await self._changes.begin()
         await self._read_dynamic_settings()
-        self.topics.reconnected()
+        await self._read_topic_settings()
+        self.control.reconnected()
         for reading in self._readings:
             reading.wake()
 
@@ -271,7 +340,10 @@ class Broker:
         session_id = self._client.session_id
         here = Admission(self._client, session_id)
         await check_cluster(here, self.metadata.cluster_id)
-        self.broker_epoch = await register(here, self.broker_id, self._registration)
+        # Its logs are as its former life left them: in this process, or at its clean end.
+        former = self.broker_epoch if self.broker_epoch >= 0 else self.store.previous_epoch
+        registration = self._registration._replace(previous_epoch=former)
+        self.broker_epoch = await register(here, self.broker_id, registration)
         self._registered_in = session_id
         self._coordination.admit(session_id)
         log.info("registered as broker %d, in epoch %d", self.broker_id, self.broker_epoch)
@@ -289,29 +361,82 @@ class Broker:
             endpoints.append(znodes.Endpoint(listener.name, host, port, listener.protocol))
         return znodes.BrokerRegistration(tuple(endpoints), self.now_ms(), self.settings.broker_rack)
 
-    def _controller_changed(self) -> None:
-        self.metadata.controller_id = self.election.controller_id
-        if self.election.is_controller:
-            self.topics.reading.wake()  # there may be something that only the controller does
+    def _epoch(self) -> int:
+        return self.broker_epoch
 
     def _hung(self, silent_ms: int) -> None:
         """In the watchdog's thread: a broker that answers nobody must not look alive."""
         log.error("the event loop has not run for %d ms: giving up the session", silent_ms)
         self._client.abandon()
 
-    def _disks(self) -> list[Disk]:
-        if self._in_memory:
-            return [MemoryDisk()]
-        directories = [Path(each) for each in self.settings.directories()]
-        for directory in directories:
-            directory.mkdir(parents=True, exist_ok=True)
-        return [RealDisk(directory) for directory in directories]
+    # -- the controller --------------------------------------------------------------------
+
+    def _controller_changed(self) -> None:
+        self.metadata.controller_id = self.election.controller_id
+        self.control.election_changed()
+
+    async def receive_state(self, request: PublishStateRequest) -> PublishStateResponse:
+        """The controller tells what the cluster is."""
+        return PublishStateResponse(error_code=await self._roles.receive(request))
+
+    async def _deliver(
+        self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
+    ) -> PublishStateResponse:
+        """As the controller: tell a broker, itself included."""
+        if broker_id == self.broker_id:
+            return await self.receive_state(message)
+        if endpoint is None:
+            raise ConnectionFailed(f"broker {broker_id} has no listener {self._listener}")
+        response: PublishStateResponse = await self.peers.ask(
+            endpoint, message, timeout_ms=self.settings.controller_socket_timeout_ms
+        )
+        return response
+
+    async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        if self.election.is_controller:
+            return await self.control.alter_partition(request)
+        response: AlterPartitionResponse = await self.peers.ask(
+            self._controller_endpoint(), request, timeout_ms=_CONTROLLER_MS
+        )
+        return response
+
+    async def ask_to_leave(self) -> ControlledShutdownResponse:
+        """Ask the controller to let others lead what this broker leads."""
+        request = ControlledShutdownRequest(
+            broker_id=self.broker_id, broker_epoch=self.broker_epoch
+        )
+        if self.election.is_controller:
+            return await self.control.controlled_shutdown(request)
+        response: ControlledShutdownResponse = await self.peers.ask(
+            self._controller_endpoint(), request, timeout_ms=_CONTROLLER_MS
+        )
+        return response
+
+    def _controller_endpoint(self) -> PublishedEndpoint:
+        controller_id = self.election.controller_id
+        endpoint = self.picture.endpoint(controller_id, self._listener)
+        if endpoint is None:
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER, f"nobody knows where the controller, {controller_id}, is"
+            )
+        return endpoint
 
     # -- settings --------------------------------------------------------------------------
 
     def _topic_settings(self, topic: str) -> TopicSettings:
-        found = self.metadata.get(topic)
-        return TopicSettings.effective(self.settings, {} if found is None else found.overrides)
+        return TopicSettings.effective(self.settings, self.topic_configs.overrides(topic))
+
+    def _topic_configured(self, topic: str) -> None:
+        self.store.reconfigure(topic)
+        lag_ms = self.settings.replica_lag_time_max_ms
+        for replica in self.replicas:
+            if replica.topic == topic:
+                replica.configured(lag_ms)
+
+    async def _read_topic_settings(self) -> None:
+        with contextlib.suppress(NoNode):
+            path = znodes.config_path("topics")
+            await self.topic_configs.read(await self._coordination.children(path))
 
     async def _read_dynamic_settings(self) -> None:
         dynamic = self.dynamic
@@ -334,9 +459,10 @@ class Broker:
     async def _config_changed(self, entity_path: str) -> None:
         kind, _, name = entity_path.partition("/")
         if kind == "topics":
-            await self.topics.read_settings(name)
+            await self.topic_configs.read([name])
         elif kind == "brokers" and name in (str(self.broker_id), znodes.DEFAULT_ENTITY):
             await self._read_dynamic_settings()
+        self.control.configuration_changed(entity_path)
 
     async def configure(self, change: Change, own: bool) -> None:
         """Change what was set since the start, for this broker or for all."""
@@ -356,10 +482,16 @@ class Broker:
             log.error("settings in the tree are ignored: %s", wrong)
             return
         self.store.settings = self.settings
-        for topic in self.metadata:
-            self.store.reconfigure(topic.name)
+        for topic in {topic for topic, _ in self.store.logs}:
+            self.store.reconfigure(topic)
+        for replica in self.replicas:
+            replica.configured(self.settings.replica_lag_time_max_ms)
 
     # -- for handlers ----------------------------------------------------------------------
+
+    @property
+    def coordination(self) -> Admission:
+        return self._coordination
 
     def addresses(self, connection: Connection) -> list[BrokerAddress]:
         """The brokers, each at the address that this client can reach it at."""
@@ -370,10 +502,9 @@ class Broker:
             host, port = connection.local_address
         own = BrokerAddress(self.broker_id, host, port, self.settings.broker_rack)
         found = {self.broker_id: own}
-        for broker in self.metadata.brokers.values():
-            address = broker.address(connection.listener)
-            if address is not None:
-                found.setdefault(broker.broker_id, address)
+        for broker, endpoint in self.picture.endpoints(connection.listener):
+            address = BrokerAddress(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+            found.setdefault(broker.broker_id, address)
         return [found[broker_id] for broker_id in sorted(found)]
 
     def _wake(self) -> None:

@@ -40,7 +40,11 @@ _WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log 
 _MOST_WAITING = 1_000
 
 # Why a connection does not read: any of these.
-SERVING, ANSWERING, WAITING, STARVED, STOPPING = 1, 2, 4, 8, 16
+SERVING, ANSWERING, WAITING, STARVED, STOPPING, STARTING = 1, 2, 4, 8, 16, 32
+
+
+class NotYet(Exception):
+    """A request cannot be served before the broker knows the cluster; it stays where it is."""
 
 
 class Slot:
@@ -221,6 +225,8 @@ class Connection(asyncio.BufferedProtocol):
             self._send_all(answers)
             self.close(str(error))
             return filled
+        except NotYet:
+            self.block(STARTING)
         if answers:
             self._send_all(answers)
         if len(slots) > _MOST_WAITING:

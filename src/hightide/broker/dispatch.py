@@ -13,29 +13,34 @@ from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.connection import SERVING, Answer, Connection
+from hightide.broker.connection import SERVING, Answer, Connection, NotYet
 from hightide.broker.handlers import (
     api_versions,
     configs,
     controller,
+    elections,
     log_dirs,
     metadata,
     offsets,
     producers,
+    reassignments,
+    replicas,
+    replication,
     topics,
 )
 from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.fetch import fetch
 from hightide.broker.handlers.produce import produce
-from hightide.wire.codec import decode
+from hightide.wire.codec import OBJECT_BUDGET, decode
 from hightide.wire.errors import WireError
-from hightide.wire.frame import RequestHeader, decode_request_header, encode_response
+from hightide.wire.frame import ANSWER_BUDGET, RequestHeader, decode_request_header, encode_response
 from hightide.wire.hot import fetch as hot_fetch
 from hightide.wire.hot import produce as hot_produce
 from hightide.wire.messages import APIS, REQUESTS
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
+    from hightide.broker.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +51,7 @@ PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 HANDLERS: dict[int, Handler] = {
     2: offsets.list_offsets,
     3: metadata.metadata,
+    7: replication.controlled_shutdown,
     18: api_versions.api_versions,
     19: topics.create_topics,
     20: topics.delete_topics,
@@ -56,17 +62,37 @@ HANDLERS: dict[int, Handler] = {
     33: configs.alter_configs,
     35: log_dirs.describe_log_dirs,
     37: topics.create_partitions,
+    43: elections.elect_leaders,
     44: configs.incremental_alter_configs,
+    45: reassignments.alter_partition_reassignments,
+    46: reassignments.list_partition_reassignments,
+    56: replication.alter_partition,
     60: metadata.describe_cluster,
     75: metadata.describe_topic_partitions,
     30000: controller.resign_controller,
+    30001: replication.publish_state,
+    30002: replicas.describe_replicas,
 }
 
-# Not Kafka's, so that ApiVersions does not tell them: a client need not know what to make of them.
+# What brokers ask each other, and so what a broker answers that does not know the cluster yet.
+_AMONG_BROKERS = frozenset({7, 56, 30001})
+_EARLY = frozenset({API_VERSIONS, *_AMONG_BROKERS})
+
+# Ours and not Kafka's. ApiVersions tells neither these nor what only brokers ask each other: a
+# client need not know what to make of them.
 FIRST_PRIVATE = 30000
 
 _HEAD = Struct(">hh")  # api key, version
 _CORRELATION = Struct(">i")
+
+
+def advertised(served: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """What ApiVersions tells."""
+    return {
+        key: versions
+        for key, versions in served.items()
+        if key < FIRST_PRIVATE and key not in _AMONG_BROKERS
+    }
 
 
 def served_versions() -> dict[int, tuple[int, int]]:
@@ -90,12 +116,20 @@ class Dispatch:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_open = False
+
+    def open(self, server: Server) -> None:
+        """Serve clients too, and those first who have been waiting."""
+        self._is_open = True
+        server.serve_everybody()
 
     def serve(
         self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
     ) -> Answer | None:
         """Answer the request in buf[start:end], now or later.  WireError if it cannot be read."""
         key, version = _HEAD.unpack_from(buf, start)
+        if not self._is_open and key not in _EARLY:
+            raise NotYet
         if key == PRODUCE and hot_produce.LOWEST <= version <= hot_produce.HIGHEST:
             return produce(self._broker, connection, buf, view, start, end)
         if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
@@ -114,7 +148,8 @@ class Dispatch:
             name = APIS[key][0] if key in APIS else f"API key {key}"
             raise WireError(f"{name} version {version} is not served")
         header, at = decode_request_header(frame)
-        request = decode(REQUESTS[key], frame[at:], version, exact=False)
+        budget = ANSWER_BUDGET if key in _AMONG_BROKERS else OBJECT_BUDGET
+        request = decode(REQUESTS[key], frame[at:], version, exact=False, budget=budget)
         context = Context(connection, version, header.client_id)
         try:
             result = handler(self._broker, request, context)

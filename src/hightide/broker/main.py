@@ -104,6 +104,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     # Imported here: a mistake in the settings is told before the broker's parts are loaded.
     from hightide.broker.broker import Broker
     from hightide.broker.identity import Refused
+    from hightide.broker.surroundings import Machine
     from hightide.coordination.errors import CoordinationError
     from hightide.wire.errors import Corrupt, KafkaError
 
@@ -111,7 +112,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    broker = Broker(settings, in_memory=in_memory)
+    broker = Broker(settings, surroundings=Machine(in_memory=in_memory))
     try:
         addresses = await broker.start()
     except (Refused, OSError, KafkaError, Corrupt, CoordinationError, InvalidSetting) as error:

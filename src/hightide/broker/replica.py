@@ -1,19 +1,42 @@
-"""A replica: one partition's log on this broker, what of it is committed, and who waits for it.
+"""A replica: one partition's log on this broker, its role, and who waits for it.
 
-Waits hang on the thing waited for.  A fetch that found too little is a waiter on each replica that
-it reads; an append counts bytes into its replica, and after the answers of the turn have left, the
-waiters that now have enough are served.
+    leads     producers append; followers fetch; the machine says what is committed
+    follows   the leader's answers are carried out (`take`)
+    neither   the log is kept, nobody is served
+
+What is decided, the machines of the core decide (`core/replica.py`, `core/follower.py`); here their
+facts are gathered and their decisions carried out.
+
+Waits hang on the thing waited for.  A fetch that found too little waits on each replica that it
+reads: a consumer for the high watermark, a follower for the end of the log.  An append counts bytes
+into its replica, and after the answers of the turn have left, the waiters that now have enough are
+served.  A write that needs other replicas waits in a heap, by the offset that it needs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import logging
+import uuid
+from collections.abc import Mapping, Set
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from hightide.client.connection import CODES
+from hightide.core.follower import Do, Follower, Position, Step
+from hightide.core.partition import PartitionState
+from hightide.core.replica import Changes, Leader, Proposal
 from hightide.core.topics import INTERNAL_TOPICS
 from hightide.log.log import Log
+from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from hightide.wire.hot.replica_fetch import Given
 
 if TYPE_CHECKING:
     from hightide.broker.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+_BACK_OFF = Step(Do.BACK_OFF)
+_EVERYTHING = 1 << 31
 
 
 class Waiter(Protocol):
@@ -25,46 +48,156 @@ class Waiter(Protocol):
         """Called when there are enough, or when there will be no more."""
 
 
+class FollowerWaiter(Waiter, Protocol):
+    """A follower."""
+
+    def tell(self, replica: Replica) -> None:
+        """Its high watermark has moved, and there were no records to tell it with."""
+
+
+class WaitingWrite(Protocol):
+    """A part of a Produce that is answered when its records are safe."""
+
+    def settle(self, code: ErrorCode) -> None: ...
+
+
+class _Wait(NamedTuple):
+    end_offset: int
+    number: int  # of equal offsets the first comes first
+    write: WaitingWrite
+
+
 class Replica:
-    """The leader of one partition; it is the only replica, so what is appended is committed."""
+    """A partition on this broker."""
 
     __slots__ = (
+        "_commits",
+        "_flushes",
         "_replicas",
+        "_uncommitted_bytes",
+        "_wait_number",
         "complained_ms",
+        "follower",
+        "follower_waiters",
         "fresh_bytes",
+        "fresh_end_bytes",
         "high_watermark",
         "is_internal",
+        "leader",
         "leader_epoch",
         "log",
         "partition",
+        "state",
         "topic",
+        "topic_id",
         "waiters",
     )
 
-    def __init__(self, log: Log, leader_epoch: int, replicas: Replicas) -> None:
+    def __init__(
+        self, log: Log, topic_id: uuid.UUID, high_watermark: int, replicas: Replicas
+    ) -> None:
         self.topic = log.topic
+        self.topic_id = topic_id
         self.partition = log.partition
         self.log = log
-        self.leader_epoch = leader_epoch
-        self.high_watermark = log.end_offset
         self.is_internal = log.topic in INTERNAL_TOPICS
+        self.state: PartitionState | None = None
+        self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        self.leader_epoch = -1
         self.complained_ms = 0
-        self.fresh_bytes = 0
         self.waiters: dict[Waiter, None] = {}
+        self.follower_waiters: dict[FollowerWaiter, None] = {}
+        # What waiters have not been told of yet: of what is committed, and of the log.
+        self.fresh_bytes = 0
+        self.fresh_end_bytes = 0
+        self._uncommitted_bytes = 0
+        self._commits: list[_Wait] = []
+        self._flushes: list[_Wait] = []
+        self._wait_number = 0
         self._replicas = replicas
+        # What was deleted had been committed; what is not here any more cannot be shown.
+        self._set_high_watermark(min(max(high_watermark, log.start_offset), log.end_offset))
+
+    def __repr__(self) -> str:
+        role = "leads" if self.leader else "follows" if self.follower else "waits"
+        return f"<Replica {self.topic}-{self.partition} {role} in epoch {self.leader_epoch}>"
+
+    # -- roles -----------------------------------------------------------------------------
+
+    def lead(
+        self,
+        state: PartitionState,
+        broker_id: int,
+        broker_epoch: int,
+        live: Mapping[int, int],
+        shutting_down: Set[int],
+        lag_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Lead from now on, in the state's epoch."""
+        self._end_role()
+        log_ = self.log
+        # Before any record of the epoch exists, so that the epoch's start is never in doubt.
+        log_.epochs.assign(state.leader_epoch, log_.end_offset)
+        self.leader = leader = Leader(
+            broker_id,
+            broker_epoch,
+            state,
+            end_offset=log_.end_offset,
+            high_watermark=self.high_watermark,
+            min_isr=log_.config.min_insync_replicas,
+            lag_ms=lag_ms,
+            live=live,
+            shutting_down=shutting_down,
+            now_ms=now_ms,
+        )
+        self._begin_role(state)
+        if leader.high_watermark > self.high_watermark:
+            self._committed(leader.high_watermark)
+
+    def follow(self, state: PartitionState) -> None:
+        """Follow the state's leader from now on."""
+        self._end_role()
+        self.follower = Follower(state, self.log, self.high_watermark)
+        self._begin_role(state)
+
+    def rest(self, state: PartitionState | None) -> None:
+        """Neither lead nor follow: nobody leads, or the partition is not here any more."""
+        self._end_role()
+        self._begin_role(state)
+
+    def _begin_role(self, state: PartitionState | None) -> None:
+        self.state = state
+        if state is not None:
+            self.leader_epoch = state.leader_epoch
+        # Whoever waits here waits for a role that is over.
+        self.wake_all()
+        self._replicas.on_change()
+
+    def _end_role(self) -> None:
+        self.leader = self.follower = None
+        # They are in the log, and the next leader may have them or not: the client asks again.
+        self._settle_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def published(self, state: PartitionState) -> None:
+        """The controller has decided something else in the same leader epoch."""
+        self.state = state
+        if self.leader is not None:
+            self._follow_up(self.leader.published(state))
+        elif self.follower is not None:
+            self.follower.published(state)
+
+    # -- leading ---------------------------------------------------------------------------
 
     def append(
         self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
     ) -> tuple[int, int, int]:
         """Append a producer's batch; (base offset, next offset, log append time or -1)."""
-        log = self.log
-        result = log.append(buf, view, start, end, self.leader_epoch, now_ms)
-        if result[1] > self.high_watermark and log.end_offset < log.flush_at:
-            self.high_watermark = result[1]
-            if self.waiters:
-                if not self.fresh_bytes:
-                    self._replicas.grown.append(self)
-                self.fresh_bytes += end - start
+        log_ = self.log
+        result = log_.append(buf, view, start, end, self.leader_epoch, now_ms)
+        if log_.end_offset < log_.flush_at:
+            self._grown(log_.end_offset, end - start)
         return result
 
     @property
@@ -74,12 +207,185 @@ class Replica:
 
     def flushed(self, offset: int) -> None:
         """Everything before `offset` is on disk, so it may be shown."""
-        if offset > self.high_watermark:
-            self.high_watermark = offset
-            self.wake_all()
+        if self.leader is not None:
+            self._grown(offset, _EVERYTHING)
+        self._settle(self._flushes, offset)
+
+    def flush_failed(self) -> None:
+        """Nobody can say any more what of the rest is on disk."""
+        self._settle_all(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _grown(self, end_offset: int, byte_count: int) -> None:
+        """The log ends here for all who may see it: followers, and who counts what is committed."""
+        leader = self.leader
+        if leader is None or end_offset <= leader.end_offset:
+            return
+        self._uncommitted_bytes += byte_count
+        if self.follower_waiters:
+            if not self.fresh_end_bytes:
+                self._replicas.grown.append(self)
+            self.fresh_end_bytes += byte_count
+        changes = leader.appended(end_offset)
+        if changes.high_watermark is not None:
+            self._committed(changes.high_watermark)
+
+    def fetched(
+        self, replica: int, offset: int, broker_epoch: int, now_ms: int, log_start_offset: int
+    ) -> None:
+        """A follower has everything before `offset`."""
+        assert self.leader is not None
+        self._follow_up(
+            self.leader.fetched(replica, offset, broker_epoch, now_ms, log_start_offset)
+        )
+
+    def tick(self, now_ms: int) -> None:
+        """Look for members of the ISR that are late."""
+        if self.leader is not None:
+            self._follow_up(self.leader.tick(now_ms))
+
+    def brokers_changed(self, live: Mapping[int, int], shutting_down: Set[int]) -> None:
+        if self.leader is not None:
+            self._follow_up(self.leader.brokers_changed(live, shutting_down))
+
+    def configured(self, lag_ms: int) -> None:
+        """The settings of the broker or of the topic, which the log has, are others now."""
+        if self.leader is not None:
+            self._follow_up(self.leader.configured(self.log.config.min_insync_replicas, lag_ms))
+
+    def refused(self, proposal: Proposal) -> None:
+        """The controller does not carry out a proposal."""
+        if self.leader is not None:
+            self._follow_up(self.leader.refused(proposal))
+
+    def _follow_up(self, changes: Changes) -> None:
+        if changes.high_watermark is not None:
+            self._committed(changes.high_watermark)
+        if changes.proposal is not None:
+            self._replicas.on_proposal(self, changes.proposal)
+
+    def _committed(self, high_watermark: int) -> None:
+        """The high watermark has moved: tell everybody who waits for it."""
+        self._set_high_watermark(high_watermark)
+        if self.waiters:
+            if not self.fresh_bytes:
+                self._replicas.grown.append(self)
+            # How many bytes are committed nobody counts. Who finds too few goes on waiting.
+            self.fresh_bytes += self._uncommitted_bytes or 1
+        self._uncommitted_bytes = 0
+        if self._commits:
+            self._settle(self._commits, high_watermark)
+        if self.follower_waiters:
+            self._replicas.tell_followers(self)
+
+    def _set_high_watermark(self, high_watermark: int) -> None:
+        self.high_watermark = self.log.high_watermark = high_watermark
+
+    # -- writes that wait ------------------------------------------------------------------
+
+    def when_committed(self, end_offset: int, write: WaitingWrite) -> None:
+        """Settle the write when everything before `end_offset` is committed, or will not be."""
+        self._wait_number += 1
+        heappush(self._commits, _Wait(end_offset, self._wait_number, write))
+
+    def when_flushed(self, end_offset: int, write: WaitingWrite) -> None:
+        """Settle the write when everything before `end_offset` is on disk, or will not be."""
+        self._wait_number += 1
+        heappush(self._flushes, _Wait(end_offset, self._wait_number, write))
+
+    def _settle(self, waits: list[_Wait], offset: int) -> None:
+        leader = self.leader
+        while waits and waits[0].end_offset <= offset:
+            wait = heappop(waits)
+            code = ErrorCode.NONE
+            if waits is self._commits and leader is not None:
+                code = leader.commit_verdict(wait.end_offset) or ErrorCode.NONE
+            wait.write.settle(code)
+
+    def _settle_all(self, code: ErrorCode) -> None:
+        waits = sorted(self._commits) + sorted(self._flushes)
+        self._commits, self._flushes = [], []
+        for wait in waits:
+            wait.write.settle(code)
+
+    # -- following -------------------------------------------------------------------------
+
+    def take(self, asked: Position, given: Given, now_ms: int) -> Step:
+        """Carry out the leader's answer to a fetch; what the fetcher is to do next."""
+        follower = self.follower
+        assert follower is not None
+        code = CODES.get(given.error_code)
+        if code is None:
+            return _BACK_OFF
+        step = follower.answered(
+            asked,
+            code,
+            diverging=given.diverging_epoch,
+            leader_log_start_offset=given.log_start_offset,
+        )
+        try:
+            if step.do is Do.APPEND:
+                return self._copy(follower, given, now_ms, step)
+            if step.do in (Do.TRUNCATE, Do.RESTART):
+                self._cut(follower, step, now_ms)
+        except Corrupt as damage:
+            log.error(
+                "%s-%d: the leader's answer is no use: %s", self.topic, self.partition, damage
+            )
+            return _BACK_OFF
+        except KafkaError as failure:
+            self.complain(failure, now_ms)
+            return _BACK_OFF
+        return step
+
+    def _copy(self, follower: Follower, given: Given, now_ms: int, step: Step) -> Step:
+        if given.records:
+            # A leader that has lost its role may have cut its log under an answer, and copied what
+            # its successor wrote: nothing newer than this epoch is taken from it.
+            self.log.append_fetched(given.records, now_ms, follower.state.leader_epoch)
+        moved = follower.appended(given.high_watermark, given.log_start_offset)
+        if moved.high_watermark is not None:
+            self._set_high_watermark(moved.high_watermark)
+            self.wake_consumers()
+        if moved.log_start_offset is not None:
+            self.log.start_at(moved.log_start_offset)
+        return step
+
+    def _cut(self, follower: Follower, step: Step, now_ms: int) -> None:
+        before = self.log.end_offset
+        if step.do is Do.RESTART:
+            self.log.restart_at(step.offset, now_ms)
+        else:
+            self.log.truncate_to(step.offset, now_ms)
+        follower.truncated()
+        self._set_high_watermark(follower.high_watermark)
+        log.info(
+            "%s-%d: cut from %d to %d, where it parts from the log of its leader",
+            self.topic,
+            self.partition,
+            before,
+            self.log.end_offset,
+        )
+
+    # -- those who wait --------------------------------------------------------------------
+
+    def wake_consumers(self) -> None:
+        if self.waiters:
+            self.fresh_bytes = _EVERYTHING
+            self._replicas.grown.append(self)
+            self._replicas.wake_soon()
 
     def wake_all(self) -> None:
         """Let everybody who waits look again."""
-        if self.waiters:
-            self.fresh_bytes = 1 << 31
+        if self.waiters or self.follower_waiters:
+            self.fresh_bytes = self.fresh_end_bytes = _EVERYTHING
             self._replicas.grown.append(self)
+            self._replicas.wake_soon()
+
+    def complain(self, failure: KafkaError, now_ms: int) -> None:
+        """Tell an operator, now and then: a full disk refuses everything, and logs would fill it."""
+        if now_ms - self.complained_ms > _COMPLAIN_MS:
+            self.complained_ms = now_ms
+            log.error("cannot write to %s-%d: %s", self.topic, self.partition, failure)
+
+
+_COMPLAIN_MS = 10_000

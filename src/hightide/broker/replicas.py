@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from hightide.broker.replica import Replica, Waiter
+from hightide.core.replica import Proposal
 from hightide.log.log import Log
 
 # Serving a woken fetch takes some 25 µs; after this many the other connections get a turn.
 _WOKEN_PER_TURN = 100
+# A follower hears of a new high watermark with the next records. Without any it hears this much
+# later: sooner, each commit would cost every follower another fetch.
+_NEWS_S = 0.01
 
 
 class Replicas:
@@ -20,27 +24,27 @@ class Replicas:
     def __init__(self) -> None:
         self._by_name: dict[tuple[bytes, int], Replica] = {}
         self._by_id: dict[tuple[bytes, int], Replica] = {}
-        self._topic_ids: dict[str, bytes] = {}
         self.grown: list[Replica] = []
+        self._committed: dict[Replica, None] = {}
         self._woken: deque[Waiter] = deque()
         self._serving = False
+        self._is_waking = False
         # Produce remembers what it found out about a request's shape; a change makes it forget.
         self.on_change: Callable[[], None] = lambda: None
+        self.on_proposal: Callable[[Replica, Proposal], None] = lambda _replica, _proposal: None
 
-    def add(self, log: Log, topic_id: uuid.UUID, leader_epoch: int) -> Replica:
-        replica = Replica(log, leader_epoch, self)
+    def add(self, log: Log, topic_id: uuid.UUID, high_watermark: int) -> Replica:
+        replica = Replica(log, topic_id, high_watermark, self)
         self._by_name[log.topic.encode(), log.partition] = replica
         self._by_id[topic_id.bytes, log.partition] = replica
-        self._topic_ids[log.topic] = topic_id.bytes
         self.on_change()
         return replica
 
-    def remove(self, topic: str, partition: int) -> None:
-        replica = self._by_name.pop((topic.encode(), partition), None)
-        if replica is not None:
-            del self._by_id[self._topic_ids[topic], partition]
-            replica.wake_all()
-            self.on_change()
+    def remove(self, replica: Replica) -> None:
+        """Serve a partition no more."""
+        del self._by_name[replica.topic.encode(), replica.partition]
+        del self._by_id[replica.topic_id.bytes, replica.partition]
+        replica.rest(None)
 
     def get(self, topic: bytes, partition: int) -> Replica | None:
         return self._by_name.get((topic, partition))
@@ -51,17 +55,36 @@ class Replicas:
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._by_name.values())
 
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    # -- waking ----------------------------------------------------------------------------
+
+    def wake_soon(self) -> None:
+        """Serve those who have been woken by something else than a request."""
+        if not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().call_soon(self.wake)
+
     def wake(self) -> None:
         """Serve the waiters that have enough now.  Called after the answers of a turn have left."""
+        self._is_waking = False
         for replica in self.grown:
-            fresh, replica.fresh_bytes = replica.fresh_bytes, 0
-            for waiter in replica.waiters:
-                waiter.need_bytes -= fresh
-                if waiter.need_bytes <= 0:
-                    self._woken.append(waiter)
+            if replica.fresh_bytes:
+                self._count(replica.waiters, replica.fresh_bytes)
+                replica.fresh_bytes = 0
+            if replica.fresh_end_bytes:
+                self._count(replica.follower_waiters, replica.fresh_end_bytes)
+                replica.fresh_end_bytes = 0
         self.grown.clear()
         if self._woken and not self._serving:
             self._serve_some()
+
+    def _count(self, waiters: Iterable[Waiter], byte_count: int) -> None:
+        for waiter in waiters:
+            waiter.need_bytes -= byte_count
+            if waiter.need_bytes <= 0:
+                self._woken.append(waiter)
 
     def _serve_some(self) -> None:
         self._serving = False
@@ -70,3 +93,15 @@ class Replicas:
         if self._woken:
             self._serving = True
             asyncio.get_running_loop().call_soon(self._serve_some)
+
+    def tell_followers(self, replica: Replica) -> None:
+        """Let followers know of a new high watermark, if no records do so first."""
+        if not self._committed:
+            asyncio.get_running_loop().call_later(_NEWS_S, self._tell_followers)
+        self._committed[replica] = None
+
+    def _tell_followers(self) -> None:
+        replicas, self._committed = self._committed, {}
+        for replica in replicas:
+            for waiter in list(replica.follower_waiters):
+                waiter.tell(replica)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from hightide.broker.connection import STARVED, STOPPING, Answer, Connection
+from hightide.broker.connection import STARTING, STARVED, STOPPING, Answer, Connection
 from hightide.log.log import Slice
 from hightide.settings import Broker, Listener
 from hightide.wire.errors import KafkaError
@@ -50,6 +50,7 @@ class Server:
         settings: Callable[[], Broker],
         serve: Serve,
         after_answers: Callable[[], None],
+        listen: Callable[[str, int, int], socket.socket],
     ) -> None:
         self.serve = serve
         self.after_answers = after_answers
@@ -60,7 +61,9 @@ class Server:
         self.send_view = memoryview(bytearray(_SEND_BYTES))
         self.starved: deque[Connection] = deque()
         self._settings = settings
-        self._connections: set[Connection] = set()
+        self._listen = listen
+        # In the order in which they came; all of them are looked at now and then.
+        self._connections: dict[Connection, None] = {}
         self._per_ip: Counter[str] = Counter()
         self._new_this_second = 0
         self._second = 0
@@ -80,9 +83,7 @@ class Server:
         Whoever connects from now on is served as soon as the server is started.
         """
         for listener in listeners:
-            self._bound.append(
-                (listener.name, _listening_socket(listener.host, listener.port, backlog))
-            )
+            self._bound.append((listener.name, self._listen(listener.host, listener.port, backlog)))
         self._backlog = backlog
         return [sock.getsockname()[:2] for _, sock in self._bound]
 
@@ -99,6 +100,11 @@ class Server:
             )
             self._servers.append(server)
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+
+    def serve_everybody(self) -> None:
+        """Serve those who came before the broker was ready."""
+        for connection in list(self._connections):
+            connection.unblock(STARTING)
 
     def stop_reading(self) -> None:
         """Take no more connections and no more requests."""
@@ -133,7 +139,7 @@ class Server:
         if why is not None:
             log.warning("refusing a connection from %s: %s", connection.client_address, why)
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._per_ip[connection.client_address] += 1
         return True
 
@@ -155,7 +161,7 @@ class Server:
 
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
-            self._connections.remove(connection)
+            del self._connections[connection]
             address = connection.client_address
             self._per_ip[address] -= 1
             if not self._per_ip[address]:
@@ -236,19 +242,3 @@ class Server:
                 raise error
 
         future.add_done_callback(done)
-
-
-def _listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    # The protocol must be named: without it asyncio leaves Nagle's algorithm on for accepted
-    # sockets.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(backlog)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
-    return sock

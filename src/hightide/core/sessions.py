@@ -11,7 +11,7 @@ begins anew, so losing a session costs one full fetch and never a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,14 @@ class Remembered:
     high_watermark: int = -1
     log_start_offset: int = -1
 
+    def goes_on(self, wanted: Wanted) -> bool:
+        """Whether the client only got on.  If not, it may not have used what it was told."""
+        before = self.wanted
+        return (
+            wanted.current_leader_epoch == before.current_leader_epoch
+            and wanted.log_start_offset == before.log_start_offset
+        )
+
     def has_news(self, result: Fetched) -> bool:
         return (
             result.records is not None
@@ -55,14 +63,18 @@ class Session:
     by_topic_id: bool
     epoch: int
     used_ms: int
+    touched_ms: int = 0
+    """When it was last noted that a follower keeps up with all of them."""
     partitions: dict[TopicPartition, Remembered] = field(default_factory=dict)
+    end_wait: Callable[[], None] | None = None
+    """Answers the request of the session that waits, with what there is."""
 
     def update(self, request: Fetch) -> None:
         for topic, wanted in request.topics:
             for each in wanted:
                 key = (topic, each.partition)
                 known = self.partitions.get(key)
-                if known is None:
+                if known is None or not known.goes_on(each):
                     self.partitions[key] = Remembered(each)
                 else:
                     known.wanted = each
@@ -98,7 +110,7 @@ class Session:
                     continue
                 told.append(result)
                 # After an error nothing is known: the next good answer must be told whole.
-                failed = result.error_code != 0
+                failed = result.error_code != 0 or result.diverging_epoch is not None
                 remembered.high_watermark = -1 if failed else result.high_watermark
                 remembered.log_start_offset = -1 if failed else result.log_start_offset
                 if result.records is not None:
@@ -124,6 +136,12 @@ class FetchSessions:
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
+
+    def hurry(self, session_id: int) -> None:
+        """A client that asks again waits for its last answer no longer."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.end_wait is not None:
+            session.end_wait()
 
     def begin(self, request: Fetch, version: int, now_ms: int) -> Session | None:
         """The session a request belongs to, brought up to date; None for a fetch without one.

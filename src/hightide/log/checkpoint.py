@@ -69,13 +69,27 @@ def write_offsets(disk: Disk, name: str, offsets: Mapping[TopicPartition, int]) 
     disk.replace(name, encode_offsets(offsets))
 
 
-def read_clean_shutdown(disk: Disk) -> bool:
+def is_clean(disk: Disk) -> bool:
     """Whether the last process that had this directory closed it in order."""
     return disk.exists(CLEAN_SHUTDOWN)
 
 
-def write_clean_shutdown(disk: Disk) -> None:
-    content = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
+def read_clean_shutdown(disk: Disk) -> int:
+    """In which broker epoch the last process closed this directory in order.
+
+    -1 when it did not, or was in none: nobody vouches for what the other replicas believe of it.
+    """
+    if not disk.exists(CLEAN_SHUTDOWN):
+        return -1
+    try:
+        return int(json.loads(disk.read_file(CLEAN_SHUTDOWN))["brokerEpoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        _log.warning("ignoring the damaged file %s/%s: %s", disk.name, CLEAN_SHUTDOWN, error)
+        return -1
+
+
+def write_clean_shutdown(disk: Disk, broker_epoch: int) -> None:
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     disk.replace(CLEAN_SHUTDOWN, content.encode())
 
 

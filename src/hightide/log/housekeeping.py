@@ -44,6 +44,7 @@ class Housekeeping:
         self._points = {d.name: CheckpointFile(d, checkpoint.RECOVERY_POINTS) for d in disks}
         self._starts = {d.name: CheckpointFile(d, checkpoint.LOG_START_OFFSETS) for d in disks}
         self._cleaned = {d.name: CheckpointFile(d, checkpoint.CLEANER_OFFSETS) for d in disks}
+        self._committed = {d.name: CheckpointFile(d, checkpoint.HIGH_WATERMARKS) for d in disks}
         self._written_starts: dict[str, bytes] = {}
         self._due: dict[str, int] = {}
         self._removals: list[tuple[int, Remove]] = []
@@ -54,7 +55,7 @@ class Housekeeping:
     def start(self, now_ms: int) -> None:
         """The logs have been loaded."""
         first_ms = now_ms + self._settings().log_initial_task_delay_ms
-        for kind in ("retention", "points", "compaction", "producers"):
+        for kind in ("retention", "points", "committed", "compaction", "producers"):
             self._due[kind] = first_ms
         for disk in self._disks:
             # From now on its presence says that compaction went no further than it tells.
@@ -75,6 +76,10 @@ class Housekeeping:
         if self._is_due("points", now_ms, settings.log_flush_offset_checkpoint_interval_ms):
             for disk in self._disks:
                 yield self._recovery_points(disk)
+        every_ms = settings.replica_high_watermark_checkpoint_interval_ms
+        if self._is_due("committed", now_ms, every_ms):
+            for disk in self._disks:
+                yield self._high_watermarks(disk)
         yield from self._moved_starts()
         if settings.log_cleaner_enable and self._is_due(
             "compaction", now_ms, settings.log_cleaner_backoff_ms
@@ -223,6 +228,12 @@ class Housekeeping:
         """Write all checkpoints of a directory, as for a clean stop."""
         self.write_offsets(disk)
         self._cleaner_offsets(disk).run()
+        self._high_watermarks(disk).run()
+
+    def _high_watermarks(self, disk: Disk) -> Checkpoint:
+        """What is known to be committed, for the next start; the leader may know more by then."""
+        offsets = {key: log.committed_offset for key, log in self._logs_on(disk)}
+        return Checkpoint(self._committed[disk.name], encode_offsets(offsets))
 
     # ---- compaction
 

@@ -173,7 +173,9 @@ def check_keys(batch: memoryview) -> None:
         raise KafkaError(ErrorCode.INVALID_RECORD, str(damage)) from damage
 
 
-def check_copy(batch: memoryview, header: BatchHeader, end_offset: int, epoch: int) -> None:
+def check_copy(
+    batch: memoryview, header: BatchHeader, end_offset: int, epoch: int, newest_epoch: int
+) -> None:
     """Raise Corrupt unless a batch from the leader is whole and follows what is there."""
     if header.magic != MAGIC or header.size < HEADER_BYTES or header.last_offset_delta < 0:
         raise Corrupt(f"what should be the batch at offset {end_offset} is none")
@@ -181,6 +183,11 @@ def check_copy(batch: memoryview, header: BatchHeader, end_offset: int, epoch: i
         raise Corrupt(f"the batch at offset {header.base_offset} does not match its CRC")
     if header.base_offset < end_offset:
         raise Corrupt(f"the batch at offset {header.base_offset} does not follow {end_offset - 1}")
+    if header.leader_epoch > newest_epoch:
+        raise Corrupt(
+            f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch},"
+            f" but who sent it leads in epoch {newest_epoch}"
+        )
     if header.leader_epoch < epoch:
         raise Corrupt(
             f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch},"

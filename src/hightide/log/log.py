@@ -43,6 +43,7 @@ _log = logging.getLogger(__name__)
 _unpack_header = HEADER.unpack_from
 _stamp = Struct(">qii").pack_into
 _HINTS_KEPT = 128
+_NEWEST_EPOCH = 2**31 - 1
 
 
 class Slice(NamedTuple):
@@ -201,12 +202,15 @@ class Log(LogSegments):
 
     # ---- copy
 
-    def append_fetched(self, data: memoryview, now_ms: int) -> int:
+    def append_fetched(
+        self, data: memoryview, now_ms: int, newest_epoch: int = _NEWEST_EPOCH
+    ) -> int:
         """Write the batches that the leader sent, as they are; the new end of the log.
 
         Offsets and epochs were given by the leader; offsets may be missing where it compacted. A
         batch that is cut off at the end is left for the next time. Corrupt, with everything before
-        it written, for a batch that is damaged or does not follow this log.
+        it written, for a batch that is damaged, is newer than the leader's own epoch, or does not
+        follow this log.
         """
         if self.failure is not None:
             raise self._refused()
@@ -220,7 +224,7 @@ class Log(LogSegments):
             if size > end - at:
                 break
             try:
-                check_copy(data[at : at + size], header, end_offset, epoch)
+                check_copy(data[at : at + size], header, end_offset, epoch, newest_epoch)
             except Corrupt as found:
                 damage = found
                 break

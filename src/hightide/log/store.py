@@ -43,6 +43,10 @@ class LogStore:
         self.config_for = config_for
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, UUID] = {}
+        self.previous_epoch = -1
+        """The broker epoch in which the last process closed all directories in order, or -1."""
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """What was known to be committed when the last process wrote it down."""
         self.files = OpenFiles(_file_limit())
         self._housekeeping = Housekeeping(self.disks, lambda: self.settings, self.logs)
         self._now_ms = 0
@@ -73,6 +77,8 @@ class LogStore:
                     both = f"{found[key].name} and {disk.name}"
                     raise DiskFailed(name, "opening", f"it is in {both}; move one of them away")
                 found[key] = disk
+        epochs = {checkpoint.read_clean_shutdown(disk) for disk in self.disks}
+        self.previous_epoch = epochs.pop() if len(epochs) == 1 else -1
         loading = [
             (disk, self._load(disk, [key for key, at in found.items() if at is disk]))
             for disk in self.disks
@@ -88,10 +94,11 @@ class LogStore:
 
     def _load(self, disk: Disk, keys: list[TopicPartition]) -> Iterator[Log]:
         """Begin to load the logs of a directory; the loaded ones come out one by one."""
-        clean = checkpoint.read_clean_shutdown(disk)
+        clean = checkpoint.is_clean(disk)
         points = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
         starts = checkpoint.read_offsets(disk, checkpoint.LOG_START_OFFSETS) or {}
         cleaned = checkpoint.read_offsets(disk, checkpoint.CLEANER_OFFSETS) or {}
+        self.high_watermarks |= checkpoint.read_offsets(disk, checkpoint.HIGH_WATERMARKS) or {}
 
         def load_one(key: TopicPartition) -> Log:
             point = (points or {}).get(key, 0)
@@ -148,6 +155,7 @@ class LogStore:
     def _take_away(self, topic: str, partition: int, suffix: str) -> tuple[Log, str]:
         log = self.logs.pop((topic, partition))
         topic_id = self.topic_ids.pop((topic, partition), UUID(int=0))
+        self.high_watermarks.pop((topic, partition), None)
         log.failure = KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{log.directory} has been deleted"
         )
@@ -176,14 +184,18 @@ class LogStore:
         self._now_ms = now_ms
         return self._housekeeping.jobs(now_ms)
 
-    def close(self, now_ms: int) -> None:
-        """Stop in order, so that the next start has nothing to check."""
+    def close(self, now_ms: int, broker_epoch: int = -1) -> None:
+        """Stop in order, so that the next start has nothing to check.
+
+        The file that says so names the broker epoch of this life, so that the cluster knows which
+        of its replicas are as it left them.
+        """
         self._now_ms = now_ms
         for disk in self.disks:
             try:
                 if self._close_logs(disk):
                     self._housekeeping.write_checkpoints(disk)
-                    checkpoint.write_clean_shutdown(disk)
+                    checkpoint.write_clean_shutdown(disk, broker_epoch)
             except DiskFailed as failure:
                 _log.error("%s", failure)
         self.unlock()

@@ -191,6 +191,17 @@ class Broker(
             advertised.append(listener)
         return tuple(advertised)
 
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers use among themselves."""
+        listeners = self.listening()
+        wanted = self.inter_broker_listener_name
+        for listener in listeners:
+            if listener.name == (wanted or "").upper() or (
+                wanted is None and listener.protocol == self.security_inter_broker_protocol
+            ):
+                return listener.name
+        raise InvalidSetting(f"inter.broker.listener.name: there is no listener {wanted}")
+
     def directories(self) -> tuple[str, ...]:
         """Where the logs lie."""
         return self.log_dirs or (self.log_dir,)

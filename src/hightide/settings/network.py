@@ -50,13 +50,11 @@ class NetworkSettings(Settings):
     inter_broker_listener_name: str | None = setting(
         default=None,
         doc="Listener that brokers use among themselves.",
-        later=REPLICATION,
     )
     security_inter_broker_protocol: str = setting(
         default="PLAINTEXT",
         doc="Security protocol among brokers when inter.broker.listener.name is not set.",
         one_of=("PLAINTEXT",),
-        later=REPLICATION,
     )
     control_plane_listener_name: str | None = setting(
         default=None,

@@ -92,10 +92,9 @@ def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[
 
 def _topic_overrides(broker: Broker, name: str) -> dict[str, str]:
     rules.check_name(name)
-    topic = broker.metadata.get(name)
-    if topic is None:
+    if broker.metadata.get(name) is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    return topic.overrides
+    return dict(broker.topic_configs.overrides(name))
 
 
 def _is_one_broker(broker: Broker, name: str) -> bool:
@@ -189,7 +188,7 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
 
         topic_change(_topic_overrides(broker, name))
         if not validate_only:
-            await broker.topics.configure(name, topic_change)
+            await broker.topic_configs.configure(name, topic_change)
     elif resource.resource_type == BROKER:
         own = _is_one_broker(broker, resource.resource_name)
 

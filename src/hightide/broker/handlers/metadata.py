@@ -6,14 +6,18 @@ a topic from being created automatically.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.refusals import REFUSALS, refusal
-from hightide.broker.metadata import BrokerAddress, Partition, Topic
+from hightide.broker.control import announce_topic
+from hightide.broker.metadata import BrokerAddress
 from hightide.core import topics as rules
+from hightide.core.partition import NOBODY, PartitionState
+from hightide.core.picture import Picture, Topic
+from hightide.core.placement import place
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.cluster import (
     DescribeClusterBroker,
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 _NO_ID = uuid.UUID(int=0)
 _NOT_ASKED = -(2**31)
 _BROKER_ENDPOINTS = 1
+_CREATION_S = 5.0  # how long a client waits for a topic that is made because it asked
+_LOOK_AGAIN_S = 0.005
 
 # Every operation that makes sense on the resource: there is nothing to forbid one yet.
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
@@ -108,40 +114,47 @@ async def _find(
 
 async def _create(broker: Broker, name: str, creates: bool) -> Topic:
     rules.check_name(name)
-    if not (creates and broker.settings.auto_create_topics_enable):
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     settings = broker.settings
-    assignment = broker.topics.assign(settings.num_partitions, settings.default_replication_factor)
+    if not (creates and settings.auto_create_topics_enable) or name in rules.INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    racks, random = broker.metadata.racks, broker.surroundings.random
+    first = random.randrange(len(racks))
+    assignment = place(racks, settings.num_partitions, settings.default_replication_factor, first)
+    # Anybody may announce a topic; the controller gives it leaders, and tells.
     try:
-        return await broker.topics.create(name, assignment, {}, by_anybody=True)
+        new_id = broker.surroundings.new_id
+        await announce_topic(broker.coordination, name, assignment, {}, new_id)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
-        # Somebody else was quicker, and may not be quite through.
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _CREATION_S
+    while loop.time() < deadline:
         topic = broker.metadata.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE) from None
-        return topic
+        if topic is not None:
+            return topic
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def _known(broker: Broker, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
-    live = broker.metadata.broker_ids
+    picture = broker.picture
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
+        is_internal=topic.name in rules.INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
-                error_code=_leader(partition, live)[1],
-                partition_index=partition.index,
-                leader_id=_leader(partition, live)[0],
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-                offline_replicas=[each for each in partition.replicas if each not in live],
+                error_code=_leader_error(picture, state),
+                partition_index=index,
+                leader_id=picture.leader(state),
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                offline_replicas=picture.offline_replicas(state),
             )
-            for partition in topic.partitions
+            for index, state in topic.partitions.items()
         ],
         topic_authorized_operations=(
             TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
@@ -149,11 +162,10 @@ def _known(broker: Broker, topic: Topic, request: MetadataRequest) -> MetadataRe
     )
 
 
-def _leader(partition: Partition, live: Sequence[int]) -> tuple[int, ErrorCode]:
-    """A leader that is not alive is none."""
-    if partition.leader in live:
-        return partition.leader, ErrorCode.NONE
-    return -1, ErrorCode.LEADER_NOT_AVAILABLE
+def _leader_error(picture: Picture, state: PartitionState) -> ErrorCode:
+    if picture.leader(state) == NOBODY:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return ErrorCode.NONE
 
 
 def _missing(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> MetadataResponseTopic:
@@ -217,8 +229,8 @@ def describe_topic_partitions(
         if room == 0:
             answer.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        shown = topic.partitions[first : first + room]
-        answer.topics.append(_described(topic, shown, broker.metadata.broker_ids))
+        shown = list(topic.partitions.items())[first : first + room]
+        answer.topics.append(_described(broker.picture, topic, shown))
         room -= len(shown)
         if first + len(shown) < len(topic.partitions):
             answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
@@ -228,26 +240,26 @@ def describe_topic_partitions(
 
 
 def _described(
-    topic: Topic, partitions: list[Partition], live: Sequence[int]
+    picture: Picture, topic: Topic, partitions: list[tuple[int, PartitionState]]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
+        is_internal=topic.name in rules.INTERNAL_TOPICS,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                error_code=_leader(partition, live)[1],
-                partition_index=partition.index,
-                leader_id=_leader(partition, live)[0],
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-                offline_replicas=[each for each in partition.replicas if each not in live],
+                error_code=_leader_error(picture, state),
+                partition_index=index,
+                leader_id=picture.leader(state),
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                eligible_leader_replicas=list(state.elr),
+                last_known_elr=[each for each in [state.last_known_leader] if each != NOBODY],
+                offline_replicas=picture.offline_replicas(state),
             )
-            for partition in partitions
+            for index, state in partitions
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

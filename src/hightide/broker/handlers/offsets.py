@@ -4,6 +4,8 @@ Answers per partition:
 UNKNOWN_TOPIC_OR_PARTITION                    no such partition
 NOT_LEADER_OR_FOLLOWER                        another broker leads it
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH     the client's epoch is older or newer than ours
+OFFSET_NOT_AVAILABLE                          a new leader does not know yet what is committed
+REQUEST_TIMED_OUT                             DeleteRecords: not all replicas have deleted them yet
 OFFSET_OUT_OF_RANGE                           DeleteRecords beyond the high watermark
 POLICY_VIOLATION                              DeleteRecords on a topic that is only compacted
 KAFKA_STORAGE_ERROR                           the log cannot be read
@@ -11,11 +13,14 @@ KAFKA_STORAGE_ERROR                           the log cannot be read
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.fetch import check_epoch
 from hightide.broker.replica import Replica
+from hightide.core.replica import Leader
 from hightide.log.disk import DiskFailed
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.messages.offsets import (
@@ -46,6 +51,7 @@ log = logging.getLogger(__name__)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)  # the last offset in, and the first not yet in, tiered storage: there is none
 _TO_HIGH_WATERMARK = -1
+_LOOK_AGAIN_S = 0.01
 
 Position = tuple[int, int, int]  # timestamp, offset, leader epoch
 _NOWHERE: Position = (-1, -1, -1)
@@ -76,7 +82,7 @@ def _list_offset(
     )
     try:
         replica = _replica(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
-        answer.timestamp, answer.offset, epoch = _position(replica, wanted.timestamp)
+        answer.timestamp, answer.offset, epoch = _position(replica, wanted.timestamp, version)
         if version >= 4:
             answer.leader_epoch = epoch
     except KafkaError as error:
@@ -84,9 +90,14 @@ def _list_offset(
     return answer
 
 
-def _position(replica: Replica, timestamp: int) -> Position:
+def _position(replica: Replica, timestamp: int, version: int) -> Position:
     log_ = replica.log
     if timestamp == LATEST:
+        if not _leader(replica).is_hw_trusted:
+            # What a former leader has shown may be above it; the end must not seem to go back.
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+            )
         return (-1, replica.high_watermark, replica.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return (-1, log_.start_offset, log_.epochs.epoch_for(log_.start_offset))
@@ -111,28 +122,63 @@ def _replica(broker: Broker, topic: str, partition: int, epoch: int) -> Replica:
     replica = broker.replicas.get(topic.encode(), partition)
     if replica is None:
         raise KafkaError(broker.metadata.refusal(broker.metadata.get(topic), partition))
-    if 0 <= epoch < replica.leader_epoch:
-        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-    if epoch > replica.leader_epoch:
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    check_epoch(replica, epoch)
+    _leader(replica)
     return replica
 
 
-def delete_records(
+def _leader(replica: Replica) -> Leader:
+    if replica.leader is None:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return replica.leader
+
+
+async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, _context: Context
 ) -> DeleteRecordsResponse:
+    """Answered when the records are gone on all replicas that are alive, or the time is up."""
+    deadline = asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000
+    deleted = [
+        (
+            topic.name,
+            [
+                _delete_before(broker, topic.name, each.partition_index, each.offset)
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    _delete_before(broker, topic.name, each.partition_index, each.offset)
-                    for each in topic.partitions
-                ],
+                name=name,
+                partitions=[await _deleted_everywhere(broker, name, each, deadline) for each in on],
             )
-            for topic in request.topics
+            for name, on in deleted
         ]
     )
+
+
+async def _deleted_everywhere(
+    broker: Broker, topic: str, here: DeleteRecordsPartitionResult, deadline: float
+) -> DeleteRecordsPartitionResult:
+    """The same for all replicas.  They tell with each fetch where their logs start."""
+    if here.error_code:
+        return here
+    loop, partition = asyncio.get_running_loop(), here.partition_index
+    while True:
+        try:
+            replica = _replica(broker, topic, partition, -1)
+            low_watermark = _leader(replica).low_watermark(replica.log.start_offset)
+            if low_watermark >= here.low_watermark:
+                return here
+            if loop.time() > deadline:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        except KafkaError as error:
+            return DeleteRecordsPartitionResult(
+                partition_index=partition, low_watermark=-1, error_code=error.code
+            )
+        await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 def _delete_before(
@@ -178,12 +224,9 @@ def _end_of_epoch(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) 
     code, epoch, end_offset = ErrorCode.NONE, -1, -1
     try:
         replica = _replica(broker, topic, wanted.partition, wanted.current_leader_epoch)
-        if wanted.leader_epoch == replica.leader_epoch:
-            epoch, end_offset = replica.leader_epoch, replica.high_watermark
-        else:
-            epoch, end_offset = replica.log.epochs.end_offset_for(
-                wanted.leader_epoch, replica.high_watermark
-            )
+        epoch, end_offset = replica.log.epochs.end_offset_for(
+            wanted.leader_epoch, _leader(replica).end_offset
+        )
     except KafkaError as error:
         code = error.code
     return EpochEndOffset(

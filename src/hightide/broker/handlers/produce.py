@@ -2,7 +2,10 @@
 
 Answers per partition:
 UNKNOWN_TOPIC_OR_PARTITION  no such partition
-NOT_LEADER_OR_FOLLOWER      another broker leads it
+NOT_LEADER_OR_FOLLOWER      another broker leads it, or does since: it may be in the log or not
+NOT_ENOUGH_REPLICAS         acks=all, and fewer are in sync than min.insync.replicas
+NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found out when it was written already
+REQUEST_TIMED_OUT           acks=all, and the followers have not got it in time
 INVALID_TOPIC_EXCEPTION     an internal topic, which only the broker writes
 INVALID_REQUIRED_ACKS       acks is none of 0, 1 and -1
 INVALID_TXN_STATE           the producer is transactional
@@ -16,11 +19,11 @@ which the broker remembers what they mean: the usual request is served without b
 
 from __future__ import annotations
 
-import logging
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.broker.connection import Connection
+from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, Results
 from hightide.broker.replica import Replica
 from hightide.log.disk import DiskFailed
 from hightide.wire.batch import HEADER_BYTES
@@ -31,13 +34,11 @@ from hightide.wire.hot.read import body_at
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
-log = logging.getLogger(__name__)
-
 _HEAD = Struct(">hhi")  # api key, version, correlation id
 _LENGTH = Struct(">i")
 _MOST_PARTITIONS = 10_000
 _MOST_SHAPES = 10_000
-_COMPLAIN_MS = 10_000  # a disk that is full refuses every batch: the log must not fill it too
+_ALL = -1
 
 
 class Shape(NamedTuple):
@@ -45,6 +46,7 @@ class Shape(NamedTuple):
 
     replica: Replica
     acks: int
+    timeout_ms: int
     answer: hot.Answer
 
 
@@ -101,18 +103,24 @@ def produce(
             replica, acks = shape.replica, shape.acks
             log_ = replica.log
             now_ms = broker.now_ms()
+            waits: Waits = []
             try:
-                base, _, time_ms = replica.append(buf, view, at, stop, now_ms)
+                if acks == _ALL:
+                    _check_replicas(replica)
+                base, end_offset, time_ms = replica.append(buf, view, at, stop, now_ms)
             except KafkaError as error:
                 result = _refusal(replica, replica.partition, error, now_ms)
             else:
                 if log_.end_offset < log_.flush_at:
                     if acks == 0:
                         return None
-                    return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
+                    if acks == 1 or replica.high_watermark >= end_offset:
+                        return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
                 result = hot.Appended(replica.partition, 0, base, time_ms, log_.start_offset)
-            topics = [(replica.topic.encode(), [result])]
-            return _answer(broker, connection, correlation_id, version, acks, topics)
+                waits.append((replica, end_offset, result))
+            results = [(replica.topic.encode(), [result])]
+            asked = Asked(connection, correlation_id, version, acks, shape.timeout_ms)
+            return _answer(broker, asked, results, waits)
     return _produce(broker, connection, buf, view, start, end)
 
 
@@ -127,71 +135,91 @@ def _produce(
         raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
     whole_error = _refused(request)
     now_ms = broker.now_ms()
-    topics: Results = [
-        (
-            name,
-            [_append(broker, name, each, buf, view, now_ms, whole_error) for each in partitions],
-        )
-        for name, partitions in request.topics
-    ]
-    if [[result.error_code for result in results] for _, results in topics] == [[0]]:
+    waits: Waits = []
+    results: Results = []
+    for name, partitions in request.topics:
+        appended = []
+        for each in partitions:
+            replica = broker.replicas.get(name, each.partition)
+            try:
+                if whole_error is not None:
+                    raise whole_error
+                replica = _led(broker, replica, name, each.partition)
+                if request.acks == _ALL:
+                    _check_replicas(replica)
+                base, end_offset, time_ms = replica.append(buf, view, each.start, each.end, now_ms)
+            except KafkaError as error:
+                result = _refusal(replica, each.partition, error, now_ms)
+            else:
+                start_offset = replica.log.start_offset
+                result = hot.Appended(each.partition, 0, base, time_ms, start_offset)
+                waits.append((replica, end_offset, result))
+            appended.append(result)
+        results.append((name, appended))
+    if [[result.error_code for result in each] for _, each in results] == [[0]]:
         _learn(broker, connection, request, version, view, start)
-    return _answer(broker, connection, correlation_id, version, request.acks, topics)
+    asked = Asked(connection, correlation_id, version, request.acks, request.timeout_ms)
+    return _answer(broker, asked, results, waits)
 
 
-Results = list[tuple[bytes, list[hot.Appended]]]
+Waits = list[tuple[Replica, int, hot.Appended]]
+"""What was written where, up to which offset, and what is to be told of it."""
 
 
-def _answer(
-    broker: Broker,
-    connection: Connection,
-    correlation_id: int,
-    version: int,
-    acks: int,
-    topics: Results,
-) -> bytes | None:
-    """The answer, or None when there is none, or not before some logs are flushed."""
-    unflushed: dict[Replica, int] = {}
-    failed: hot.Appended | None = None
-    for name, results in topics:
-        for result in results:
-            replica = broker.replicas.get(name, result.partition)
-            if result.error_code:
-                failed = result
-            elif replica is not None and replica.needs_flush:
-                # A batch sent again may be an old one; waiting for the end covers both.
-                unflushed[replica] = replica.log.end_offset
-    if acks == 0:
-        for replica in unflushed:
-            broker.flusher.flush(replica)
-        if failed is not None:
-            # There is no answer to put an error in: a closed connection is the producer's sign.
-            connection.close(f"a Produce with acks=0 failed: {failed.error_message}")
+def _led(broker: Broker, replica: Replica | None, name: bytes, partition: int) -> Replica:
+    """The replica, if it may be written to here."""
+    if replica is None:
+        topic = broker.metadata.get(name.decode(errors="replace"))
+        raise KafkaError(broker.metadata.refusal(topic, partition))
+    if replica.leader is None:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if replica.is_internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes here")
+    return replica
+
+
+def _check_replicas(replica: Replica) -> None:
+    leader = replica.leader
+    if leader is not None and leader.is_under_min_isr:
+        raise KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(leader.state.isr)} replicas are in sync, min.insync.replicas is"
+            f" {replica.log.config.min_insync_replicas}",
+        )
+
+
+def _answer(broker: Broker, asked: Asked, results: Results, waits: Waits) -> bytes | None:
+    """The answer, or None when there is none, or not before something else has happened."""
+    if asked.acks == 0:
+        for replica, _, _ in waits:
+            if replica.needs_flush:
+                broker.flusher.flush(replica)
+        for _, each in results:
+            for result in each:
+                if result.error_code:
+                    # There is nothing to put an error in: a closed connection is the sign.
+                    why = f"a Produce with acks=0 failed: {result.error_message}"
+                    asked.connection.close(why)
         return None
-    if not unflushed:
-        return hot.encode(correlation_id, version, topics)
-
-    def encode(failed: set[Replica]) -> bytes:
-        lost = {(replica.topic.encode(), replica.partition) for replica in failed}
-        told = [
-            (
-                name,
-                [
-                    _LOST._replace(partition=r.partition) if (name, r.partition) in lost else r
-                    for r in results
-                ],
-            )
-            for name, results in topics
-        ]
-        return hot.encode(correlation_id, version, told)
-
-    broker.flusher.answer(connection, unflushed, encode)
+    pending: PendingProduce | None = None
+    for replica, end_offset, result in waits:
+        if asked.acks == _ALL:
+            if replica.high_watermark >= end_offset:
+                continue
+            pending = pending or PendingProduce(asked, results)
+            replica.when_committed(end_offset, pending.part(result))
+        elif replica.needs_flush:
+            pending = pending or PendingProduce(asked, results)
+            # A batch sent again may be an old one; waiting for the end covers both.
+            replica.when_flushed(replica.log.end_offset, pending.part(result))
+        else:
+            continue
+        if replica.needs_flush:
+            broker.flusher.flush(replica)
+    if pending is None:
+        return hot.encode(asked.correlation_id, asked.version, results)
+    pending.wait(has_timeout=asked.acks == _ALL)
     return None
-
-
-_LOST = hot.Appended(
-    -1, ErrorCode.KAFKA_STORAGE_ERROR, error_message="the disk did not keep the records"
-)
 
 
 def _refused(request: hot.Produce) -> KafkaError | None:
@@ -204,41 +232,12 @@ def _refused(request: hot.Produce) -> KafkaError | None:
     return None
 
 
-def _append(
-    broker: Broker,
-    name: bytes,
-    each: hot.PartitionRecords,
-    buf: bytearray,
-    view: memoryview,
-    now_ms: int,
-    refused: KafkaError | None,
-) -> hot.Appended:
-    replica = broker.replicas.get(name, each.partition)
-    try:
-        if refused is not None:
-            raise refused
-        if replica is None:
-            topic = broker.metadata.get(name.decode(errors="replace"))
-            raise KafkaError(broker.metadata.refusal(topic, each.partition))
-        if replica.is_internal:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker writes here")
-        base, _, time_ms = replica.append(buf, view, each.start, each.end, now_ms)
-    except KafkaError as error:
-        return _refusal(replica, each.partition, error, now_ms)
-    return hot.Appended(each.partition, 0, base, time_ms, replica.log.start_offset)
-
-
 def _refusal(
     replica: Replica | None, partition: int, error: KafkaError, now_ms: int
 ) -> hot.Appended:
     """What a client is told of an append that failed; an operator is told too, now and then."""
-    if (
-        isinstance(error, DiskFailed)
-        and replica is not None
-        and now_ms - replica.complained_ms > _COMPLAIN_MS
-    ):
-        replica.complained_ms = now_ms
-        log.error("cannot append to %s-%d: %s", replica.topic, partition, error)
+    if isinstance(error, DiskFailed) and replica is not None:
+        replica.complain(error, now_ms)
     return hot.Appended(partition, error.code, error_message=error.detail or None)
 
 
@@ -261,5 +260,7 @@ def _learn(
         length_bytes = 4
     at = only.start - length_bytes
     connection.produce_prefix = at - start
-    shape = Shape(replica, request.acks, hot.Answer(version, name, only.partition))
+    shape = Shape(
+        replica, request.acks, request.timeout_ms, hot.Answer(version, name, only.partition)
+    )
     broker.shapes.learn(version, bytes(view[start + 8 : at]), shape)

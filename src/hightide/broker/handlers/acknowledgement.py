@@ -1,0 +1,113 @@
+"""When a Produce is answered: at once, or when its records are on disk or on the other replicas.
+
+A request that must wait takes its place in the order of answers, so the requests behind it on the
+same connection are appended meanwhile.  Each of its partitions that has to wait is a `WaitingPart`
+on its replica; when the last is settled, or the time is up, the answer leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from hightide.broker.connection import Connection, Slot
+from hightide.wire.errors import ErrorCode
+from hightide.wire.hot import produce as hot
+
+Results = list[tuple[bytes, list[hot.Appended]]]
+
+
+class Asked(NamedTuple):
+    """Whom to answer, and how long he waits."""
+
+    connection: Connection
+    correlation_id: int
+    version: int
+    acks: int
+    timeout_ms: int
+
+
+class PendingProduce:
+    """An answer that waits."""
+
+    __slots__ = ("_asked", "_missing", "_parts", "_results", "_slot", "_timer")
+
+    def __init__(self, asked: Asked, results: Results) -> None:
+        self._asked = asked
+        self._results = results
+        self._parts: list[WaitingPart] = []
+        self._missing = 0
+        self._slot: Slot | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def part(self, result: hot.Appended) -> WaitingPart:
+        """One more partition to wait for, with what is to be told when all is well."""
+        part = WaitingPart(self, result)
+        self._parts.append(part)
+        self._missing += 1
+        return part
+
+    def wait(self, has_timeout: bool) -> None:
+        self._slot = self._asked.connection.defer(self._leave)
+        if has_timeout:
+            seconds = max(self._asked.timeout_ms, 0) / 1000
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
+
+    def part_settled(self) -> None:
+        self._missing -= 1
+        if self._missing == 0 and self._slot is not None:
+            slot, asked = self._slot, self._asked
+            self._leave()
+            answer = hot.encode(asked.correlation_id, asked.version, self._told())
+            asked.connection.complete(slot, answer)
+
+    def _time_out(self) -> None:
+        for part in self._parts:
+            part.settle(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _leave(self) -> None:
+        """Wait no longer."""
+        self._slot = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _told(self) -> Results:
+        failed = {id(part.result): part.code for part in self._parts if part.code}
+        if not failed:
+            return self._results
+        return [
+            (
+                name,
+                [_failed(each, failed[id(each)]) if id(each) in failed else each for each in told],
+            )
+            for name, told in self._results
+        ]
+
+
+class WaitingPart:
+    """One partition of it; settled once."""
+
+    __slots__ = ("_pending", "code", "result")
+
+    def __init__(self, pending: PendingProduce, result: hot.Appended) -> None:
+        self._pending = pending
+        self.result = result
+        self.code: ErrorCode | None = None
+
+    def settle(self, code: ErrorCode) -> None:
+        if self.code is None:
+            self.code = code
+            self._pending.part_settled()
+
+
+_WORDS = {
+    ErrorCode.KAFKA_STORAGE_ERROR: "the disk did not keep the records",
+    ErrorCode.REQUEST_TIMED_OUT: "the records are written, but not on all replicas yet",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "another broker leads since; it may have the records or not",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "the records are written, but on too few replicas",
+}
+
+
+def _failed(result: hot.Appended, code: ErrorCode | None) -> hot.Appended:
+    assert code is not None
+    return hot.Appended(result.partition, code, error_message=_WORDS.get(code))

@@ -1,0 +1,220 @@
+"""What this broker is to each partition, carried out: logs made and dropped, led and followed.
+
+    PublishState ─▶ Picture ─▶ role changes, in order ─▶ Replica, LogStore, Fetchers
+
+One message after the other, each to its end: what a later one says builds upon what an earlier one
+has done.  The answer to the controller means that it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+
+from hightide.broker.fetcher import Fetchers
+from hightide.broker.replica import Replica
+from hightide.broker.replicas import Replicas
+from hightide.broker.topic_configs import TopicConfigs
+from hightide.coordination import znodes
+from hightide.coordination.errors import CoordinationError
+from hightide.coordination.interface import Coordination
+from hightide.core.picture import (
+    Delete,
+    Follow,
+    Lead,
+    NoLeader,
+    Picture,
+    RoleChange,
+    StateChanged,
+    Stop,
+)
+from hightide.log.disk import DiskFailed
+from hightide.log.store import LogStore
+from hightide.settings import Broker as Settings
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.replication import PublishStateRequest
+
+log = logging.getLogger(__name__)
+
+_CHANGES_PER_TURN = 50  # making a log takes some 100 µs; then the connections get a turn
+
+
+class Roles:
+    """Takes what the controller publishes and acts on it."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        coordination: Coordination,
+        store: LogStore,
+        replicas: Replicas,
+        fetchers: Fetchers,
+        configs: TopicConfigs,
+        settings: Callable[[], Settings],
+        broker_epoch: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.are_known = asyncio.Event()
+        """Set when the first full message has been carried out."""
+        self._picture = picture
+        self._coordination = coordination
+        self._store = store
+        self._replicas = replicas
+        self._fetchers = fetchers
+        self._configs = configs
+        self._settings = settings
+        self._broker_epoch = broker_epoch
+        self._now_ms = now_ms
+        self._one_at_a_time = asyncio.Lock()
+        # Roles that a disk has kept from being carried out; they are tried again.
+        self._failed: dict[tuple[uuid.UUID, int], Lead | Follow | NoLeader] = {}
+
+    async def receive(self, message: PublishStateRequest) -> ErrorCode:
+        """Take a message of the controller, and do what it means."""
+        async with self._one_at_a_time:
+            picture = self._picture
+            news = [each.name for each in message.topics if not picture.topic_by_id(each.topic_id)]
+            received = picture.receive(message, self._broker_epoch())
+            if received.error_code != ErrorCode.NONE:
+                return received.error_code
+            await self._learn_settings(news)
+            await self._carry_out(received.changes)
+            if received.brokers_changed:
+                for replica in self._replicas:
+                    replica.brokers_changed(picture.live, picture.shutting_down)
+            if picture.is_whole and not self.are_known.is_set():
+                await self._set_strays_aside()
+                self.are_known.set()
+            return ErrorCode.NONE
+
+    async def try_again(self) -> None:
+        """Carry out what a disk has kept from being carried out."""
+        async with self._one_at_a_time:
+            failed, self._failed = self._failed, {}
+            await self._carry_out(failed.values())
+
+    async def _learn_settings(self, topics: list[str]) -> None:
+        try:
+            await self._configs.read(topics)
+        except CoordinationError as failure:
+            # After the reconnect everything is read anew; the defaults do until then.
+            log.warning("the settings of %d new topics are not known yet: %s", len(topics), failure)
+
+    async def _carry_out(self, changes: Iterable[RoleChange]) -> None:
+        known = len(self._store.logs)
+        for done, change in enumerate(changes, 1):
+            await self._change(change)
+            if done % _CHANGES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        if len(self._store.logs) != known:
+            await asyncio.to_thread(self._store.sync_names)
+
+    async def _change(self, change: RoleChange) -> None:
+        match change:
+            case Delete():
+                await self._delete(change)
+            case Stop():
+                self._failed.pop((change.topic_id, change.index), None)
+                self._drop(change.topic, change.topic_id, change.index, "deleted")
+            case StateChanged():
+                replica = self._replicas.get_by_id(change.topic_id.bytes, change.index)
+                if replica is not None:
+                    replica.published(change.state)
+            case _:
+                try:
+                    self._begin(change)
+                except DiskFailed as failure:
+                    log.error("cannot open %s-%d: %s", change.topic, change.index, failure)
+                    self._failed[change.topic_id, change.index] = change
+
+    # -- roles -----------------------------------------------------------------------------
+
+    def _begin(self, change: Lead | Follow | NoLeader) -> None:
+        replica = self._open(change.topic, change.topic_id, change.index)
+        state = change.state
+        if isinstance(change, Follow):
+            if replica.follower is not None and replica.leader_epoch == state.leader_epoch:
+                replica.published(state)  # only the leader's address is another
+            else:
+                replica.follow(state)
+            self._fetchers.follow(replica, change.endpoint)
+            return
+        self._fetchers.leave(replica)
+        if isinstance(change, NoLeader):
+            replica.rest(state)
+            return
+        replica.lead(
+            state,
+            self._picture.broker_id,
+            self._broker_epoch(),
+            self._picture.live,
+            self._picture.shutting_down,
+            self._settings().replica_lag_time_max_ms,
+            self._now_ms(),
+        )
+
+    def _open(self, topic: str, topic_id: uuid.UUID, index: int) -> Replica:
+        replica = self._replicas.get_by_id(topic_id.bytes, index)
+        if replica is not None:
+            return replica
+        key, store = (topic, index), self._store
+        if key in store.logs and store.topic_ids.get(key, topic_id) != topic_id:
+            self._set_aside(key, "it belongs to a former topic of that name")
+        found = store.logs.get(key)
+        if found is None:
+            found = store.create(topic, index, topic_id)
+        elif key not in store.topic_ids:
+            store.identify(found, topic_id)
+        return self._replicas.add(found, topic_id, store.high_watermarks.get(key, 0))
+
+    # -- ends ------------------------------------------------------------------------------
+
+    async def _delete(self, change: Delete) -> None:
+        """A topic is gone.  Where that only seems so, its logs are kept."""
+        self._failed.pop((change.topic_id, change.index), None)
+        self._configs.forget(change.topic)
+        then = "deleted"
+        if change.inferred:
+            then = "kept" if await self._may_exist(change.topic) else "set aside"
+        self._drop(change.topic, change.topic_id, change.index, then)
+
+    def _drop(self, topic: str, topic_id: uuid.UUID, index: int, then: str) -> None:
+        replica = self._replicas.get_by_id(topic_id.bytes, index)
+        if replica is not None:
+            self._fetchers.leave(replica)
+            self._replicas.remove(replica)
+        key = (topic, index)
+        if key in self._store.logs and self._store.topic_ids.get(key, topic_id) == topic_id:
+            if then == "deleted":
+                self._store.delete(*key)
+            elif then == "set aside":
+                self._set_aside(key, "the cluster knows no such partition")
+
+    async def _set_strays_aside(self) -> None:
+        """Take logs out of the way that the cluster does not know, or knows to be elsewhere.
+
+        Topics that are there but cannot be used may be put right; their logs stay.
+        """
+        for name, index in list(self._store.logs):
+            if self._replicas.get(name.encode(), index) is not None:
+                continue
+            state = self._picture.state(name, index)
+            if state is not None:
+                if self._picture.broker_id not in state.replicas:
+                    self._set_aside((name, index), f"its replicas are on {list(state.replicas)}")
+            elif self._picture.topic(name) is not None or not await self._may_exist(name):
+                self._set_aside((name, index), "the cluster knows no such partition")
+
+    async def _may_exist(self, topic: str) -> bool:
+        """Whether the tree has the topic, although the controller does not tell of it."""
+        try:
+            return await self._coordination.exists(znodes.topic_path(topic)) is not None
+        except CoordinationError as failure:
+            log.warning("topic %s is kept: %s", topic, failure)
+            return True
+
+    def _set_aside(self, key: tuple[str, int], why: str) -> None:
+        kept = self._store.set_aside(*key)
+        log.warning("%s-%d is set aside as %s: %s", *key, kept, why)
