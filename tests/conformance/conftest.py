@@ -20,6 +20,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from adapters import aio, confluent, kafka_python, kcat
 
+from replicated import SETTINGS, Replicated
+
 from hightide.testing import Cluster
 
 CLIENTS = {each.NAME: each for each in (confluent, kafka_python, aio, kcat)}
@@ -85,3 +87,63 @@ def strict_broker():
 def topic(broker):
     """A topic of one partition that nobody else uses."""
     return broker.create_topic()
+
+
+# -- three brokers -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def _three():
+    """Brokers with short sessions, so that a death is noticed soon.
+
+    Leadership stays where it is: a test moves it when it wants to.
+    """
+    settings = {
+        **SETTINGS,
+        "zookeeper.session.timeout.ms": 2000,
+        "auto.leader.rebalance.enable": False,
+    }
+    with Replicated(3, settings=settings) as cluster:
+        yield cluster
+        has_no_tracebacks(cluster)
+
+
+@pytest.fixture(scope="session")
+def _racked():
+    """Brokers in two racks, with the session timeout of production and leaders that go back."""
+    settings = {
+        **SETTINGS,
+        "zookeeper.session.timeout.ms": 6000,
+        "auto.leader.rebalance.enable": True,
+        "leader.imbalance.check.interval.seconds": 1,
+        "leader.imbalance.per.broker.percentage": 0,
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "offsets.topic.num.partitions": 4,
+        "auto.create.topics.enable": True,
+    }
+    racks = {broker_id: {"broker.rack": rack} for broker_id, rack in ((1, "a"), (2, "a"), (3, "b"))}
+    with Replicated(3, settings=settings, broker_settings=racks) as cluster:
+        yield cluster
+        has_no_tracebacks(cluster)
+
+
+@pytest.fixture
+def three(_three):
+    """Three brokers that run, with all replicas in sync."""
+    _three.heal()
+    return _three
+
+
+@pytest.fixture
+def racked(_racked):
+    """Three brokers in the racks a, a and b that run, with all replicas in sync."""
+    _racked.heal()
+    return _racked
+
+
+def has_no_tracebacks(cluster):
+    """What a broker did not expect is a bug, even if everybody got over it."""
+    for broker_id in cluster.brokers:
+        said = cluster.log(broker_id)
+        at = said.find("Traceback")
+        assert at < 0, f"broker {broker_id} logged:\n{said[max(0, at - 500) : at + 4000]}"

@@ -140,11 +140,11 @@ def blank(field, version, kind):
             return ""
 
 
-def produce_request(topic, records, *, partition=0, acks=1, transactional_id=None):
+def produce_request(topic, records, *, partition=0, acks=1, transactional_id=None, timeout_ms=5000):
     return ProduceRequest(
         transactional_id=transactional_id,
         acks=acks,
-        timeout_ms=5000,
+        timeout_ms=timeout_ms,
         topic_data=[
             TopicProduceData(
                 name=topic,

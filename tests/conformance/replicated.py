@@ -1,0 +1,414 @@
+"""Three brokers that replicate, and what can be asked of them one by one.
+
+Every question here goes to the broker that is named and to nobody else, so that a test can tell
+what each of them knows.  What is waited for has a deadline, and a test that waits in vain tells
+what it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raw import Raw, produce_request, produced
+
+from hightide.client.admin import Admin
+from hightide.client.connection import Connection, ConnectionFailed
+from hightide.log.dump import Damage, DumpedBatch, dump
+from hightide.testing import Cluster
+from hightide.wire import batch
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from hightide.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+)
+from hightide.wire.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from hightide.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
+)
+from hightide.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from hightide.wire.types import NO_UUID
+
+T = TypeVar("T")
+LIMIT_S = 30.0
+LATEST = -1
+PREFERRED, UNCLEAN = 0, 1
+TOPIC, BROKER = 2, 4
+
+SETTINGS: Mapping[str, object] = {
+    "default.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "auto.create.topics.enable": False,
+    "replica.lag.time.max.ms": 1500,
+    "replica.fetch.backoff.ms": 100,
+    "controlled.shutdown.retry.backoff.ms": 200,
+    "log.retention.ms": -1,
+}
+
+
+def eventually(look: Callable[[], T], limit_s: float = LIMIT_S, every_s: float = 0.02) -> T:
+    """What `look` returns as soon as that is anything; AssertionError with the last otherwise."""
+    deadline = time.monotonic() + limit_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"it did not happen in {limit_s} s; now: {found!r}"
+        time.sleep(every_s)
+    return found
+
+
+def seconds_until(look: Callable[[], object], limit_s: float = LIMIT_S) -> float:
+    began = time.monotonic()
+    eventually(look, limit_s, every_s=0.005)
+    return time.monotonic() - began
+
+
+class Replicated(Cluster):
+    """A cluster whose brokers are asked one by one."""
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def ask(self, broker_id: int, request: Any, timeout_s: float = 10.0, **options: Any) -> Any:
+        timeout_ms = int(timeout_s * 1000)
+
+        async def exchange() -> Any:
+            connection = await Connection.open(
+                "127.0.0.1", self.port(broker_id), timeout_ms=timeout_ms
+            )
+            try:
+                return await connection.send(request, timeout_ms=timeout_ms, **options)
+            finally:
+                connection.close()
+
+        return asyncio.run(exchange())
+
+    def ask_controller(self, request: Any, codes: Callable[[Any], Iterable[int]]) -> Any:
+        """Ask whoever is the controller, until one answers that it is."""
+
+        def attempt() -> Any:
+            controller = self.controller()
+            if controller < 0:
+                return None
+            try:
+                answer = self.ask(controller, request)
+            except (ConnectionFailed, KafkaError):
+                return None
+            return None if ErrorCode.NOT_CONTROLLER in codes(answer) else answer
+
+        return eventually(attempt)
+
+    def able(self) -> list[int]:
+        """The brokers that are running and awake."""
+        return [
+            each
+            for each, broker in self._brokers.items()
+            if broker.process.is_running() and not broker.process.is_paused
+        ]
+
+    def metadata(self, broker_id: int, *topics: str) -> Any:
+        """One broker's Metadata, of these topics or of all."""
+        named = [MetadataRequestTopic(name=each) for each in topics] if topics else None
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+        return self.ask(broker_id, request)
+
+    def partitions(self, broker_id: int, topic: str) -> dict[int, MetadataResponsePartition]:
+        (found,) = self.metadata(broker_id, topic).topics
+        return {each.partition_index: each for each in found.partitions}
+
+    def partition(self, topic: str, index: int = 0, broker_id: int = 0) -> Any:
+        """A partition as one broker knows it: the given one, or any that is awake."""
+        return self.partitions(broker_id or self.able()[0], topic)[index]
+
+    def isrs(self, topic: str, index: int = 0) -> dict[int, list[int]]:
+        """The ISR as each broker that is awake knows it."""
+        return {each: sorted(self.partition(topic, index, each).isr_nodes) for each in self.able()}
+
+    def all_say_isr(self, topic: str, isr: Iterable[int], index: int = 0) -> bool:
+        return all(found == sorted(isr) for found in self.isrs(topic, index).values())
+
+    def leader_now(self, topic: str, index: int = 0, *, not_any_of: Iterable[int] = ()) -> int:
+        """The leader, as soon as all brokers that are awake agree on one."""
+        unwanted = {-1, *not_any_of}
+
+        def look() -> int:
+            try:
+                found = {self.partition(topic, index, each).leader_id for each in self.able()}
+            except ConnectionFailed:
+                return 0
+            return found.pop() if len(found) == 1 and not found & unwanted else 0
+
+        return eventually(look)
+
+    def followers(self, topic: str, index: int = 0) -> list[int]:
+        found = self.partition(topic, index)
+        return [each for each in found.replica_nodes if each != found.leader_id]
+
+    # -- telling ---------------------------------------------------------------------------
+
+    def place_topic(
+        self, assignment: Mapping[int, Iterable[int]], name: str = "", **config: object
+    ) -> str:
+        """A topic whose replicas are where the test wants them; underscores stand for dots."""
+        made = name or f"placed-{time.monotonic_ns()}"
+        topic = CreatableTopic(
+            name=made,
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+                for index, replicas in assignment.items()
+            ],
+            configs=[
+                CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+                for key, value in config.items()
+            ],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        (result,) = self.ask_controller(
+            request, lambda answer: [each.error_code for each in answer.topics]
+        ).topics
+        assert result.error_code == 0, (ErrorCode(result.error_code), result.error_message)
+        for index in assignment:
+            self.leader_now(made, index)
+        return made
+
+    def delete_topic(self, name: str) -> None:
+        state = DeleteTopicState(name=name, topic_id=NO_UUID)
+        request = DeleteTopicsRequest(topics=[state], timeout_ms=10_000)
+        (result,) = self.ask_controller(
+            request, lambda answer: [each.error_code for each in answer.responses]
+        ).responses
+        assert result.error_code == 0, ErrorCode(result.error_code)
+
+    def configure(self, kind: int, resource: str, **values: object) -> None:
+        """Change settings of a topic, a broker, or with "" of all brokers."""
+        changes = [
+            IncrementalAlterableConfig(
+                name=name.replace("_", "."), config_operation=0, value=str(value)
+            )
+            for name, value in values.items()
+        ]
+        wanted = IncrementalAlterConfigsResource(
+            resource_type=kind, resource_name=resource, configs=changes
+        )
+        request = IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
+        asked = int(resource) if kind == BROKER and resource else self.able()[0]
+        (result,) = self.ask(asked, request).responses
+        assert result.error_code == 0, (ErrorCode(result.error_code), result.error_message)
+
+    def reassign(self, topic: str, replicas: Iterable[int] | None, index: int = 0) -> ErrorCode:
+        """Begin to move a partition, or with None stop moving it."""
+        wanted = ReassignablePartition(
+            partition_index=index, replicas=None if replicas is None else list(replicas)
+        )
+        request = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=topic, partitions=[wanted])], timeout_ms=10_000
+        )
+        answer = self.ask_controller(request, lambda answer: [answer.error_code])
+        return ErrorCode(answer.error_code or answer.responses[0].partitions[0].error_code)
+
+    def reassignments(self) -> dict[tuple[str, int], Any]:
+        request = ListPartitionReassignmentsRequest(topics=None)
+        answer = self.ask_controller(request, lambda answer: [answer.error_code])
+        assert answer.error_code == 0, ErrorCode(answer.error_code)
+        return {
+            (topic.name, each.partition_index): each
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+    def elect(self, topic: str, index: int = 0, kind: int = PREFERRED) -> ErrorCode:
+        request = ElectLeadersRequest(
+            election_type=kind,
+            topic_partitions=[TopicPartitions(topic=topic, partitions=[index])],
+            timeout_ms=10_000,
+        )
+        answer = self.ask_controller(request, lambda answer: [answer.error_code])
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        return ErrorCode(answer.replica_election_results[0].partition_result[0].error_code)
+
+    def lead_with(self, topic: str, leader: int, index: int = 0) -> None:
+        """Let this replica lead, by making it the preferred one."""
+        found = self.partition(topic, index)
+        if found.leader_id == leader:
+            return
+        replicas = [leader, *(each for each in found.replica_nodes if each != leader)]
+        assert self.reassign(topic, replicas, index) is ErrorCode.NONE
+        eventually(lambda: self.partition(topic, index).replica_nodes == replicas)
+        assert self.elect(topic, index) in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+        eventually(lambda: self.leader_now(topic, index) == leader)
+
+    def resign(self) -> tuple[int, int]:
+        async def ask(admin: Admin) -> tuple[int, int]:
+            return await admin.resign_controller()
+
+        return self._ask(ask)
+
+    # -- records ---------------------------------------------------------------------------
+
+    def write(self, topic: str, *values: bytes, index: int = 0, acks: int = -1) -> int:
+        """Write to the leader in one batch; the first offset."""
+        with Raw(self, self.leader_now(topic, index)) as raw:
+            answer = write(raw, topic, *values, index=index, acks=acks)
+        assert answer.error_code == 0, ErrorCode(answer.error_code)
+        return answer.base_offset
+
+    # -- healing ---------------------------------------------------------------------------
+
+    def heal(self, *, limit_s: float = 60.0) -> None:
+        """Wake and start everybody, and wait until all replicas are in sync and all agree."""
+        for broker_id, broker in self._brokers.items():
+            if broker.process.is_paused:
+                self.resume(broker_id)
+            if not broker.process.is_running():
+                self.restart(broker_id)
+        began = time.monotonic()
+        while problem := self.unsettled():
+            assert time.monotonic() < began + limit_s, f"not healed in {limit_s} s: {problem}"
+            time.sleep(0.05)
+
+    def unsettled(self) -> str:
+        """Why the cluster is not at rest, or nothing."""
+        pictures = {}
+        for broker_id in self.brokers:
+            try:
+                answer = self.metadata(broker_id)
+            except (ConnectionFailed, KafkaError) as error:
+                return f"broker {broker_id}: {error}"
+            if sorted(each.node_id for each in answer.brokers) != self.brokers:
+                return f"broker {broker_id} knows {[each.node_id for each in answer.brokers]}"
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes):
+                        return f"broker {broker_id}: {topic.name} {each}"
+            pictures[broker_id] = (
+                answer.controller_id,
+                sorted(
+                    (topic.name, each.partition_index, each.leader_id, each.leader_epoch)
+                    for topic in answer.topics
+                    for each in topic.partitions
+                ),
+            )
+        first = pictures[self.brokers[0]]
+        different = [each for each, found in pictures.items() if found != first]
+        return f"brokers {different} differ from broker {self.brokers[0]}" if different else ""
+
+    # -- what is on the disks --------------------------------------------------------------
+
+    def folder(self, broker_id: int, topic: str, index: int = 0) -> Path:
+        return self.data(broker_id) / f"{topic}-{index}"
+
+    def log_bytes(self, broker_id: int, topic: str, index: int = 0) -> bytes:
+        """A replica's batches as they are on the disk, whatever segments they are in."""
+        segments = sorted(self.folder(broker_id, topic, index).glob("*.log"))
+        return b"".join(each.read_bytes() for each in segments)
+
+    def logged(self, broker_id: int, topic: str, index: int = 0) -> list[bytes | None]:
+        """The values in a replica's log, committed or not."""
+        found = []
+        for segment in sorted(self.folder(broker_id, topic, index).glob("*.log")):
+            for item in dump(segment):
+                assert isinstance(item, DumpedBatch), item
+                found += [each.value for each in item.records()]
+        return found
+
+    def check_equal_logs(self, topic: str, index: int = 0) -> None:
+        """All replicas have the same bytes, and these are whole."""
+        replicas = sorted(self.partition(topic, index).replica_nodes)
+        eventually(lambda: len({self.log_bytes(each, topic, index) for each in replicas}) == 1)
+        for segment in self.folder(replicas[0], topic, index).glob("*.log"):
+            for item in dump(segment):
+                assert not isinstance(item, Damage), item
+                assert item.crc_ok, item
+                assert not item.problems, item
+
+
+# -- on the bare wire --------------------------------------------------------------------------
+
+
+def write(
+    raw: Raw, topic: str, *values: bytes, index: int = 0, acks: int = -1, timeout_ms: int = 10_000
+) -> Any:
+    """One batch; the partition's answer."""
+    return produced(
+        raw.ask(write_request(topic, *values, index=index, acks=acks, timeout_ms=timeout_ms), 9)
+    )
+
+
+def write_request(
+    topic: str, *values: bytes, index: int = 0, acks: int = -1, timeout_ms: int = 10_000
+) -> Any:
+    now_ms = time.time_ns() // 1_000_000
+    rows = [batch.Record(at, now_ms, None, value, ()) for at, value in enumerate(values)]
+    return produce_request(
+        topic, batch.build(rows), partition=index, acks=acks, timeout_ms=timeout_ms
+    )
+
+
+def fetch(
+    raw: Raw, topic: str, offset: int, *, index: int = 0, version: int = 12, **given: Any
+) -> Any:
+    """One partition from an offset on; the partition's answer."""
+    wanted = FetchPartition(
+        partition=index,
+        fetch_offset=offset,
+        partition_max_bytes=2**20,
+        current_leader_epoch=given.pop("current_leader_epoch", -1),
+        last_fetched_epoch=given.pop("last_fetched_epoch", -1),
+    )
+    options = {"max_wait_ms": 0, "min_bytes": 1, **given}
+    request = FetchRequest(topics=[FetchTopic(topic=topic, partitions=[wanted])], **options)
+    answer = raw.ask(request, version)
+    assert answer.error_code == 0, ErrorCode(answer.error_code)
+    return answer.responses[0].partitions[0]
+
+
+def values_of(records: Any) -> list[bytes | None]:
+    data = bytes(records or b"")
+    return [
+        each.value
+        for at, header in batch.batches(data)
+        for each in batch.records(data[at : at + header.size])
+    ]
+
+
+def list_offset(
+    raw: Raw,
+    topic: str,
+    timestamp: int = LATEST,
+    *,
+    index: int = 0,
+    current_leader_epoch: int = -1,
+) -> Any:
+    wanted = ListOffsetsPartition(
+        partition_index=index, current_leader_epoch=current_leader_epoch, timestamp=timestamp
+    )
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+    )
+    return raw.ask(request, 5).topics[0].partitions[0]

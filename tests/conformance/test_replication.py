@@ -1,0 +1,173 @@
+"""Clients go on while brokers, the controller and the coordinator are killed, and lose nothing.
+
+All four clients write to one topic and read it, with acks=all and idempotence, on three brokers
+with min.insync.replicas=2.  When a test ends, what each of them was told must be explained by the
+log that is there then (`history.py`), and the replicas must be equal byte for byte.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+
+import pytest
+from adapters import kcat
+from replicated import eventually
+from workload import Load, installed
+
+PARTITIONS = 3
+
+# Whoever is killed or paused, clients write again after a session timeout and a little more.
+pytestmark = pytest.mark.timeout(180)
+
+
+@contextmanager
+def loaded(cluster, partitions=PARTITIONS, **options):
+    """A topic under load; in the end everything is healed, judged and compared."""
+    topic = cluster.create_topic(partitions=partitions)
+    with Load(cluster.bootstrap, topic, partitions, **options) as load:
+        yield load
+        cluster.heal()
+        load.wait_for_acks()
+    for index in range(partitions):
+        cluster.check_equal_logs(topic, index)
+
+
+def test_a_leader_is_killed(three, record_testsuite_property):
+    with loaded(three) as load:
+        leader = three.leader_now(load.topic)
+        since_s = time.monotonic()
+        three.kill(leader)
+        load.wait_for_acks()
+        record_testsuite_property(
+            "stall s, leader killed, session 2 s", load.longest_stall_s(since_s)
+        )
+        assert three.leader_now(load.topic) != leader
+        three.restart(leader)
+        eventually(lambda: three.all_say_isr(load.topic, [1, 2, 3]))
+        assert three.leader_now(load.topic) != leader
+
+
+def test_one_leader_after_the_other_is_killed(three):
+    """Twice, each time as soon as the one before is in sync again."""
+    with loaded(three) as load:
+        for _ in range(2):
+            leader = three.leader_now(load.topic)
+            three.kill(leader)
+            three.restart(leader)
+            three.heal()
+            load.wait_for_acks()
+
+
+def test_the_controller_is_killed(three):
+    with loaded(three) as load:
+        controller = three.controller()
+        three.kill(controller)
+        eventually(lambda: three.controller() not in (-1, controller))
+        load.wait_for_acks()
+        # The new one governs.
+        assert three.create_topic()
+
+
+def test_the_controller_resigns_again_and_again(three):
+    with loaded(three) as load:
+        for _ in range(4):
+            before, after = three.resign()
+            assert before != after
+            load.wait_for_acks()
+        assert load.longest_stall_s() < 5
+
+
+def test_the_coordinator_is_killed(three):
+    """While it is away records are written and read as always; nobody dies when it comes back."""
+    with loaded(three) as load:
+        epochs = {each: three.partition(load.topic, each).leader_epoch for each in range(3)}
+        three.kill_coordinator()
+        load.wait_for_acks()
+        three.restart_coordinator()
+        load.wait_for_acks()
+        three.heal()
+        after = {each: three.partition(load.topic, each).leader_epoch for each in range(3)}
+        assert after == epochs
+
+
+def test_the_coordinator_is_silent_for_longer_than_a_session(three):
+    with loaded(three) as load:
+        three.pause_coordinator()
+        try:
+            time.sleep(3)
+            load.wait_for_acks()
+        finally:
+            three.resume_coordinator()
+
+
+def test_a_leader_sleeps_through_its_session(three):
+    """When it wakes, others lead: what clients sent to it meanwhile must not be acknowledged."""
+    with loaded(three) as load:
+        leader = three.leader_now(load.topic)
+        three.pause(leader)
+        assert three.leader_now(load.topic, not_any_of=[leader])
+        load.wait_for_acks()
+        three.resume(leader)
+        eventually(lambda: three.all_say_isr(load.topic, [1, 2, 3]))
+
+
+def test_all_brokers_are_killed_at_once(three):
+    """What a process had written is in the page cache: killing all of them loses nothing."""
+    with loaded(three, may_fail=True) as load:
+        for each in three.brokers:
+            three.kill(each)
+        three.heal()
+        load.wait_for_acks()
+
+
+def test_brokers_and_coordinator_are_killed_at_once(three):
+    clients = [each for each in installed() if each != kcat.NAME]
+    with loaded(three, clients=clients) as load:
+        three.kill_coordinator()
+        for each in three.brokers:
+            three.kill(each)
+        three.restart_coordinator()
+        three.heal()
+        load.wait_for_acks()
+
+
+def test_a_rolling_restart_stalls_no_partition(three, record_testsuite_property):
+    """Every broker is stopped in order and started again; the others lead meanwhile."""
+    with loaded(three) as load:
+        since_s = time.monotonic()
+        for each in three.brokers:
+            assert three.terminate(each) == 0
+            three.restart(each)
+            three.heal()
+        load.wait_for_acks()
+        stalls = load.history.stalls_s(since_s)
+        record_testsuite_property("stall s, rolling restart", max(stalls.values()))
+        print("longest time without an acknowledgement in a rolling restart:", stalls)
+        assert max(stalls.values()) < 5
+
+
+def test_clients_get_over_a_failover_with_the_session_timeout_of_production(
+    racked, record_testsuite_property
+):
+    """Six seconds until the death is noticed, and a little for the election and the clients."""
+    with loaded(racked) as load:
+        leader = racked.leader_now(load.topic)
+        since_s = time.monotonic()
+        racked.kill(leader)
+        load.wait_for_acks()
+        stall_s = load.longest_stall_s(since_s)
+        record_testsuite_property("stall s, leader killed, session 6 s", stall_s)
+        print("longest time without an acknowledgement after a kill:", stall_s)
+        assert stall_s < 10
+
+
+def test_topics_come_and_go_under_load(three):
+    with loaded(three) as load:
+        for _ in range(5):
+            name = three.create_topic(partitions=2)
+            assert three.write(name, b"x") == 0
+            three.delete_topic(name)
+            folders = [three.folder(each, name) for each in three.brokers]
+            eventually(lambda folders=folders: not any(each.exists() for each in folders))
+        load.wait_for_acks()

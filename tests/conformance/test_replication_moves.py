@@ -1,0 +1,354 @@
+"""Replicas that are placed, moved and elected, and readers that are sent to the nearest one."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections import Counter
+from threading import Timer
+
+import pytest
+from adapters import Record, confluent, kafka_python, values
+from confluent_kafka import Consumer, ElectionType, TopicCollection, TopicPartition
+from raw import Raw
+from replicated import BROKER, TOPIC, eventually, fetch, seconds_until, values_of
+
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+ALL = [1, 2, 3]
+MEGABYTE = 1_000_000
+
+
+# -- placement ---------------------------------------------------------------------------------
+
+
+def test_replicas_stand_in_different_racks(racked):
+    """Racks a, a and b: each partition of two replicas has one in b, and leaders go round."""
+    topic = racked.create_topic(partitions=12, replication_factor=2)
+    found = racked.partitions(1, topic).values()
+    assert all(3 in each.replica_nodes for each in found)
+    assert Counter(each.leader_id for each in found) == {1: 4, 2: 4, 3: 4}
+    racks = {each.node_id: each.rack for each in racked.metadata(1).brokers}
+    assert racks == {1: "a", 2: "a", 3: "b"}
+
+
+def test_replicas_and_leaders_are_spread_evenly(three):
+    topic = three.create_topic(partitions=12, replication_factor=2)
+    found = three.partitions(1, topic).values()
+    assert Counter(each.leader_id for each in found) == {1: 4, 2: 4, 3: 4}
+    assert Counter(each for one in found for each in one.replica_nodes) == {1: 8, 2: 8, 3: 8}
+
+
+def test_new_partitions_have_as_many_replicas_as_the_others(three):
+    topic = three.create_topic(partitions=2, replication_factor=3)
+    confluent.add_partitions(three.bootstrap, topic, 5)
+    eventually(lambda: all(len(three.partitions(each, topic)) == 5 for each in ALL))
+    for index in range(5):
+        assert sorted(three.partition(topic, index).replica_nodes) == ALL
+        assert three.write(topic, b"x", index=index) == 0
+
+
+@pytest.mark.parametrize("factor", [4, 0])
+def test_a_replication_factor_that_cannot_be_is_refused(three, factor):
+    with pytest.raises(Exception, match=r"INVALID_REPLICATION_FACTOR|[Rr]eplication"):
+        three.create_topic(replication_factor=factor)
+
+
+def test_topics_that_are_made_by_themselves_have_the_default_factor(racked):
+    name = f"by-itself-{time.monotonic_ns()}"
+    confluent.produce(racked.bootstrap, name, [Record(b"x")])
+    assert sorted(racked.partition(name).replica_nodes) == ALL
+
+
+def test_internal_topics_have_a_factor_of_their_own(racked):
+    """offsets.topic.replication.factor is 3 even where other topics have fewer replicas."""
+    wanted = MetadataRequestTopic(name="__consumer_offsets")
+    request = MetadataRequest(topics=[wanted], allow_auto_topic_creation=True)
+
+    def is_made():
+        (found,) = racked.ask(1, request).topics
+        return found.error_code == 0 and found
+
+    found = eventually(is_made)
+    assert found.is_internal
+    assert len(found.partitions) == 4
+    assert all(sorted(each.replica_nodes) == ALL for each in found.partitions)
+
+
+# -- elections ---------------------------------------------------------------------------------
+
+
+def moved_away(cluster):
+    """A topic whose preferred leader has been away; (topic, preferred, leader)."""
+    topic = cluster.place_topic({0: ALL})
+    cluster.write(topic, b"x")
+    assert cluster.terminate(1) == 0
+    leader = cluster.leader_now(topic, not_any_of=[1])
+    cluster.restart(1)
+    eventually(lambda: cluster.all_say_isr(topic, ALL))
+    return topic, leader
+
+
+def test_the_preferred_leader_leads_again_when_it_is_elected(three):
+    topic, leader = moved_away(three)
+    assert three.leader_now(topic) == leader
+    assert three.elect(topic) is ErrorCode.NONE
+    assert seconds_until(lambda: three.leader_now(topic) == 1) < 1
+    assert three.elect(topic) is ErrorCode.ELECTION_NOT_NEEDED
+    assert three.elect("no-such-topic") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert three.write(topic, b"y") == 1
+
+
+def test_confluent_elects_the_preferred_leader(three):
+    topic, _ = moved_away(three)
+    admin = confluent.admin(three.bootstrap)
+    found = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(25)
+    assert list(found.values()) == [None]
+    assert three.leader_now(topic) == 1
+    (described,) = admin.describe_topics(TopicCollection([topic])).values()
+    assert described.result(25).partitions[0].leader.id == 1
+
+
+def test_kafka_python_elects_the_preferred_leader(three):
+    topic, _ = moved_away(three)
+    with kafka_python.admin(three.bootstrap) as admin:
+        admin.elect_leaders(0, {topic: [0]})
+    assert three.leader_now(topic) == 1
+
+
+def test_leadership_goes_back_by_itself_where_it_is_so_set(racked):
+    topic = racked.place_topic({0: ALL})
+    assert racked.terminate(1) == 0
+    assert racked.leader_now(topic, not_any_of=[1])
+    racked.restart(1)
+    eventually(lambda: racked.leader_now(topic) == 1, 15)
+
+
+def test_a_broker_that_stops_in_order_hands_over_before_it_is_gone(three):
+    topic = three.place_topic({0: ALL})
+    three.write(topic, b"x")
+    began = time.monotonic()
+    assert three.terminate(1) == 0
+    assert three.leader_now(topic) != 1
+    # Nobody had to wait for its session to end.
+    assert time.monotonic() - began < 2
+    assert three.write(topic, b"y") == 1
+
+
+# -- reassignment ------------------------------------------------------------------------------
+
+
+def filled(cluster, replicas, megabytes=2):
+    """A topic of one partition with records in it."""
+    topic = cluster.place_topic({0: replicas}, min_insync_replicas=1)
+    for _ in range(megabytes * 5):
+        cluster.write(topic, bytes(200_000))
+    return topic
+
+
+def has_moved(cluster, topic, replicas):
+    if cluster.reassignments().get((topic, 0)) is not None:
+        return False
+    return all(
+        found.replica_nodes == replicas and sorted(found.isr_nodes) == sorted(replicas)
+        for found in (cluster.partition(topic, 0, each) for each in cluster.able())
+    )
+
+
+def test_a_partition_moves_to_other_brokers(three, record_testsuite_property):
+    topic = filled(three, [1, 2])
+    before = three.log_bytes(1, topic)
+    assert three.reassign(topic, [3, 2]) is ErrorCode.NONE
+    moved_s = seconds_until(lambda: has_moved(three, topic, [3, 2]))
+    record_testsuite_property("reassignment of 2 MB s", round(moved_s, 3))
+    eventually(lambda: not three.folder(1, topic).exists())
+    assert three.log_bytes(3, topic) == before
+    # Who led is gone, so another one leads.
+    assert three.leader_now(topic) in (2, 3)
+    assert three.write(topic, b"x") == 10
+    three.check_equal_logs(topic)
+    assert len(confluent.read(three.bootstrap, topic, 11)) == 11
+
+
+def test_a_partition_gets_more_replicas_and_fewer(three):
+    topic = filled(three, [1], 1)
+    assert three.reassign(topic, [1, 2, 3]) is ErrorCode.NONE
+    eventually(lambda: has_moved(three, topic, [1, 2, 3]))
+    three.check_equal_logs(topic)
+    assert three.reassign(topic, [2, 1]) is ErrorCode.NONE
+    eventually(lambda: has_moved(three, topic, [2, 1]))
+    eventually(lambda: not three.folder(3, topic).exists())
+    assert three.leader_now(topic) == 1
+
+
+def test_kafka_python_moves_a_partition(three):
+    topic = filled(three, [1, 2], 1)
+    where = kafka_python.TopicPartition(topic, 0)
+    with warnings.catch_warnings(), kafka_python.admin(three.bootstrap) as admin:
+        assert admin.alter_partition_reassignments({where: [2, 3]}) == {where: None}
+        eventually(lambda: has_moved(three, topic, [2, 3]))
+        assert admin.list_partition_reassignments() == {}
+    three.check_equal_logs(topic)
+
+
+def test_a_move_to_where_nobody_is_is_refused(three):
+    topic = three.place_topic({0: [1, 2]})
+    assert three.reassign(topic, [1, 9]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert three.reassign(topic, [1, 1]) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert three.reassign("no-such-topic", [1]) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert three.reassign(topic, None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def throttle(cluster, topic, rate):
+    for kind in ("leader", "follower"):
+        for each in cluster.brokers:
+            cluster.configure(BROKER, str(each), **{f"{kind}_replication_throttled_rate": rate})
+        cluster.configure(TOPIC, topic, **{f"{kind}_replication_throttled_replicas": "*"})
+
+
+def test_a_move_can_be_throttled(three, record_testsuite_property):
+    """Two megabytes at half a megabyte per second take their time; those in sync are not slowed."""
+    topic = filled(three, [1, 2], 2)
+    throttle(three, topic, MEGABYTE // 2)
+    assert three.reassign(topic, [1, 2, 3]) is ErrorCode.NONE
+    began = time.monotonic()
+    found = eventually(lambda: three.reassignments().get((topic, 0)))
+    assert (found.replicas, found.adding_replicas, found.removing_replicas) == ([1, 2, 3], [3], [])
+    wrote_s = seconds_until(lambda: three.write(topic, b"x"))
+    assert wrote_s < 1
+    eventually(lambda: has_moved(three, topic, [1, 2, 3]))
+    moved_s = time.monotonic() - began
+    record_testsuite_property("reassignment of 2 MB at 0.5 MB/s s", round(moved_s, 3))
+    assert 1.5 < moved_s < 15
+    three.check_equal_logs(topic)
+
+
+def test_a_move_can_be_stopped(three):
+    topic = filled(three, [1, 2], 2)
+    throttle(three, topic, 10_000)
+    assert three.reassign(topic, [2, 3]) is ErrorCode.NONE
+    eventually(lambda: (topic, 0) in three.reassignments())
+    eventually(lambda: three.folder(3, topic).exists())
+    assert three.reassign(topic, None) is ErrorCode.NONE
+    eventually(lambda: has_moved(three, topic, [1, 2]))
+    eventually(lambda: not three.folder(3, topic).exists())
+    three.check_equal_logs(topic)
+    throttle(three, topic, 100 * MEGABYTE)
+
+
+def test_a_move_goes_on_when_the_controller_is_killed(three):
+    topic = filled(three, [1, 2], 2)
+    throttle(three, topic, MEGABYTE // 4)
+    assert three.reassign(topic, [1, 2, 3]) is ErrorCode.NONE
+    eventually(lambda: (topic, 0) in three.reassignments())
+    controller = three.controller()
+    three.kill(controller)
+    throttle_off = {
+        f"{kind}_replication_throttled_replicas": "none" for kind in ("leader", "follower")
+    }
+    three.configure(TOPIC, topic, **throttle_off)
+    three.restart(controller)
+    eventually(lambda: has_moved(three, topic, [1, 2, 3]))
+    three.check_equal_logs(topic)
+
+
+# -- reading from the nearest ------------------------------------------------------------------
+
+
+@pytest.fixture
+def near_and_far(racked):
+    """Three records in a partition that is led from rack a and followed from rack b."""
+    topic = racked.place_topic({0: [1, 2, 3]})
+    racked.write(topic, b"a", b"b", b"c")
+    assert racked.leader_now(topic) == 1
+    return topic
+
+
+def test_a_reader_is_sent_to_the_follower_in_its_rack(racked, near_and_far):
+    topic = near_and_far
+    with Raw(racked, 1) as raw:
+        found = eventually(
+            lambda: (
+                (answer := fetch(raw, topic, 0, rack_id="b")).preferred_read_replica == 3 and answer
+            )
+        )
+        assert values_of(found.records) == []
+        for rack in ("a", "nowhere", ""):
+            # The leader is as near as another in its rack.
+            found = fetch(raw, topic, 0, rack_id=rack)
+            assert found.preferred_read_replica == -1
+            assert values_of(found.records) == [b"a", b"b", b"c"]
+    with Raw(racked, 3) as raw:
+        found = fetch(raw, topic, 0, rack_id="b")
+        assert found.preferred_read_replica == -1
+        assert values_of(found.records) == [b"a", b"b", b"c"]
+
+
+def test_a_follower_shows_nothing_that_is_not_committed(racked, near_and_far):
+    """It has the record, but the other follower has not, so it is not committed."""
+    topic = near_and_far
+    racked.pause(2)
+    try:
+        with Raw(racked, 3) as raw:
+            racked.write(topic, b"not yet", acks=1)
+            eventually(lambda: len(racked.logged(3, topic)) == 4, 1.4)
+            found = fetch(raw, topic, 0, rack_id="b")
+            assert values_of(found.records) == [b"a", b"b", b"c"]
+            # At the end of what is committed there is nothing yet; that is no error.
+            found = fetch(raw, topic, 3, rack_id="b")
+            assert (found.error_code, values_of(found.records)) == (0, [])
+    finally:
+        racked.resume(2)
+    with Raw(racked, 3) as raw:
+        eventually(lambda: values_of(fetch(raw, topic, 3, rack_id="b").records) == [b"not yet"])
+        # Beyond its log the reader must ask the leader again.
+        assert fetch(raw, topic, 99).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_fetch_that_waits_at_a_follower_is_woken_by_the_commit(racked, near_and_far):
+    topic = near_and_far
+    with Raw(racked, 3) as raw:
+        eventually(lambda: fetch(raw, topic, 0).high_watermark == 3)
+        timer = Timer(0.3, racked.write, (topic, b"d"))
+        timer.start()
+        began = time.monotonic()
+        found = fetch(raw, topic, 3, max_wait_ms=10_000, rack_id="b")
+        timer.join()
+    assert values_of(found.records) == [b"d"]
+    assert time.monotonic() - began < 2
+
+
+def test_confluent_reads_from_the_follower_in_its_rack(racked, near_and_far):
+    """As its own statistics tell: the follower was asked for records, and the leader sent none."""
+    topic = near_and_far
+    fetches: Counter[int] = Counter()
+
+    def note(text):
+        for each in json.loads(text)["brokers"].values():
+            fetches[each["nodeid"]] = each["req"]["Fetch"]
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": racked.bootstrap,
+            "group.id": "unused",
+            "client.rack": "b",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "statistics.interval.ms": 100,
+            "stats_cb": note,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        assert values(confluent.poll(consumer, 3)) == [b"a", b"b", b"c"]
+        racked.write(topic, b"d")
+        assert values(confluent.poll(consumer, 1)) == [b"d"]
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            consumer.poll(0.1)
+    finally:
+        consumer.close()
+    assert fetches[3] > fetches[1], fetches
+    assert fetches[2] == 0
