@@ -106,13 +106,14 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     from hightide.broker.identity import Refused
     from hightide.broker.surroundings import Machine
     from hightide.coordination.errors import CoordinationError
+    from hightide.log.disk import MemoryDisk
     from hightide.wire.errors import Corrupt, KafkaError
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    broker = Broker(settings, surroundings=Machine(in_memory=in_memory))
+    broker = Broker(settings, surroundings=Machine(memory=MemoryDisk() if in_memory else None))
     try:
         addresses = await broker.start()
     except (Refused, OSError, KafkaError, Corrupt, CoordinationError, InvalidSetting) as error:

@@ -55,9 +55,6 @@ class Replicas:
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._by_name.values())
 
-    def __len__(self) -> int:
-        return len(self._by_name)
-
     # -- waking ----------------------------------------------------------------------------
 
     def wake_soon(self) -> None:

@@ -90,9 +90,10 @@ class Machine:
 
     has_watchdog = True
 
-    def __init__(self, *, in_memory: bool = False) -> None:
+    def __init__(self, *, memory: MemoryDisk | None = None) -> None:
+        """With `memory`, nothing is kept beyond it."""
         self.random = Random()
-        self._in_memory = in_memory
+        self._memory = memory
 
     @staticmethod
     def now_ms() -> int:
@@ -107,11 +108,11 @@ class Machine:
         return listening_socket(host, port, backlog)
 
     def directory(self, settings: Settings) -> Path | None:
-        return None if self._in_memory else Path(settings.directories()[0])
+        return None if self._memory is not None else Path(settings.directories()[0])
 
     def disks(self, settings: Settings) -> list[Disk]:
-        if self._in_memory:
-            return [MemoryDisk()]
+        if self._memory is not None:
+            return [self._memory]
         directories = [Path(each) for each in settings.directories()]
         for directory in directories:
             directory.mkdir(parents=True, exist_ok=True)

@@ -5,11 +5,9 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
-from hightide.broker import broker as broker_module
 from hightide.broker.broker import Broker
 from hightide.broker.handlers.produce import produce
+from hightide.broker.surroundings import Machine
 from hightide.log.disk import DiskFailed, MemoryDisk, MemoryFile
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
@@ -60,7 +58,7 @@ class Connection:
         self.answers: list[bytes] = []
         self.answered = asyncio.Event()
 
-    def defer(self) -> object:
+    def defer(self, _cancel: object) -> object:
         return object()
 
     def complete(self, _slot: object, answer: bytes) -> None:
@@ -72,15 +70,15 @@ class Connection:
 
 
 @asynccontextmanager
-async def running(disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    monkeypatch.setattr(broker_module, "MemoryDisk", lambda: disk)
+async def running(disk: SlowDisk) -> AsyncIterator[Broker]:
     broker = Broker(
         Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
-        in_memory=True,
+        surroundings=Machine(memory=disk),
     )
     await broker.start()
-    await broker.topics.create("t", {0: [broker.broker_id]}, {"flush.messages": "1"})
-    await broker.topics.create("lax", {0: [broker.broker_id]}, {})
+    own = {0: [broker.broker_id]}
+    await broker.control.create_topic("t", own, {"flush.messages": "1"}, timeout_ms=5000)
+    await broker.control.create_topic("lax", own, {}, timeout_ms=5000)
     disk.is_held = True
     disk.syncs = 0
     try:
@@ -116,10 +114,10 @@ def results(answer: bytes) -> list[tuple[int, int]]:
     ]
 
 
-def test_nothing_is_answered_or_shown_before_it_is_on_disk(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_answered_or_shown_before_it_is_on_disk():
     async def test():
         disk = SlowDisk()
-        async with running(disk, monkeypatch) as broker:
+        async with running(disk) as broker:
             connection = Connection()
             replica = broker.replicas.get(b"t", 0)
             assert send(broker, connection, "t") is None
@@ -135,10 +133,10 @@ def test_nothing_is_answered_or_shown_before_it_is_on_disk(monkeypatch: pytest.M
     asyncio.run(test())
 
 
-def test_requests_that_come_during_a_flush_share_the_next_one(monkeypatch: pytest.MonkeyPatch):
+def test_requests_that_come_during_a_flush_share_the_next_one():
     async def test():
         disk = SlowDisk()
-        async with running(disk, monkeypatch) as broker:
+        async with running(disk) as broker:
             connection = Connection()
             for _ in range(50):
                 assert send(broker, connection, "t") is None
@@ -155,10 +153,10 @@ def test_requests_that_come_during_a_flush_share_the_next_one(monkeypatch: pytes
     asyncio.run(test())
 
 
-def test_a_flush_that_fails_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_flush_that_fails_acknowledges_nothing():
     async def test():
         disk = SlowDisk()
-        async with running(disk, monkeypatch) as broker:
+        async with running(disk) as broker:
             connection = Connection()
             assert send(broker, connection, "lax", "t") is None
             disk.failure = DiskFailed("t-0/0.log", "syncing", "input/output error")
@@ -174,20 +172,20 @@ def test_a_flush_that_fails_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch
     asyncio.run(test())
 
 
-def test_other_topics_do_not_wait(monkeypatch: pytest.MonkeyPatch):
+def test_other_topics_do_not_wait():
     async def test():
         disk = SlowDisk()
-        async with running(disk, monkeypatch) as broker:
+        async with running(disk) as broker:
             assert send(broker, Connection(), "t") is None
             assert results(send(broker, Connection(), "lax")) == [(0, 0)]
 
     asyncio.run(test())
 
 
-def test_acks_0_is_flushed_though_nobody_waits(monkeypatch: pytest.MonkeyPatch):
+def test_acks_0_is_flushed_though_nobody_waits():
     async def test():
         disk = SlowDisk()
-        async with running(disk, monkeypatch) as broker:
+        async with running(disk) as broker:
             connection = Connection()
             assert send(broker, connection, "t", acks=0) is None
             disk.may_sync.release()

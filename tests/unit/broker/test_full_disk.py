@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from hightide.broker import broker as broker_module
 from hightide.broker.broker import Broker
 from hightide.broker.handlers.produce import produce
+from hightide.broker.surroundings import Machine
 from hightide.log.disk import Buffer, DiskFailed, MemoryDisk, MemoryFile
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
@@ -62,16 +62,15 @@ def send(broker: Broker, connection: Connection, acks: int = 1) -> tuple[int, in
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_a_full_disk_is_told_and_passes(monkeypatch: pytest.MonkeyPatch, forgets: bool):
+def test_a_full_disk_is_told_and_passes(forgets: bool):
     async def test():
         disk = SmallDisk()
-        monkeypatch.setattr(broker_module, "MemoryDisk", lambda: disk)
         broker = Broker(
             Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
-            in_memory=True,
+            surroundings=Machine(memory=disk),
         )
         await broker.start()
-        await broker.topics.create("t", {0: [broker.broker_id]}, {})
+        await broker.control.create_topic("t", {0: [broker.broker_id]}, {}, timeout_ms=5000)
         connection = Connection()
         assert send(broker, connection) == (0, 0)
         for _ in range(2):

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from hightide.broker.broker import Broker
 from hightide.broker.handlers.produce import produce
+from hightide.broker.surroundings import Machine
+from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
 from hightide.wire.errors import WireError
@@ -81,11 +83,12 @@ def requests(draw) -> tuple[int, bytes]:
 
 async def served(frames: Sequence[bytes], forgets: bool) -> tuple[list[object], dict[str, bytes]]:
     settings_ = Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0")
-    broker = Broker(settings_, in_memory=True)
+    broker = Broker(settings_, surroundings=Machine(memory=MemoryDisk()))
     broker.now_ms = lambda: NOW_MS  # type: ignore[method-assign]
     await broker.start()
     for topic in ("t", "u"):
-        await broker.topics.create(topic, {0: [broker.broker_id], 1: [broker.broker_id]}, {})
+        assignment = {0: [broker.broker_id], 1: [broker.broker_id]}
+        await broker.control.create_topic(topic, assignment, {}, timeout_ms=5000)
     connection = Connection()
     answers: list[object] = []
     for frame in frames:
