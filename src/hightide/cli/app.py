@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hightide import __version__
-from hightide.cli import cluster, configs, coordinator, dump, perf, topics
+from hightide.cli import cluster, configs, coordinator, dump, partitions, perf, topics
 from hightide.cli.consume import consume
 from hightide.cli.options import Failed
 from hightide.cli.produce import produce
@@ -33,7 +33,7 @@ app = typer.Typer(
     help="A Kafka-compatible broker, and a command line for any Kafka cluster.",
     epilog="Commands ask the broker at --bootstrap, else at $HIGHTIDE_BOOTSTRAP, else at "
     "localhost:9092. Data goes to stdout and talk to stderr; -o json prints JSON. "
-    "Exit codes: 0 done, 1 failed, 2 wrong usage.",
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 unhealthy.",
 )
 
 
@@ -76,6 +76,7 @@ def broker_group() -> None:
 app.add_typer(broker, name="broker", rich_help_panel="Run")
 app.add_typer(coordinator.app, name="coordinator", rich_help_panel="Run")
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
+app.add_typer(partitions.app, name="partition", rich_help_panel="Look and change")
 app.add_typer(configs.app, name="config", rich_help_panel="Look and change")
 app.add_typer(cluster.app, name="cluster", rich_help_panel="Look and change")
 app.command(rich_help_panel="Records")(produce)

@@ -1,7 +1,9 @@
-"""`hightide cluster …`: the brokers and their controller."""
+"""`hightide cluster …`: the brokers, their controller, and whether all is well."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import typer
@@ -10,8 +12,15 @@ from hightide.cli import render
 from hightide.cli.options import LOCALHOST, Bootstrap, Failed, OutputOption, ask
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
+from hightide.client.health import Trouble, problems
+from hightide.client.model import ClusterDescription, TopicDescription
+from hightide.client.replicas import ReplicasDescription
 
 app = typer.Typer(no_args_is_help=True, help="Look at the cluster as a whole.")
+
+
+UNHEALTHY = 3
+SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +33,138 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A broker that is alive, or that is not and holds replicas."""
+
+    id: int
+    host: str | None
+    port: int | None
+    rack: str | None
+    alive: bool
+    controller: bool
+    leads: int
+    in_sync: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo:
     cluster_id: str | None
-    controller: int
-    nodes: list[NodeRow]
+    controller: int | None
+    topics: int
+    partitions: int
+    nodes: list[BrokerRow]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRow:
+    kind: Trouble
+    topic: str | None
+    partition: int | None
+    broker: int | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    healthy: bool
+    controller: int | None
+    brokers: list[int]
+    partitions: int
+    offline: int
+    under_min_isr: int
+    under_replicated: int
+    problems: list[ProblemRow]
 
 
 @app.command()
 def info(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
-    """Show the cluster's id, its brokers and which of them is the controller."""
+    """Show the cluster's id, its controller, and what each broker leads and holds."""
 
     async def run(admin: Admin) -> ClusterInfo:
-        found = await admin.describe_cluster()
-        return ClusterInfo(
-            cluster_id=found.cluster_id,
-            controller=found.controller,
-            nodes=[
-                NodeRow(node.id, node.host, node.port, node.rack, node.id == found.controller)
-                for node in found.nodes
-            ],
-        )
+        topics = await admin.list_topics()
+        return cluster_info(await admin.describe_cluster(), topics)
 
     render.show_one(ask(bootstrap, run), output)
+
+
+def cluster_info(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> ClusterInfo:
+    partitions = [each for topic in topics for each in topic.partitions]
+    leads = Counter(each.leader for each in partitions)
+    in_sync = Counter(broker for each in partitions for broker in each.isr)
+    holds = Counter(broker for each in partitions for broker in each.replicas)
+    alive = {node.id: node for node in cluster.nodes}
+    rows = []
+    for broker in sorted(alive.keys() | holds.keys()):
+        node = alive.get(broker)
+        rows.append(
+            BrokerRow(
+                id=broker,
+                host=node.host if node else None,
+                port=node.port if node else None,
+                rack=node.rack if node else None,
+                alive=node is not None,
+                controller=broker == cluster.controller,
+                leads=leads[broker],
+                in_sync=in_sync[broker],
+                replicas=holds[broker],
+            )
+        )
+    controller = cluster.controller if cluster.controller in alive else None
+    return ClusterInfo(cluster.cluster_id, controller, len(topics), len(partitions), rows)
+
+
+@app.command()
+def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
+    """Say what is wrong with the cluster; exit code 3 if anything is.
+
+    Wrong is: no controller, a partition that nobody leads, too few replicas in sync to commit, a
+    replica that is out of sync, one that has halted, a broker that is assigned replicas and not
+    alive, and one that does not answer.
+    """
+
+    async def run(admin: Admin) -> Health:
+        found = await admin.describe_replicas()
+        topics = sorted({each.topic for each in found.partitions})
+        return judged(found, await admin.min_insync_replicas(topics))
+
+    found = ask(bootstrap, run)
+    render.show_one(found, output, leave_out=["problems"])
+    if output is Output.TABLE:
+        render.write("".join(f"{sentence}\n" for sentence in sentences(found.problems)))
+    if not found.healthy:
+        raise typer.Exit(UNHEALTHY)
+
+
+def judged(found: ReplicasDescription, min_isr: Mapping[str, int]) -> Health:
+    listed = problems(found, min_isr)
+    partitions = found.partitions
+    return Health(
+        healthy=not listed,
+        controller=found.controller if found.controller in found.live else None,
+        brokers=sorted(found.live),
+        partitions=len(partitions),
+        offline=sum(each.is_offline for each in partitions),
+        under_min_isr=sum(each.is_under_min_isr(min_isr.get(each.topic, 1)) for each in partitions),
+        under_replicated=sum(bool(each.missing) for each in partitions),
+        problems=[
+            ProblemRow(each.kind, each.topic, each.partition, each.broker, each.sentence)
+            for each in listed
+        ],
+    )
+
+
+def sentences(found: Sequence[ProblemRow]) -> list[str]:
+    """The problems as sentences; of very many of a kind, the first and how many more there are."""
+    kinds: dict[Trouble, list[str]] = {}
+    for each in found:
+        kinds.setdefault(each.kind, []).append(each.problem)
+    said = []
+    for kind, told in kinds.items():
+        said += told[:SHOWN]
+        if len(told) > SHOWN:
+            said.append(f"… and {len(told) - SHOWN} more that are {kind.value}; -o json has all.")
+    return ["", *said] if said else []
 
 
 controller_app = typer.Typer(
