@@ -98,15 +98,30 @@ def test_an_error_is_told_every_time_and_the_recovery_once():
     assert session.news(good, everything=False) == []
 
 
-@pytest.mark.parametrize("news", [{"diverging_epoch": (3, 4)}, {"preferred_read_replica": 2}])
-def test_what_a_reader_must_act_on_is_told_every_time(news):
+@pytest.mark.parametrize(
+    ("news", "is_used"),
+    [({"diverging_epoch": (3, 4)}, False), ({"preferred_read_replica": 2}, True)],
+)
+def test_what_a_reader_must_act_on_is_told_every_time(news, is_used):
+    """And who had to cut its log has made no use of what else it was told."""
     session = sessions().begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
     plain = [(b"t", [Fetched(0, 0, 5, 5, 0)])]
     urgent = [(b"t", [Fetched(0, 0, 5, 5, 0, **news)])]
     assert session.news(plain, everything=True) == plain
     assert session.news(urgent, everything=False) == urgent
     assert session.news(urgent, everything=False) == urgent
+    assert session.news(plain, everything=False) == ([] if is_used else plain)
     assert session.news(plain, everything=False) == []
+
+
+def test_who_begins_anew_with_a_partition_is_told_everything_anew():
+    known = sessions()
+    session = known.begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
+    plain = [(b"t", [Fetched(0, 0, 5, 5, 0)])]
+    assert session.news(plain, everything=True) == plain
+    again = request(session.id, 1, [])._replace(topics=[(b"t", [Wanted(0, 9, 0, -1, -1, 100)])])
+    assert known.begin(again, 12, 0) is session
+    assert session.news(plain, everything=False) == plain
 
 
 class ClientAndBroker(RuleBasedStateMachine):
