@@ -12,7 +12,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
-	coordination conformance-coordination bench-coordination sim simulation
+	coordination conformance-coordination bench-coordination sim simulation chaos
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,11 @@ simulation: setup
 
 sim: setup ## whole clusters on virtual time: make sim SEEDS=1000
 	HIGHTIDE_SEEDS=$(or $(SEEDS),300) HIGHTIDE_ALL_MUTANTS=1 $(BIN)/pytest tests/sim $(ARGS)
+
+# The workload and the checker are those of the conformance tests.
+chaos: setup programs ## real clusters under load and faults: make chaos DURATION=600 SEED=7
+	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python tests/chaos/run.py \
+	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
 	$(BIN)/pytest tests/coordination $(ARGS)

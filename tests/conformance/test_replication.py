@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from adapters import kcat
 from replicated import eventually
-from workload import Load, installed
+from workload import Load
 
 PARTITIONS = 3
 
@@ -113,8 +113,11 @@ def test_a_leader_sleeps_through_its_session(three):
 
 
 def test_all_brokers_are_killed_at_once(three):
-    """What a process had written is in the page cache: killing all of them loses nothing."""
-    with loaded(three, may_fail=True) as load:
+    """What a process had written is in the page cache: killing all of them loses nothing.
+
+    kcat gives up when it can reach nobody.
+    """
+    with loaded(three, may_fail=[kcat.NAME]) as load:
         for each in three.brokers:
             three.kill(each)
         three.heal()
@@ -122,8 +125,7 @@ def test_all_brokers_are_killed_at_once(three):
 
 
 def test_brokers_and_coordinator_are_killed_at_once(three):
-    clients = [each for each in installed() if each != kcat.NAME]
-    with loaded(three, clients=clients) as load:
+    with loaded(three, may_fail=[kcat.NAME]) as load:
         three.kill_coordinator()
         for each in three.brokers:
             three.kill(each)

@@ -1,0 +1,224 @@
+"""What is done to a cluster, chosen by a seed.
+
+A fault is a generator: up to its `yield` it does harm, then it waits to be healed.  It says what it
+did in a line for the report.  Whom it hits is chosen when it happens, because who leads and who is
+the controller cannot be known before; everything else is chosen by the seed alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+
+from world import World
+
+from hightide.client.connection import ConnectionFailed
+from hightide.wire.errors import KafkaError
+
+Fault = Callable[["Chaos"], Iterator[str]]
+
+# What cannot be asked of a cluster that is harmed; the fault is then left out.
+NOT_NOW = (ConnectionFailed, KafkaError, AssertionError, OSError)
+
+
+class Broken(Exception):
+    """Something that may not happen, whatever else does."""
+
+
+class Chaos:
+    """The cluster under load, the dice, and what has been made in passing."""
+
+    def __init__(self, world: World, random: Random, topic: str, partitions: int) -> None:
+        self.world = world
+        self.cluster = world.cluster
+        self.random = random
+        self.topic = topic
+        self.partitions = partitions
+        self.side_topics: list[str] = []
+        self.deleted_topics: list[str] = []
+        self._made = 0
+
+    def somebody(self) -> tuple[int, str]:
+        """A running broker to hit, and why this one."""
+        role = self.random.choice(["leader", "controller", "any"])
+        index = self.random.randrange(self.partitions)
+        anybody = self.random.choice(self.cluster.brokers)
+        running = [each for each in self.cluster.brokers if self.cluster.is_running(each)]
+        found = -1
+        try:
+            if role == "leader":
+                found = self.cluster.leader(self.topic, index)
+                role = f"leader of partition {index}"
+            elif role == "controller":
+                found = self.cluster.controller()
+        except NOT_NOW:
+            pass
+        if found not in running:
+            found, role = (anybody if anybody in running else running[0]), "any"
+        return found, role
+
+    def several(self, count: int) -> list[int]:
+        running = [each for each in self.cluster.brokers if self.cluster.is_running(each)]
+        return self.random.sample(running, min(count, len(running)))
+
+    def start(self, broker_id: int) -> None:
+        if not self.cluster.is_running(broker_id):
+            self.cluster.restart(broker_id)
+
+    def new_name(self) -> str:
+        self._made += 1
+        return f"side-{self._made}"
+
+
+# -- brokers -----------------------------------------------------------------------------------
+
+
+def kill_a_broker(chaos: Chaos) -> Iterator[str]:
+    broker_id, why = chaos.somebody()
+    chaos.cluster.kill(broker_id)
+    yield f"killed broker {broker_id} ({why})"
+    chaos.start(broker_id)
+
+
+def kill_two_brokers(chaos: Chaos) -> Iterator[str]:
+    chosen = chaos.several(2)
+    for each in chosen:
+        chaos.cluster.kill(each)
+    yield f"killed brokers {chosen}"
+    for each in chosen:
+        chaos.start(each)
+
+
+def kill_all_brokers(chaos: Chaos) -> Iterator[str]:
+    chosen = chaos.several(len(chaos.cluster.brokers))
+    for each in chosen:
+        chaos.cluster.kill(each)
+    yield f"killed all brokers {chosen}"
+    for each in chosen:
+        chaos.start(each)
+
+
+def kill_a_broker_while_it_starts(chaos: Chaos) -> Iterator[str]:
+    broker_id, why = chaos.somebody()
+    chaos.cluster.kill(broker_id)
+    wait_s = chaos.random.uniform(0.1, 1.5)
+    process = chaos.cluster._brokers[broker_id].process
+    process.launch()
+    time.sleep(wait_s)
+    chaos.cluster.kill(broker_id)
+    yield f"killed broker {broker_id} ({why}), and again {wait_s:.1f} s into its start"
+    chaos.start(broker_id)
+
+
+def pause_a_broker(chaos: Chaos) -> Iterator[str]:
+    broker_id, why = chaos.somebody()
+    chaos.cluster.pause(broker_id)
+    yield f"paused broker {broker_id} ({why})"
+    chaos.cluster.resume(broker_id)
+
+
+def pause_two_brokers(chaos: Chaos) -> Iterator[str]:
+    chosen = chaos.several(2)
+    for each in chosen:
+        chaos.cluster.pause(each)
+    yield f"paused brokers {chosen}"
+    for each in chosen:
+        chaos.cluster.resume(each)
+
+
+def restart_a_broker(chaos: Chaos) -> Iterator[str]:
+    broker_id, why = chaos.somebody()
+    code = chaos.cluster.terminate(broker_id)
+    if code != 0:
+        raise Broken(f"broker {broker_id} stopped with {code}")
+    yield f"stopped broker {broker_id} ({why}) in order"
+    chaos.start(broker_id)
+
+
+# -- who governs -------------------------------------------------------------------------------
+
+
+def kill_the_coordinator(chaos: Chaos) -> Iterator[str]:
+    chaos.world.coordinator.kill()
+    yield "killed the coordinator"
+    chaos.world.coordinator.start()
+
+
+def pause_the_coordinator(chaos: Chaos) -> Iterator[str]:
+    chaos.world.coordinator.pause()
+    yield "paused the coordinator"
+    chaos.world.coordinator.resume()
+
+
+def resign_the_controller(chaos: Chaos) -> Iterator[str]:
+    before, after = chaos.cluster.resign()
+    yield f"controller {before} resigned, now it is {after}"
+
+
+# -- what people do ----------------------------------------------------------------------------
+
+
+def create_a_topic(chaos: Chaos) -> Iterator[str]:
+    name = chaos.new_name()
+    partitions = chaos.random.randint(1, 6)
+    factor = chaos.random.randint(1, min(3, len(chaos.cluster.brokers)))
+    # Noted before: whether it was made is known at the end.
+    chaos.side_topics.append(name)
+    chaos.cluster.create_topic(name, partitions=partitions, replication_factor=factor)
+    yield f"created {name} with {partitions} partitions of {factor} replicas"
+    chaos.cluster.write(name, b"x", acks=1)
+
+
+def delete_a_topic(chaos: Chaos) -> Iterator[str]:
+    assert chaos.side_topics, "there is none"
+    name = chaos.random.choice(chaos.side_topics)
+    chaos.cluster.delete_topic(name)
+    chaos.side_topics.remove(name)
+    chaos.deleted_topics.append(name)
+    yield f"deleted {name}"
+
+
+def reassign_a_partition(chaos: Chaos) -> Iterator[str]:
+    index = chaos.random.randrange(chaos.partitions)
+    brokers = chaos.cluster.brokers
+    replicas = chaos.random.sample(brokers, chaos.random.randint(2, min(3, len(brokers))))
+    code = chaos.cluster.reassign(chaos.topic, replicas, index)
+    yield f"asked for replicas {replicas} of partition {index}: {code.name}"
+
+
+def elect_preferred_leaders(chaos: Chaos) -> Iterator[str]:
+    codes = [chaos.cluster.elect(chaos.topic, index).name for index in range(chaos.partitions)]
+    yield f"elected preferred leaders: {codes}"
+
+
+FAULTS: dict[Fault, int] = {
+    kill_a_broker: 5,
+    kill_two_brokers: 2,
+    kill_all_brokers: 1,
+    kill_a_broker_while_it_starts: 2,
+    pause_a_broker: 5,
+    pause_two_brokers: 2,
+    restart_a_broker: 4,
+    kill_the_coordinator: 2,
+    pause_the_coordinator: 2,
+    resign_the_controller: 3,
+    create_a_topic: 2,
+    delete_a_topic: 2,
+    reassign_a_partition: 4,
+    elect_preferred_leaders: 2,
+}
+"""With the weight that each has in the choice."""
+
+
+def chosen(random: Random) -> tuple[list[Fault], float]:
+    """What happens together, and for how long: often one thing, sometimes two or three."""
+    count = random.choices([1, 2, 3], [6, 3, 1])[0]
+    faults: list[Fault] = []
+    while len(faults) < count:
+        (each,) = random.choices(list(FAULTS), list(FAULTS.values()))
+        if each not in faults:
+            faults.append(each)
+    # Less than a session, about one, or much longer.
+    hold_s = random.choice([random.uniform(0, 1), random.uniform(1, 4), random.uniform(4, 8)])
+    return faults, hold_s

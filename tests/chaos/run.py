@@ -1,0 +1,169 @@
+"""Chaos: real clients and real brokers, and faults that a seed chooses, for as long as one likes.
+
+    make chaos DURATION=120 SEED=7 ARGS="--coordinator zookeeper"
+
+All clients write and read while faults come and go.  Then everything is healed, and it is judged:
+what clients were told must be explained by the log (`tests/conformance/history.py`), all replicas
+must be in sync and equal byte for byte, what was deleted must be gone, and no broker may have
+stopped by itself or logged an exception.  A seed chooses the faults; the machine chooses the rest,
+so a seed that failed does not fail every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapters import kcat
+from faults import NOT_NOW, Chaos, chosen
+from replicated import eventually
+from workload import CarelessWriting, Load, installed
+from world import COORDINATORS, World
+
+TOPIC = "chaos"
+PARTITIONS = 3
+CALM_S = 60.0
+"""How long after a fault it may take until every partition takes writes again."""
+
+
+class Report:
+    """What happened when, as it happens."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self.counts: Counter[str] = Counter()
+
+    def say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._began_s:7.1f} s  {text}", flush=True)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Chaos for a cluster of real processes.")
+    parser.add_argument("--duration", type=float, default=120.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--coordinator", choices=COORDINATORS, default="own")
+    parser.add_argument("--session-timeout-ms", type=int, default=2000)
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse()
+    logging.disable(logging.CRITICAL)  # clients tell of every broken connection
+    warnings.simplefilter("ignore")
+    seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
+    folder = Path(tempfile.mkdtemp(prefix="hightide-chaos-"))
+    report = Report()
+    report.say(f"seed {seed}, {arguments.duration:.0f} s, coordinator: {arguments.coordinator}")
+    world = World(folder, arguments.brokers, arguments.coordinator, arguments.session_timeout_ms)
+    try:
+        world.start()
+        run(world, random.Random(seed), arguments.duration, report)
+    except Exception as failure:
+        traceback.print_exc()
+        report.say(f"FAILED: {failure}")
+        print(f"\nEverything is kept in {folder}. Again: make chaos SEED={seed}", file=sys.stderr)
+        return 1
+    finally:
+        world.stop()
+    shutil.rmtree(folder)
+    return 0
+
+
+def run(world: World, dice: random.Random, duration_s: float, report: Report) -> None:
+    cluster = world.cluster
+    cluster.create_topic(TOPIC, partitions=PARTITIONS)
+    clients = [*installed(), CarelessWriting.client]
+    # These two give up at times: one when nobody can be reached, the other when it is not sure.
+    impatient = [kcat.NAME, CarelessWriting.client]
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS, clients=clients, may_fail=impatient) as load:
+        chaos = Chaos(world, dice, TOPIC, PARTITIONS)
+        deadline_s = time.monotonic() + duration_s
+        while time.monotonic() < deadline_s:
+            harm(chaos, report)
+            load.wait_for_acks(CALM_S)
+        report.say("healing")
+        cluster.heal(limit_s=120)
+        eventually(lambda: not cluster.reassignments(), 60)
+        cluster.heal()
+        load.wait_for_acks(CALM_S)
+    report.say("comparing")
+    compare(chaos)
+    tell(load, report)
+
+
+def harm(chaos: Chaos, report: Report) -> None:
+    """Let some faults happen together, hold, and heal."""
+    faults, hold_s = chosen(chaos.random)
+    open_faults: list[Iterator[str]] = []
+    for fault in faults:
+        happening = fault(chaos)
+        try:
+            report.say(next(happening))
+        except NOT_NOW as reason:
+            report.say(f"could not {fault.__name__.replace('_', ' ')}: {reason}"[:150])
+            continue
+        report.counts[fault.__name__.replace("_", " ")] += 1
+        open_faults.append(happening)
+    time.sleep(hold_s)
+    # A coordinator comes back before the brokers that need it to start.
+    for happening in sorted(open_faults, key=lambda each: "coordinator" not in each.__name__):
+        try:
+            next(happening, None)
+        except NOT_NOW as reason:
+            report.say(f"could not heal: {reason}"[:500])
+    for each in chaos.cluster.brokers:
+        chaos.start(each)
+
+
+def compare(chaos: Chaos) -> None:
+    """All replicas are equal, nobody has one that is not theirs, and nobody has stumbled."""
+    cluster = chaos.cluster
+    known = {topic.name: topic for topic in cluster.metadata(cluster.brokers[0]).topics}
+    assert TOPIC in known
+    for name, topic in known.items():
+        for each in topic.partitions:
+            cluster.check_equal_logs(name, each.partition_index)
+            strangers = [
+                broker_id
+                for broker_id in cluster.brokers
+                if broker_id not in each.replica_nodes
+                and cluster.folder(broker_id, name, each.partition_index).exists()
+            ]
+            assert not strangers, f"{name}/{each.partition_index} is on {strangers} too"
+    for name in chaos.deleted_topics:
+        assert name not in known, f"{name} was deleted and is back"
+        for broker_id in cluster.brokers:
+            left = list(cluster.data(broker_id).glob(f"{name}-*"))
+            left = [each for each in left if not each.name.endswith("-delete")]
+            assert not left, f"{name} was deleted, and {left} is left"
+    for broker_id in cluster.brokers:
+        said = cluster.log(broker_id)
+        at = said.find("Traceback")
+        assert at < 0, f"broker {broker_id} logged:\n{said[max(0, at - 500) : at + 4000]}"
+
+
+def tell(load: Load, report: Report) -> None:
+    history = load.history
+    acked = len(history.acked_sends())
+    read = sum(len(each) for reading in history.readings for each in reading.records.values())
+    report.say(f"{acked} acknowledged, {len(history.unacked_sends())} uncertain, {read} read")
+    stalls = {index: round(found, 1) for (_, index), found in history.stalls_s().items()}
+    report.say(f"longest stall per partition, in seconds: {stalls}")
+    for name, count in report.counts.most_common():
+        report.say(f"  {count:3} × {name}")
+    report.say("nothing was lost, nothing was there twice, all replicas are equal")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
