@@ -1,0 +1,601 @@
+"""Followers copy from a leader on a real socket: what they ask, and what they make of answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+from fetch_world import (
+    FOLLOWER_EPOCH,
+    FOLLOWER_ID,
+    LeaderBroker,
+    World,
+    append,
+    contents,
+    listening,
+    partitions,
+    until,
+    wanted,
+    world,
+)
+
+from hightide.core.follower import Do, Position, Step
+from hightide.core.sessions import FetchSessions
+from hightide.settings import Topic
+from hightide.wire.errors import ErrorCode
+from hightide.wire.hot.replica_fetch import Given
+
+
+def run(test: Callable[[World], Awaitable[None]], **settings: object) -> None:
+    async def all_of_it() -> None:
+        async with world(**settings) as made:
+            await test(made)
+
+    asyncio.run(asyncio.wait_for(all_of_it(), 30))
+
+
+# -- copying -----------------------------------------------------------------------------------
+
+
+def test_a_follower_becomes_a_copy_of_its_leader_and_stays_one() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.write(replica, b"one", b"two")
+        w.follow(replica)
+        await w.copied(replica)
+        for number in range(5):
+            w.write(replica, b"%d" % number)
+            await w.copied(replica)
+        first = w.leader.requests[0]
+        assert (first.replica_id, first.replica_epoch) == (FOLLOWER_ID, FOLLOWER_EPOCH)
+
+    run(test)
+
+
+def test_what_is_larger_than_one_answer_is_copied_by_several() -> None:
+    async def test(w: World) -> None:
+        replicas = [w.replica(number) for number in range(3)]
+        for replica in replicas:
+            for _ in range(20):
+                w.write(replica, b"x" * 10_000)
+            w.follow(replica)
+        await w.copied(*replicas)
+
+    run(test, replica_fetch_max_bytes=30_000, replica_fetch_response_max_bytes=50_000)
+
+
+def test_the_leader_is_asked_with_what_the_settings_say() -> None:
+    async def test(w: World) -> None:
+        w.follow(w.replica())
+        first, second = await w.asked(1), await w.asked(2)
+        assert (first.max_wait_ms, second.max_wait_ms) == (0, 123)
+        assert (second.min_bytes, second.max_bytes) == (7, 5000)
+        assert first.topics[0][1][0].max_bytes == 999
+
+    run(
+        test,
+        replica_fetch_wait_max_ms=123,
+        replica_fetch_min_bytes=7,
+        replica_fetch_max_bytes=999,
+        replica_fetch_response_max_bytes=5000,
+    )
+
+
+def test_a_log_that_has_parted_from_the_leaders_is_cut_and_copied_again() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.leader.leader_epoch = 2
+        append(w.source(replica), b"common", leader_epoch=0)
+        append(w.source(replica), b"the leader's", leader_epoch=2)
+        append(replica.log, b"common", leader_epoch=0)
+        append(replica.log, b"somebody else's", b"again", leader_epoch=1)
+        w.follow(replica, leader_epoch=2)
+        await w.copied(replica)
+
+    run(test)
+
+
+def test_the_start_of_the_log_follows_the_leaders_and_is_told_back() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.write(replica, b"1")
+        w.write(replica, b"2")
+        w.follow(replica)
+        await w.copied(replica)
+        w.source(replica).start_at(1)
+        w.write(replica, b"3")
+        await until(lambda: replica.log.start_offset == 1)
+        await until(lambda: w.leader.requests[-1].topics[0][1][0].log_start_offset == 1)
+
+    run(test)
+
+
+# -- sessions ----------------------------------------------------------------------------------
+
+
+def test_idle_partitions_are_named_once() -> None:
+    async def test(w: World) -> None:
+        replicas = [w.replica(number) for number in range(50)]
+        for replica in replicas:
+            w.follow(replica)
+        await w.asked(2)
+        for _ in range(3):
+            w.write(replicas[7], b"x")
+            await w.copied(replicas[7])
+        first, *others = w.leader.requests
+        assert len(wanted(first)) == 50
+        await w.rest()
+        assert [partitions(each) for each in others] == [[], [7], [7], [7]]
+        assert [each.session_epoch for each in others] == [1, 2, 3, 4]
+
+    run(test)
+
+
+def test_a_leader_that_has_forgotten_the_session_is_told_everything_at_once() -> None:
+    async def test(w: World) -> None:
+        one, other = w.replica(0), w.replica(1)
+        w.follow(one)
+        w.follow(other)
+        await w.asked(2)
+        former = w.leader.requests[1].session_id
+        w.leader.sessions = FetchSessions(10, 60_000, w.leader.sessions._random)
+        w.write(one, b"x")
+        await w.copied(one)
+        w.write(other, b"y")
+        await w.copied(one, other)
+        assert [each.session_epoch for each in w.leader.requests[:5]] == [0, 1, 2, 0, 1]
+        assert partitions(w.leader.requests[3]) == [0, 1]
+        assert w.leader.requests[4].session_id != former
+
+    run(test)
+
+
+def test_a_leader_without_room_for_a_session_is_told_everything_each_time() -> None:
+    async def test(w: World) -> None:
+        w.leader.sessions = FetchSessions(0, 60_000, w.leader.sessions._random)
+        one, other = w.replica(0), w.replica(1)
+        w.follow(one)
+        w.follow(other)
+        await w.asked(2)
+        w.write(one, b"x")
+        await w.copied(one)
+        request = await w.asked(3)
+        assert wanted(request) == {(one.topic_id.bytes, 0): 1, (one.topic_id.bytes, 1): 0}
+        # Idle, it waits as always.
+        await w.rest()
+        assert len(w.leader.requests) == 3
+        assert w.leader.requests[-1].max_wait_ms == 20_000
+
+    run(test)
+
+
+# -- coming and going --------------------------------------------------------------------------
+
+
+def test_a_newcomer_is_asked_for_while_a_request_waits() -> None:
+    async def test(w: World) -> None:
+        first = w.replica(0)
+        w.follow(first)
+        await w.asked(2)
+        await w.rest()
+        newcomers = [w.replica(number) for number in range(1, 10)]
+        for replica in newcomers:
+            w.write(replica, b"x")
+            w.follow(replica)
+        await w.copied(*newcomers)
+        # All of them with one request, and without beginning the session anew.
+        assert partitions(w.leader.requests[2]) == [*range(1, 10)]
+        assert [each.session_epoch for each in w.leader.requests[:4]] == [0, 1, 2, 3]
+        assert w.leader.connections == 1
+
+    run(test)
+
+
+def test_newcomers_are_asked_for_again_and_again() -> None:
+    async def test(w: World) -> None:
+        replicas = []
+        for number in range(20):
+            replica = w.replica(number)
+            w.write(replica, b"x")
+            w.follow(replica)
+            replicas.append(replica)
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+            elif number % 3 == 1:
+                await w.copied(*replicas)
+        await w.copied(*replicas)
+        assert sum(each.session_epoch == 0 for each in w.leader.requests) == 1
+        assert w.leader.connections == 1
+
+    run(test)
+
+
+def test_a_leader_that_does_not_end_the_request_before_is_only_late() -> None:
+    async def test(w: World) -> None:
+        w.leader.ends_polls = False
+        first, newcomer = w.replica(0), w.replica(1)
+        w.follow(first)
+        await w.asked(2)
+        w.write(newcomer, b"x")
+        w.follow(newcomer)
+        await w.copied(newcomer)
+        assert sum(each.session_epoch == 0 for each in w.leader.requests) == 1
+
+    run(test, replica_fetch_wait_max_ms=200)
+
+
+def test_records_that_come_twice_because_of_a_newcomer_are_written_once() -> None:
+    async def test(w: World) -> None:
+        first, newcomer = w.replica(0), w.replica(1)
+        w.follow(first)
+        await w.asked(2)
+        # The answer with the records and the request for the newcomer pass each other.
+        w.leader.held = asyncio.Event()
+        w.write(first, b"x")
+        await w.rest()
+        w.write(newcomer, b"y")
+        w.follow(newcomer)
+        await w.asked(3)
+        w.leader.held.set()
+        await w.copied(first, newcomer)
+        w.write(first, b"z")
+        await w.copied(first, newcomer)
+        assert sum(each.session_epoch == 0 for each in w.leader.requests) == 1
+
+    run(test)
+
+
+def test_what_is_left_is_not_touched_by_an_answer_under_way() -> None:
+    async def test(w: World) -> None:
+        stays, leaves = w.replica(0), w.replica(1)
+        w.follow(stays)
+        w.follow(leaves)
+        await w.asked(2)
+        w.leader.held = asyncio.Event()
+        w.write(leaves, b"x")
+        w.write(stays, b"y")
+        await w.rest()
+        leaves.rest(None)
+        w.fetchers.leave(leaves)
+        w.leader.held.set()
+        await w.copied(stays)
+        assert leaves.log.end_offset == 0
+        request = await w.asked(3)
+        assert request.forgotten == [(leaves.topic_id.bytes, [1])]
+        w.fetchers.leave(leaves)
+
+    run(test)
+
+
+def test_a_role_that_has_ended_is_not_touched_though_nobody_has_been_told_yet() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.follow(replica)
+        await w.asked(2)
+        w.leader.held = asyncio.Event()
+        w.write(replica, b"x")
+        await w.rest()
+        former = replica.follower
+        assert replica.state is not None
+        replica.follow(replica.state)
+        assert replica.follower is not former
+        w.leader.held.set()
+        await w.rest()
+        assert replica.log.end_offset == 0
+        w.fetchers.follow(replica, w.leader.endpoint)
+        await w.copied(replica)
+
+    run(test)
+
+
+def test_an_answer_that_was_asked_for_in_a_former_epoch_is_passed_over() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.follow(replica)
+        await w.asked(2)
+        w.leader.held = asyncio.Event()
+        w.write(replica, b"x")
+        await w.rest()
+        taken: list[Position] = []
+        w.leader.leader_epoch = 1
+        w.follow(replica, leader_epoch=1)
+        watch(replica, taken)
+        w.leader.held.set()
+        await w.copied(replica)
+        assert {each.leader_epoch for each in taken} == {1}
+
+    run(test)
+
+
+def watch(replica: object, taken: list[Position]) -> None:
+    """Note what the replica is given."""
+    kind = type(replica)
+    original = kind.take  # type: ignore[attr-defined]
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+        def take(self, asked: Position, given: Given, now_ms: int) -> Step:
+            taken.append(asked)
+            step: Step = original(self, asked, given, now_ms)
+            return step
+
+    replica.__class__ = Watched
+
+
+def test_with_another_leader_the_former_is_asked_no_more() -> None:
+    async def test(w: World) -> None:
+        replica, stays = w.replica(0), w.replica(1)
+        w.follow(replica)
+        w.follow(stays)
+        await w.asked(2)
+        async with listening(LeaderBroker()) as other:
+            other.leader_epoch = 1
+            log = other.create("t", 0, replica.topic_id)
+            append(log, b"x", leader_epoch=1)
+            w.follow(replica, leader_epoch=1, leader_id=3, to=other.endpoint)
+            await until(lambda: replica.log.end_offset == 1)
+            assert contents(replica.log) == contents(log)
+            w.write(stays, b"y")
+            await w.copied(stays)
+            request = await w.asked(3)
+            assert request.forgotten == [(replica.topic_id.bytes, [0])]
+            assert w.source(replica).end_offset == 0
+            w.fetchers.leave(replica)
+
+    run(test)
+
+
+def test_nobody_is_asked_while_the_leader_is_not_to_be_reached() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.follow(replica)
+        await w.asked(2)
+        w.fetchers.follow(replica, None)
+        w.write(replica, b"x")
+        await w.rest()
+        assert len(w.leader.requests) == 2
+        assert replica.log.end_offset == 0
+        w.follow(replica)
+        await w.copied(replica)
+
+    run(test)
+
+
+def test_the_same_role_told_again_changes_nothing() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.follow(replica)
+        await w.asked(2)
+        for _ in range(3):
+            w.fetchers.follow(replica, w.leader.endpoint)
+            await w.rest()
+        assert len(w.leader.requests) == 2
+
+    run(test)
+
+
+# -- faults ------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_breaks_is_opened_again_and_everything_goes_on() -> None:
+    async def test(w: World) -> None:
+        replicas = [w.replica(number) for number in range(5)]
+        for replica in replicas:
+            w.follow(replica)
+        await w.asked(2)
+        w.leader.hang_up()
+        for replica in replicas:
+            w.write(replica, b"x")
+        await w.copied(*replicas)
+        full = [each for each in w.leader.requests if each.session_epoch == 0]
+        assert [len(wanted(each)) for each in full] == [5, 5]
+        assert full[1].session_id == w.leader.requests[1].session_id
+
+    run(test)
+
+
+def test_a_leader_that_is_not_there_yet_is_found_soon(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        server = await asyncio.start_server(lambda _r, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        to = w.leader.endpoint
+        to = type(to)(
+            listener=to.listener, host=to.host, port=port, security_protocol=to.security_protocol
+        )
+        w.follow(replica, to=to)
+        await asyncio.sleep(0.5)
+        late = await asyncio.start_server(w.leader.serve, "127.0.0.1", port)
+        w.write(replica, b"x")
+        await w.copied(replica)
+        late.close()
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    told = [each.message for each in caplog.records if "fetch" in each.message]
+    assert len(told) == 2, told
+    assert told[0].startswith("cannot fetch from broker 2: Cannot connect to 127.0.0.1:")
+    assert told[1] == "fetching from broker 2 again"
+
+
+def test_a_leader_that_moves_is_asked_in_its_new_place_at_once() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.follow(replica)
+        await w.asked(2)
+        former = w.leader.endpoint
+        async with listening(w.leader):
+            assert w.leader.endpoint != former
+            w.fetchers.follow(replica, w.leader.endpoint)
+            await w.asked(3)
+            w.write(replica, b"x")
+            await w.copied(replica)
+
+    run(test)
+
+
+def test_a_partition_that_is_refused_rests_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(w: World) -> None:
+        good, bad = w.replica(0), w.replica(1)
+        key = bad.topic_id.bytes, 1
+        w.leader.refusals[key] = ErrorCode.KAFKA_STORAGE_ERROR
+        w.write(bad, b"x")
+        w.follow(good)
+        w.follow(bad)
+        for _ in range(10):
+            w.write(good, b"x")
+            await w.copied(good)
+            await asyncio.sleep(0.05)
+        tries = [each for each in w.leader.requests if key in wanted(each)]
+        # After 50, 100, 200 and 200 ms.
+        assert 3 <= len(tries) <= 6
+        assert bad.log.end_offset == 0
+        del w.leader.refusals[key]
+        await w.copied(bad)
+
+    run(test)
+    (warning,) = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert warning == (
+        "t-1 cannot be copied from broker 2: KAFKA_STORAGE_ERROR; it is tried every 200 ms"
+    )
+
+
+def test_a_leader_that_does_not_know_yet_that_it_leads_is_asked_again_soon() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.write(replica, b"x")
+        w.follow(replica, leader_epoch=1)
+        await asyncio.sleep(0.02)
+        assert replica.log.end_offset == 0
+        w.leader.leader_epoch = 1
+        started = asyncio.get_running_loop().time()
+        await w.copied(replica)
+        assert asyncio.get_running_loop().time() - started < 0.5
+
+    run(test, replica_fetch_backoff_ms=5_000)
+
+
+def test_after_a_newer_epoch_was_heard_of_nothing_is_asked_until_it_is_known() -> None:
+    async def test(w: World) -> None:
+        replica, other = w.replica(0), w.replica(1, topic="u")
+        w.write(replica, b"x")
+        w.leader.leader_epoch = 1
+        w.follow(replica, leader_epoch=0)
+        await until(
+            lambda: replica.follower is not None and replica.follower.stopped_by is not None
+        )
+        asked = len(w.leader.requests)
+        await w.rest()
+        assert len(w.leader.requests) == asked
+        w.follow(replica, leader_epoch=1)
+        w.follow(other, leader_epoch=1)
+        await w.copied(replica, other)
+
+    run(test)
+
+
+def test_a_leader_that_has_lost_what_was_committed_is_told_to_people_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(w: World) -> None:
+        halted, good = w.replica(0), w.replica(1)
+        append(halted.log, b"1", leader_epoch=0)
+        append(halted.log, b"2", leader_epoch=1)
+        halted.high_watermark = 2
+        append(w.source(halted), b"1", leader_epoch=0)
+        append(w.source(halted), b"other", leader_epoch=2)
+        w.leader.leader_epoch = 2
+        for replica in (halted, good):
+            w.follow(replica, leader_epoch=2)
+        await until(lambda: halted.follower is not None and halted.follower.stopped_by is not None)
+        assert halted.follower is not None
+        assert halted.follower.stopped_by == Step(Do.HALT, 1)
+        for _ in range(3):
+            w.write(good, b"x")
+            await w.copied(good)
+        assert halted.log.end_offset == 2
+
+    run(test)
+    (error,) = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+    assert error.startswith("t-0 is not copied any more: broker 2, which leads in epoch 2, lacks")
+    assert "from offset 1 on, of which those before offset 2 were committed" in error
+
+
+def test_a_fault_in_one_partition_does_not_keep_others_from_being_copied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(w: World) -> None:
+        good, bad = w.replica(0), w.replica(1)
+
+        class Faulty(type(bad)):  # type: ignore[misc]
+            __slots__ = ()
+
+            def take(self, asked: Position, given: Given, now_ms: int) -> Step:
+                raise RuntimeError("a bug")
+
+        plain = type(bad)
+        bad.__class__ = Faulty
+        w.write(bad, b"x")
+        w.follow(good)
+        w.follow(bad)
+        w.write(good, b"x")
+        await w.copied(good)
+        bad.__class__ = plain
+        await w.copied(bad)
+
+    run(test)
+    assert "cannot take what broker 2 sent of t-1" in caplog.text
+
+
+# -- held back ---------------------------------------------------------------------------------
+
+
+def test_what_is_to_be_held_back_is_copied_at_its_rate_and_the_rest_at_once() -> None:
+    async def test(w: World) -> None:
+        slow = w.replica(0, topic="s")
+        slow.log.config = Topic(follower_replication_throttled_replicas=(f"0:{FOLLOWER_ID}",))
+        quick = w.replica(0)
+        for _ in range(40):
+            w.write(slow, b"x" * 1000)
+        w.follow(slow)
+        w.follow(quick)
+        started = asyncio.get_running_loop().time()
+        await until(lambda: slow.log.end_offset >= 5)
+        await w.rest()
+        assert slow.log.end_offset < 30
+        w.write(quick, b"x")
+        await w.copied(quick)
+        assert asyncio.get_running_loop().time() - started < 1
+        await w.copied(slow)
+        assert asyncio.get_running_loop().time() - started > 1
+
+    run(
+        test,
+        replica_fetch_max_bytes=2_000,
+        follower_replication_throttled_rate=20_000,
+        replication_quota_window_num=2,
+    )
+
+
+def test_stopping_ends_what_is_under_way() -> None:
+    async def test(w: World) -> None:
+        first, newcomer = w.replica(0), w.replica(1)
+        w.follow(first)
+        await w.asked(2)
+        w.leader.held = asyncio.Event()
+        w.follow(newcomer)
+        await w.asked(3)
+        await w.fetchers.stop()
+        w.leader.held.set()
+        asked = len(w.leader.requests)
+        await w.rest()
+        assert len(w.leader.requests) == asked
+
+    run(test)
