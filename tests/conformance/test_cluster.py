@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from adapters import Record, confluent, values
 
+from hightide.client.admin import Admin
 from hightide.process import BrokerFailed, environment, free_port, is_free
 from hightide.testing import Cluster
 
@@ -185,14 +187,25 @@ def test_settings_reach_the_broker():
         assert len(confluent.describe_topic(cluster.bootstrap, "made-by-itself")) == 5
 
 
+def test_a_broker_can_have_settings_of_its_own():
+    racks = {each: {"broker.rack": f"rack-{each}"} for each in (1, 2)}
+
+    async def nodes(bootstrap):
+        async with Admin(bootstrap) as admin:
+            return (await admin.describe_cluster()).nodes
+
+    with Cluster(brokers=2, broker_settings=racks) as cluster:
+        wait_until_it_knows(cluster.bootstrap, [1, 2])
+        found = asyncio.run(nodes(cluster.bootstrap))
+    assert {node.id: node.rack for node in found} == {1: "rack-1", 2: "rack-2"}
+
+
 def test_a_broker_that_cannot_start_says_why():
     with pytest.raises(BrokerFailed, match=r"num\.partitions"):
         Cluster(settings={"num.partitions": "many"}).start()
 
 
 def test_a_cluster_can_be_asked_from_inside_an_event_loop(broker):
-    import asyncio
-
     async def inside():
         return broker.create_topic()
 
