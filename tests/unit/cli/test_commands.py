@@ -52,7 +52,7 @@ def closed_port():
 def test_help_lists_every_command(hightide):
     done = hightide("--help")
     assert done.returncode == 0
-    commands = "up broker coordinator topic config cluster produce consume perf"
+    commands = "up broker coordinator topic partition config cluster produce consume perf"
     for command in commands.split():
         assert f"│ {command} " in done.stdout
     assert "dump-log" in done.stdout
@@ -71,6 +71,11 @@ def test_help_lists_every_command(hightide):
         ("config", "set"),
         ("config", "unset"),
         ("cluster", "info"),
+        ("cluster", "health"),
+        ("partition", "show"),
+        ("partition", "list"),
+        ("partition", "elect"),
+        ("partition", "reassign"),
         ("coordinator", "backup"),
         ("coordinator", "restore"),
         ("coordinator", "copy"),
@@ -106,6 +111,19 @@ def test_the_version_is_told(hightide):
         ("topic", "list", "-o", "yaml"),
         ("topic", "list", "--bootstrap", "no-port"),
         ("config", "get", "table/t"),
+        ("partition", "show"),
+        ("partition", "show", "t/x"),
+        ("partition", "elect", "--topic", "/1"),
+        ("partition", "reassign"),
+        ("partition", "reassign", "t"),
+        ("partition", "reassign", "--to", "1,2"),
+        ("partition", "reassign", "t", "--to", "1,1"),
+        ("partition", "reassign", "t", "--to", "one"),
+        ("partition", "reassign", "t", "--to", "1", "--cancel"),
+        ("partition", "reassign", "--cancel"),
+        ("partition", "reassign", "t", "--list", "--throttle", "5"),
+        ("partition", "reassign", "t", "--to", "1", "--throttle", "0"),
+        ("partition", "reassign", "--file", os.devnull),
         ("consume", "t", "--from", "yesterday"),
         ("consume", "t", "-o", "json", "-o", "table"),
         ("consume", "t", "-o", "table", "--follow"),
@@ -130,6 +148,12 @@ def test_wrong_usage_is_exit_code_2_and_no_traceback(hightide, arguments):
         ("topic", "create", "t"),
         ("config", "get", "topic/t"),
         ("cluster", "info", "-o", "json"),
+        ("cluster", "health"),
+        ("partition", "show", "t/0"),
+        ("partition", "list"),
+        ("partition", "elect", "--dry-run"),
+        ("partition", "reassign", "t", "--to", "1,2"),
+        ("partition", "reassign", "--list"),
         ("consume", "t"),
         ("produce", "t", "v"),
         ("perf", "produce", "t"),
