@@ -1,0 +1,325 @@
+"""A controller at work: a real tree, real elections, real pictures; only the network is not there.
+
+Brokers are a session, a registration and a `Picture`.  What a controller sends to them goes through
+the codec, so that it is what would arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+from hightide.broker.control import Control
+from hightide.broker.election import Election
+from hightide.broker.registration import register
+from hightide.client.connection import ConnectionFailed
+from hightide.coordination import znodes
+from hightide.coordination.errors import ConnectionLoss, CoordinationError
+from hightide.coordination.interface import ensure_path
+from hightide.coordination.memory import LocalCoordination
+from hightide.core.partition import PartitionState
+from hightide.core.picture import Picture
+from hightide.settings import Broker as Settings
+from hightide.wire.codec import decode, encode
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.replication import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartition,
+    AlterPartitionRequestTopic,
+    BrokerState,
+    ControlledShutdownRequest,
+    PublishedEndpoint,
+    PublishStateRequest,
+    PublishStateResponse,
+)
+
+LISTENER = "PLAINTEXT"
+PATIENCE_S = 10.0
+
+
+async def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+    """Wait until something is so; what it is."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not (found := condition()):
+        assert asyncio.get_running_loop().time() < deadline, "it never came to be so"
+        await asyncio.sleep(0.002)
+    return found
+
+
+class Flaky:
+    """A coordination that can fail, with and without having done what was asked."""
+
+    def __init__(self, coordination: LocalCoordination) -> None:
+        self.under = coordination
+        self.fail: Callable[[str, Any], CoordinationError | None] = lambda _name, _about: None
+        """Asked before each call; an error is raised instead of doing it."""
+        self.lose: Callable[[str, Any], CoordinationError | None] = lambda _name, _about: None
+        """Asked after each call; an error is raised instead of its answer."""
+        self.calls: list[str] = []
+
+    @property
+    def session_id(self) -> int:
+        return self.under.session_id
+
+    @property
+    def timeout_ms(self) -> int:
+        return self.under.timeout_ms
+
+    @property
+    def state(self) -> Any:
+        return self.under.state
+
+    def on_state(self, listener: Any) -> None:
+        self.under.on_state(listener)
+
+    async def close(self) -> None:
+        await self.under.close()
+
+    async def _call(self, name: str, about: Any, *more: Any, **how: Any) -> Any:
+        self.calls.append(name)
+        await asyncio.sleep(0)  # as over a network, others go on meanwhile
+        if error := self.fail(name, about):
+            raise error
+        result = await getattr(self.under, name)(about, *more, **how)
+        if error := self.lose(name, about):
+            raise error
+        return result
+
+    async def get(self, path: str, watch: Any = None) -> Any:
+        return await self._call("get", path, watch)
+
+    async def exists(self, path: str, watch: Any = None) -> Any:
+        return await self._call("exists", path, watch)
+
+    async def children(self, path: str, watch: Any = None) -> Any:
+        return await self._call("children", path, watch)
+
+    async def create(self, path: str, data: bytes = b"", **how: bool) -> Any:
+        return await self._call("create", path, data, **how)
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Any:
+        return await self._call("set", path, data, version)
+
+    async def delete(self, path: str, version: int = -1) -> Any:
+        return await self._call("delete", path, version)
+
+    async def multi(self, operations: Sequence[Any]) -> Any:
+        return await self._call("multi", operations)
+
+
+def once(error: CoordinationError | None = None, *, of: str = "multi", after: int = 0) -> Any:
+    """Fails one call of a kind, after so many that go well."""
+    left = [after]
+
+    def fail(name: str, _about: Any) -> CoordinationError | None:
+        if name != of:
+            return None
+        left[0] -= 1
+        return (error or ConnectionLoss()) if left[0] == -1 else None
+
+    return fail
+
+
+class Peer:
+    """A broker that is told things."""
+
+    def __init__(self, broker_id: int, session: LocalCoordination, epoch: int) -> None:
+        self.id = broker_id
+        self.session = session
+        self.epoch = epoch
+        self.picture = Picture(broker_id, LISTENER)
+        self.messages: list[PublishStateRequest] = []
+        self.is_reachable = True
+        self.knows_its_epoch = True
+        self.pause: asyncio.Event | None = None
+        self.under_way = 0
+
+
+class World:
+    """Brokers, and candidates for the controller's task."""
+
+    def __init__(self, tree: LocalCoordination, settings: Settings, seed: int = 1) -> None:
+        self.tree = tree
+        self.settings = settings
+        self.random = Random(seed)
+        self.peers: dict[int, Peer] = {}
+        self.controls: dict[int, Control] = {}
+        self.elections: dict[int, Election] = {}
+        self.sessions: dict[int, Flaky] = {}
+
+    @classmethod
+    async def open(cls, **values: Any) -> World:
+        tree = await LocalCoordination.open()
+        for path in (*znodes.PERSISTENT_ROOTS, "/controller_root"):
+            await ensure_path(tree, path)
+        return cls(tree, Settings(**values))
+
+    async def close(self) -> None:
+        for control in self.controls.values():
+            await control.stop()
+        for election in self.elections.values():
+            await election.reading.stop()
+
+    def new_id(self) -> uuid.UUID:
+        return uuid.UUID(int=self.random.getrandbits(128))
+
+    # -- brokers ---------------------------------------------------------------------------
+
+    async def up(self, *broker_ids: int, rack: str | None = None, previous: int = -1) -> None:
+        for broker_id in broker_ids:
+            session = await self.tree.new_session()
+            registration = znodes.BrokerRegistration(
+                (znodes.Endpoint(LISTENER, f"host-{broker_id}", 9092),),
+                1,
+                rack,
+                previous_epoch=previous,
+            )
+            epoch = await register(session, broker_id, registration)
+            self.peers[broker_id] = Peer(broker_id, session, epoch)
+
+    async def down(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            peer = self.peers.pop(broker_id)
+            peer.is_reachable = False
+            await peer.session.close()
+
+    async def deliver(
+        self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
+    ) -> PublishStateResponse:
+        peer = self.peers.get(broker_id)
+        if peer is None or not peer.is_reachable:
+            raise ConnectionFailed(f"host-{broker_id} cannot be reached")
+        assert endpoint is not None
+        assert endpoint.host == f"host-{broker_id}"
+        assert peer.under_way == 0, "one message at a time"
+        peer.under_way += 1
+        try:
+            await asyncio.sleep(0)
+            if peer.pause is not None:
+                await peer.pause.wait()
+            if not peer.is_reachable:
+                raise ConnectionFailed(f"host-{broker_id} cannot be reached")
+        finally:
+            peer.under_way -= 1
+        arrived = decode(PublishStateRequest, encode(message, 0), 0)
+        own_epoch = peer.epoch if peer.knows_its_epoch else -2
+        received = peer.picture.receive(arrived, own_epoch)
+        if received.error_code == ErrorCode.NONE:
+            peer.messages.append(arrived)
+            peer.picture.check()
+        return PublishStateResponse(error_code=received.error_code)
+
+    # -- controllers -----------------------------------------------------------------------
+
+    async def candidate(self, broker_id: int = 100) -> Control:
+        """Somebody who stands for election; the first one is elected."""
+        session = Flaky(await self.tree.new_session())
+        election = Election(session, broker_id, lambda: 1)
+        control = Control(
+            session,
+            election,
+            broker_id,
+            lambda: self.settings,
+            self.deliver,
+            LISTENER,
+            random=self.random,
+            new_id=self.new_id,
+        )
+        election.on_change = control.election_changed
+        self.sessions[broker_id] = session
+        self.elections[broker_id] = election
+        self.controls[broker_id] = control
+        await election.look()
+        election.reading.start()
+        return control
+
+    # -- looking ---------------------------------------------------------------------------
+
+    async def json(self, path: str) -> Any:
+        import json
+
+        return json.loads((await self.tree.get(path))[0])
+
+    async def state(self, topic: str, index: int) -> dict[str, Any]:
+        found = await self.json(znodes.partition_state_path(topic, index))
+        assert isinstance(found, dict)
+        return found
+
+    def seen(self, topic: str, index: int) -> PartitionState | None:
+        """A partition as all brokers show it; None while they differ or do not know it."""
+        states = [peer.picture.state(topic, index) for peer in self.peers.values()]
+        return states[0] if all(each == states[0] for each in states) else None
+
+    def leaders(self, topic: str, count: int) -> list[int]:
+        found = [self.seen(topic, index) for index in range(count)]
+        return [each.leader for each in found if each is not None]
+
+    def control(self) -> Control:
+        return next(
+            self.controls[each] for each, one in self.elections.items() if one.is_controller
+        )
+
+    # -- asking ----------------------------------------------------------------------------
+
+    async def create(
+        self, topic: str, *assignment: Sequence[int], config: dict[str, str] | None = None
+    ) -> uuid.UUID:
+        return await self.control().create_topic(
+            topic, dict(enumerate(assignment)), config or {}, timeout_ms=5000
+        )
+
+    def proposal(self, topic: str, index: int, isr: Sequence[int]) -> AlterPartitionRequest:
+        """What the leader sends that has seen these fetch all there is."""
+        state = self.seen(topic, index)
+        assert state is not None
+        leader = self.peers[state.leader]
+        found = leader.picture.topic(topic)
+        assert found is not None
+        return AlterPartitionRequest(
+            broker_id=leader.id,
+            broker_epoch=leader.epoch,
+            topics=[
+                AlterPartitionRequestTopic(
+                    topic_id=found.topic_id,
+                    partitions=[
+                        AlterPartitionRequestPartition(
+                            partition_index=index,
+                            leader_epoch=state.leader_epoch,
+                            new_isr_with_epochs=[
+                                BrokerState(broker_id=each, broker_epoch=self.peers[each].epoch)
+                                for each in isr
+                            ],
+                            partition_epoch=state.partition_epoch,
+                        )
+                    ],
+                )
+            ],
+        )
+
+    def shutdown(self, broker_id: int) -> ControlledShutdownRequest:
+        return ControlledShutdownRequest(
+            broker_id=broker_id, broker_epoch=self.peers[broker_id].epoch
+        )
+
+
+def in_a_world(test: Callable[[World], Awaitable[None]] | None = None, **settings: Any) -> Any:
+    """Runs a test in a world with these settings."""
+
+    def decorated(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+        def run() -> None:
+            async def main() -> None:
+                world = await World.open(**settings)
+                try:
+                    await test(world)
+                finally:
+                    await world.close()
+
+            asyncio.run(main())
+
+        run.__name__ = test.__name__
+        return run
+
+    return decorated if test is None else decorated(test)

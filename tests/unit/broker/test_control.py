@@ -1,0 +1,583 @@
+"""The controller's shell: terms, topics, failovers, moves, on a real tree with real pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+
+import pytest
+from control_world import World, eventually, in_a_world, once
+
+from hightide.broker.control import announce_topic
+from hightide.coordination import znodes
+from hightide.coordination.errors import BadVersion, ConnectionLoss, NotConnected
+from hightide.core.controller import ElectionKind
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.replication import AlterPartitionRequest
+
+
+def refused(code: ErrorCode):
+    return pytest.raises(KafkaError, check=lambda error: error.code == code)
+
+
+# -- terms ----------------------------------------------------------------------------------------
+
+
+@in_a_world
+async def test_a_term_loads_what_is_there_and_tells_it_to_all(world):
+    await world.up(1, 2, 3)
+    await world.candidate()
+    topic_id = await world.create("t", [1, 2], [2, 3], [3, 1])
+    assert world.leaders("t", 3) == [1, 2, 3]
+    world.elections[100].stand_down("the test says so")
+    await world.candidate(101)
+    await world.tree.delete("/controller")
+    await eventually(
+        lambda: world.elections[101].is_controller or world.elections[100].is_controller
+    )
+    for peer in world.peers.values():
+        await eventually(lambda at=peer: at.picture.controller_epoch == 2)
+        assert peer.picture.topic("t").topic_id == topic_id
+        assert sorted(peer.picture.live) == [1, 2, 3]
+    assert world.leaders("t", 3) == [1, 2, 3]
+
+
+@in_a_world
+async def test_nobody_but_the_controller_is_asked(world):
+    await world.up(1)
+    await world.candidate()
+    other = await world.candidate(101)
+    with refused(ErrorCode.NOT_CONTROLLER):
+        await other.create_topic("t", {0: [1]}, {}, timeout_ms=1000)
+    with refused(ErrorCode.NOT_CONTROLLER):
+        await other.alter_partition(AlterPartitionRequest(broker_id=1, topics=[]))
+    with refused(ErrorCode.NOT_CONTROLLER):
+        await other.controlled_shutdown(world.shutdown(1))
+
+
+@in_a_world
+async def test_who_waits_when_a_term_ends_is_told_so(world):
+    await world.up(1)
+    control = await world.candidate()
+    await control.knowledge()
+    world.sessions[100].fail = lambda _name, _about: NotConnected()
+    asked = asyncio.gather(
+        *(control.create_topic(f"t{n}", {0: [1]}, {}, timeout_ms=60_000) for n in range(5)),
+        return_exceptions=True,
+    )
+    await asyncio.sleep(0.02)
+    # The first one has been refused by now; this one waits while the controller learns.
+    world.elections[100].stand_down("the test says so")
+    codes = {each.code for each in await asked}
+    assert codes <= {ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT}
+
+
+@in_a_world
+async def test_a_term_that_is_found_to_go_on_numbers_its_messages_on(world):
+    """In doubt about its session the controller stood down; then it was the controller still."""
+    await world.up(1)
+    await world.candidate()
+    await world.create("t", [1])
+    election = world.elections[100]
+    before = world.peers[1].messages[-1]
+    election.stand_down("in doubt")
+    await election.look()
+    assert election.is_controller
+    await eventually(lambda: world.peers[1].messages[-1].sequence > before.sequence)
+    after = world.peers[1].messages[-1]
+    assert (after.controller_epoch, after.is_full) == (before.controller_epoch, True)
+    await world.create("u", [1])
+    assert world.leaders("u", 1) == [1]
+
+
+@in_a_world
+async def test_one_who_was_replaced_while_it_slept_writes_nothing_more(world):
+    await world.up(1, 2)
+    control = await world.candidate()
+    await world.create("t", [1, 2])
+    # Another is elected, and nobody has told the first one: its watch is lost.
+    await world.elections[100].reading.stop()
+    await world.tree.delete("/controller")
+    other = await world.candidate(101)
+    await other.knowledge()
+    before = await world.state("t", 0)
+    with refused(ErrorCode.NOT_CONTROLLER):
+        await asyncio.wait_for(control.create_topic("u", {0: [1]}, {}, timeout_ms=5000), 5)
+    assert not world.elections[100].is_controller
+    assert await world.state("t", 0) == before
+    assert "u" not in await world.tree.children("/brokers/topics")
+
+
+@in_a_world
+async def test_a_failure_inside_is_told_and_a_new_term_begins(world):
+    await world.up(1)
+    control = await world.candidate()
+    machine = await control.knowledge()
+    machine.brokers_seen = lambda _found: 1 / 0
+    await world.up(2)
+    await eventually(lambda: world.peers[2].picture.is_whole)
+    await world.create("t", [2])
+    assert world.leaders("t", 1) == [2]
+
+
+# -- creation -------------------------------------------------------------------------------------
+
+
+@in_a_world
+async def test_a_topic_is_written_with_its_states_and_told_before_the_answer(world):
+    await world.up(1, 2, 3)
+    await world.candidate()
+    topic_id = await world.create("t", [1, 2, 3], [2, 3, 1], config={"retention.ms": "1"})
+    found = await world.json("/brokers/topics/t")
+    assert found == {
+        "version": 3,
+        "topic_id": znodes.id_text(topic_id),
+        "partitions": {"0": [1, 2, 3], "1": [2, 3, 1]},
+        "adding_replicas": {},
+        "removing_replicas": {},
+    }
+    assert await world.json("/config/topics/t") == {"version": 1, "config": {"retention.ms": "1"}}
+    state = await world.state("t", 1)
+    lives = {str(each): str(world.peers[each].epoch) for each in (1, 2, 3)}
+    assert state.pop("broker_epochs") == lives
+    assert state == {
+        "version": 1,
+        "leader": 2,
+        "leader_epoch": 0,
+        "isr": [2, 3, 1],
+        "controller_epoch": 1,
+    }
+    assert world.leaders("t", 2) == [1, 2]
+    with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
+        await world.create("t", [1])
+
+
+@in_a_world
+async def test_a_topic_of_more_partitions_than_fit_into_one_change(world):
+    await world.up(1, 2)
+    await world.candidate()
+    await world.create("x" * 249, *([[1, 2], [2, 1]] * 600))
+    assert world.leaders("x" * 249, 1200) == [1, 2] * 600
+
+
+@in_a_world
+async def test_dead_brokers_are_not_in_sync_in_a_new_topic(world):
+    await world.up(1, 2)
+    await world.candidate()
+    await world.create("t", [3, 2, 1], [3])
+    state = world.seen("t", 0)
+    assert (state.leader, state.isr) == (2, (2, 1))
+    # Nobody holds the other, so it has no leader, but it is known to be there.
+    assert world.seen("t", 1).leader == -1
+    assert await world.tree.exists(znodes.partition_state_path("t", 1)) is None
+    await world.up(3)
+    await eventually(lambda: world.leaders("t", 2) == [2, 3])
+
+
+@in_a_world
+async def test_a_topic_that_anybody_announces_is_found_and_led(world):
+    await world.up(1, 2)
+    await world.candidate()
+    await announce_topic(world.tree, "t", {0: [1, 2], 1: [2, 1]}, {"retention.ms": "5"}, uuid.uuid4)
+    await eventually(lambda: world.leaders("t", 2) == [1, 2])
+    assert (await world.json("/config/topics/t"))["config"] == {"retention.ms": "5"}
+    with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
+        await announce_topic(world.tree, "t", {0: [1]}, {}, uuid.uuid4)
+
+
+@in_a_world
+async def test_a_topic_of_an_old_tool_gets_an_id_and_states(world):
+    await world.up(1, 2, 3)
+    await world.candidate()
+    old = {"version": 1, "partitions": {"0": [1, 2], "1": [3, 2]}}
+    await world.tree.create("/brokers/topics/t", json.dumps(old).encode())
+    await eventually(lambda: world.leaders("t", 2) == [1, 3])
+    found = await world.json("/brokers/topics/t")
+    assert (found["version"], found["partitions"]) == (3, old["partitions"])
+    assert znodes.id_of(found["topic_id"]) == world.peers[1].picture.topic("t").topic_id
+    grown = found | {"partitions": {**old["partitions"], "2": [2]}}
+    await world.tree.set("/brokers/topics/t", json.dumps(grown).encode())
+    await eventually(lambda: world.leaders("t", 3) == [1, 3, 2])
+
+
+@in_a_world
+async def test_what_makes_no_sense_is_told_once_and_left_alone(world):
+    complaints = []
+    handler = logging.Handler()
+    handler.emit = lambda record: complaints.append(record.getMessage())
+    logging.getLogger("hightide").addHandler(handler)
+    try:
+        await world.up(1)
+        await world.tree.create("/brokers/topics/junk", b"not json")
+        await world.candidate()
+        await world.create("t", [1], [1])
+        await world.create("u", [1])
+        path = znodes.partition_state_path("t", 1)
+        await world.tree.set(path, b"not json")
+        world.elections[100].stand_down("again")
+        await world.elections[100].look()
+        await eventually(lambda: world.leaders("t", 2) == [1, -1])
+        assert (await world.tree.get(path))[0] == b"not json"
+        assert sum("topic junk cannot be used" in each for each in complaints) == 2, "per term"
+        assert sum("t-1 has no leader" in each for each in complaints) == 1
+    finally:
+        logging.getLogger("hightide").removeHandler(handler)
+
+
+# -- more partitions, deletion ----------------------------------------------------------------------
+
+
+@in_a_world
+async def test_partitions_are_added(world):
+    await world.up(1, 2)
+    control = await world.candidate()
+    await world.create("t", [1, 2])
+    await control.add_partitions("t", {1: [2, 1], 2: [1, 2]}, timeout_ms=5000)
+    assert world.leaders("t", 3) == [1, 2, 1]
+    assert (await world.json("/brokers/topics/t"))["partitions"] == {
+        "0": [1, 2],
+        "1": [2, 1],
+        "2": [1, 2],
+    }
+    with refused(ErrorCode.INVALID_PARTITIONS):
+        await control.add_partitions("t", {1: [2, 1]}, timeout_ms=5000)
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        await control.add_partitions("u", {1: [2, 1]}, timeout_ms=5000)
+
+
+async def traces(world: World, topic: str) -> list[str]:
+    places = ("/brokers/topics", "/config/topics", "/admin/delete_topics")
+    return [place for place in places if topic in await world.tree.children(place)]
+
+
+@in_a_world
+async def test_a_deleted_topic_is_gone_everywhere_and_can_be_made_again(world):
+    await world.up(1, 2, 3)
+    control = await world.candidate()
+    for _ in range(3):
+        topic_id = await world.create("t", *([[1, 2]] * 3))
+        await world.down(3)
+        await control.delete_topic("t", timeout_ms=5000)
+        assert await traces(world, "t") == []
+        for peer in world.peers.values():
+            assert peer.picture.topic("t") is None
+            assert peer.messages[-1].removed_topics == [topic_id]
+        with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            await control.delete_topic("t", timeout_ms=5000)
+        await world.up(3)
+
+
+@in_a_world
+async def test_a_mark_is_followed_whoever_made_it(world):
+    await world.up(1)
+    await world.candidate()
+    await world.create("t", [1], [1])
+    await world.tree.create("/admin/delete_topics/t")
+    await world.tree.create("/admin/delete_topics/never-was")
+    await eventually(lambda: world.peers[1].picture.topic("t") is None)
+    while await world.tree.children("/admin/delete_topics"):
+        await asyncio.sleep(0.01)
+    assert await traces(world, "t") == []
+
+
+@in_a_world(delete_topic_enable=False)
+async def test_a_mark_is_taken_away_where_nothing_may_be_deleted(world):
+    await world.up(1)
+    await world.candidate()
+    await world.create("t", [1])
+    await world.tree.create("/admin/delete_topics/t")
+    while await world.tree.children("/admin/delete_topics"):
+        await asyncio.sleep(0.01)
+    assert world.leaders("t", 1) == [1]
+
+
+@in_a_world
+async def test_two_thousand_partitions_come_and_go(world):
+    await world.up(1, 2)
+    control = await world.candidate()
+    await world.create("t", *([[1, 2]] * 2000))
+    await control.delete_topic("t", timeout_ms=20_000)
+    assert await traces(world, "t") == []
+    assert world.peers[1].picture.topic("t") is None
+
+
+@in_a_world
+async def test_what_was_deleted_while_a_broker_was_away_is_missing_there(world):
+    await world.up(1, 2)
+    control = await world.candidate()
+    await world.create("t", [1, 2])
+    await world.create("u", [1, 2])
+    gone = world.peers[2]
+    await world.down(2)
+    await control.delete_topic("t", timeout_ms=5000)
+    await world.up(2)
+    world.peers[2].picture = gone.picture
+    await eventually(lambda: world.peers[2].messages)
+    assert world.peers[2].messages[0].is_full
+    assert [each.name for each in world.peers[2].picture] == ["u"]
+
+
+# -- failover -------------------------------------------------------------------------------------
+
+
+@in_a_world
+async def test_others_lead_when_a_leader_dies_and_it_joins_again_by_fetching(world):
+    await world.up(1, 2, 3)
+    control = await world.candidate()
+    await world.create("t", [1, 2, 3], [2, 3, 1], [3, 1, 2])
+    await world.down(1)
+    await eventually(lambda: world.leaders("t", 3) == [2, 2, 3])
+    state = world.seen("t", 0)
+    assert (state.leader_epoch, state.isr, state.partition_epoch) == (1, (2, 3), 1)
+    assert (await world.state("t", 0))["isr"] == [2, 3]
+    await world.up(1)
+    await eventually(lambda: world.seen("t", 0))
+    answer = await control.alter_partition(world.proposal("t", 0, [1, 2, 3]))
+    (partition,) = answer.topics[0].partitions
+    assert (partition.error_code, partition.isr, partition.partition_epoch) == (0, [1, 2, 3], 2)
+    await eventually(lambda: (seen := world.seen("t", 0)) and seen.isr == (1, 2, 3))
+
+
+@in_a_world(min_insync_replicas=2)
+async def test_the_last_in_sync_is_waited_for_and_trusted_when_it_ended_cleanly(world):
+    await world.up(1, 2)
+    control = await world.candidate()
+    await world.create("t", [1, 2])
+    await world.down(2)
+    await eventually(lambda: (seen := world.seen("t", 0)) and seen.isr == (1,))
+    assert world.seen("t", 0).elr == (2,)
+    epoch = world.peers[1].epoch
+    await world.down(1)
+    await world.up(3)
+    await eventually(lambda: world.leaders("t", 1) == [-1])
+    assert (await world.state("t", 0))["elr"] == [1, 2]
+    await world.up(1, previous=epoch)
+    await eventually(lambda: world.leaders("t", 1) == [1])
+    assert control.unclean_elections == 0
+
+
+@in_a_world(unclean_leader_election_enable=True)
+async def test_an_unclean_election_is_told_loudly_and_counted(world):
+    await world.up(1, 2)
+    control = await world.candidate()
+    await world.create("t", [1, 2])
+    await world.down(2)
+    await eventually(lambda: (seen := world.seen("t", 0)) and seen.isr == (1,))
+    await world.down(1)
+    told = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger("hightide").addHandler(handler)
+    await world.up(2)
+    await eventually(lambda: world.leaders("t", 1) == [2])
+    logging.getLogger("hightide").removeHandler(handler)
+    assert control.unclean_elections == 1
+    assert any("t-0 is led by broker 2" in each for each in told)
+    assert (await world.state("t", 0))["recovery_epoch"] == world.seen("t", 0).leader_epoch
+
+
+@in_a_world
+async def test_a_thousand_leaders_fail_over(world):
+    """The time is printed, and asserted nowhere: it depends on the machine."""
+    await world.up(1, 2, 3)
+    await world.candidate()
+    for topic in range(10):
+        await world.create(f"t{topic}", *([[1, 2, 3]] * 100))
+    calls = world.sessions[100].calls
+    calls.clear()
+    began = time.perf_counter()
+    await world.down(1)
+    await eventually(
+        lambda: all(world.leaders(f"t{topic}", 100) == [2] * 100 for topic in range(10))
+    )
+    took_ms = (time.perf_counter() - began) * 1000
+    print(f"1,000 leaders failed over in {took_ms:.0f} ms, with {calls.count('multi')} multis")
+    assert calls.count("multi") == 2
+
+
+# -- writes that go wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["fail", "lose"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_decision_whose_outcome_is_unknown_is_read_and_made_good(how, after):
+    @in_a_world
+    async def run(world):
+        await world.up(1, 2, 3)
+        await world.candidate()
+        await world.create("t", *([[1, 2, 3]] * 700))
+        setattr(world.sessions[100], how, once(after=after))
+        await world.down(1)
+        await eventually(lambda: world.leaders("t", 700) == [2] * 700)
+        epochs = {world.seen("t", index).leader_epoch for index in range(700)}
+        assert epochs == {1}, "each was decided once"
+
+    run()
+
+
+@in_a_world
+async def test_a_topic_whose_creation_got_no_answer_is_found_to_be_there(world):
+    await world.up(1)
+    await world.candidate()
+    await world.create("a", [1])
+    world.sessions[100].lose = once()
+    topic_id = await world.create("t", [1])
+    assert world.peers[1].picture.topic("t").topic_id == topic_id
+    world.sessions[100].fail = once()
+    with refused(ErrorCode.REQUEST_TIMED_OUT):
+        await world.create("u", [1])
+    assert "u" not in await world.tree.children("/brokers/topics")
+
+
+@in_a_world
+async def test_partitions_whose_addition_got_no_answer_are_there(world):
+    await world.up(1)
+    control = await world.candidate()
+    await world.create("t", [1])
+    world.sessions[100].lose = once()
+    await control.add_partitions("t", {1: [1]}, timeout_ms=5000)
+    assert world.leaders("t", 2) == [1, 1]
+
+
+@in_a_world
+async def test_a_state_that_somebody_else_wrote_is_read_again(world):
+    await world.up(1, 2, 3)
+    await world.candidate()
+    await world.create("t", *([[1, 2, 3]] * 5))
+    path = znodes.partition_state_path("t", 3)
+    state = await world.state("t", 3)
+    await world.tree.set(path, json.dumps(state | {"isr": [1, 3], "leader_epoch": 7}).encode())
+    await world.down(1)
+    await eventually(lambda: world.leaders("t", 5) == [2, 2, 2, 3, 2])
+    assert world.seen("t", 3).leader_epoch == 8
+
+
+@in_a_world
+async def test_a_state_that_is_spoiled_holds_up_no_other(world):
+    await world.up(1, 2)
+    await world.candidate()
+    await world.create("t", *([[1, 2]] * 5))
+    await world.tree.set(znodes.partition_state_path("t", 3), b"junk")
+    await world.down(1)
+    await eventually(lambda: world.leaders("t", 5) == [2, 2, 2, 1, 2])
+
+
+@in_a_world
+async def test_a_state_that_somebody_deleted_is_written_as_it_was(world):
+    await world.up(1, 2, 3)
+    control = await world.candidate()
+    await world.create("t", [1, 2, 3], [2, 3, 1])
+    for isr in ([1, 2], [1, 2, 3], [1, 3]):
+        await control.alter_partition(world.proposal("t", 0, isr))
+        await eventually(lambda: world.seen("t", 0))
+    await world.tree.delete(znodes.partition_state_path("t", 0))
+    await world.tree.delete(znodes.partition_path("t", 0))
+    await world.down(1)
+    await eventually(lambda: world.leaders("t", 2) == [3, 2])
+    state = await world.state("t", 0)
+    assert (state["leader"], state["isr"], state["leader_epoch"]) == (3, [3], 1)
+
+
+@in_a_world
+async def test_a_coordinator_that_is_away_loses_no_event(world):
+    await world.up(1, 2, 3)
+    await world.candidate()
+    await world.create("t", [1, 2, 3])
+    session = world.sessions[100]
+    session.fail = lambda _name, _about: ConnectionLoss()
+    await world.down(1)
+    await world.tree.create("/admin/delete_topics/never-was")
+    await asyncio.sleep(0.05)
+    assert world.peers[2].picture.state("t", 0).leader == 1
+    session.fail = lambda _name, _about: None
+    await eventually(lambda: world.leaders("t", 1) == [2])
+    while await world.tree.children("/admin/delete_topics"):
+        await asyncio.sleep(0.01)
+
+
+def test_nobody_waits_for_ever_for_a_coordinator_that_is_away(monkeypatch):
+    monkeypatch.setattr("hightide.broker.control.control._LEAST_MS", 50)
+    monkeypatch.setattr("hightide.broker.control.control._ASKED_BY_BROKERS_MS", 50)
+
+    @in_a_world
+    async def run(world):
+        await world.up(1, 2)
+        control = await world.candidate()
+        await world.create("t", [1, 2])
+        world.sessions[100].fail = lambda _name, _about: ConnectionLoss()
+        proposal = world.proposal("t", 0, [1])
+        await world.down(2)
+        with refused(ErrorCode.REQUEST_TIMED_OUT):
+            await control.alter_partition(proposal)
+        with refused(ErrorCode.REQUEST_TIMED_OUT):
+            await control.elect_leaders(ElectionKind.PREFERRED, [("t", 0)], timeout_ms=50)
+        with refused(ErrorCode.REQUEST_TIMED_OUT):
+            await control.create_topic("u", {0: [1]}, {}, timeout_ms=50)
+
+    run()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_fails_the_tree_and_the_pictures_agree_in_the_end(seed):
+    @in_a_world
+    async def run(world):
+        world.random.seed(seed)
+        chance = world.random
+        await world.up(1, 2, 3)
+        await world.candidate()
+        for topic in range(4):
+            await world.create(f"t{topic}", *([[1, 2, 3], [2, 3, 1], [3, 1, 2]] * 5))
+        session = world.sessions[100]
+
+        def fails(_name, _about):
+            return ConnectionLoss() if chance.random() < 0.15 else None
+
+        session.fail = session.lose = fails
+        for _ in range(12):
+            broker_id = chance.choice([1, 2, 3])
+            if broker_id in world.peers and len(world.peers) > 1:
+                await world.down(broker_id)
+            elif broker_id not in world.peers:
+                await world.up(broker_id)
+            await asyncio.sleep(chance.random() * 0.02)
+        session.fail = session.lose = lambda _name, _about: None
+        await world.up(*({1, 2, 3} - world.peers.keys()))
+        machine = await world.control().knowledge()
+        await eventually(lambda: sorted(machine.brokers) == [1, 2, 3])
+        await eventually(lambda: not machine.audit())
+        machine.check()
+        for topic in range(4):
+            for index in range(15):
+                seen = await eventually(
+                    lambda at=(f"t{topic}", index): (
+                        world.seen(*at)
+                        if world.seen(*at) is not None
+                        and world.seen(*at).partition_epoch == machine.state(*at).partition_epoch
+                        else None
+                    )
+                )
+                path = znodes.partition_state_path(f"t{topic}", index)
+                data, stat = await world.tree.get(path)
+                found = znodes.PartitionState.decode(data, path)
+                assert (stat.version, found.leader, found.leader_epoch, found.isr) == (
+                    seen.partition_epoch,
+                    seen.leader,
+                    seen.leader_epoch,
+                    seen.isr,
+                )
+
+    run()
+
+
+@in_a_world
+async def test_a_fenced_write_is_refused_and_told_apart(world):
+    """A refusal of the epoch is the end of the term; any other is not."""
+    await world.up(1, 2)
+    await world.candidate()
+    await world.create("t", [1, 2])
+    world.sessions[100].fail = once(BadVersion(), of="get")
+    await world.down(1)
+    await eventually(lambda: world.leaders("t", 1) == [2])
