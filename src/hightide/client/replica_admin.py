@@ -112,7 +112,7 @@ class ReplicaAdmin(ClusterAdmin):
                     await self._routes.broker(broker)
                     return None
         except TimeoutError:
-            return f"It did not answer in {REPORT_TIMEOUT_S:.0f} s."
+            return f"It did not answer in {REPORT_TIMEOUT_S:g} s."
         except (ConnectionFailed, KafkaError) as error:
             return str(error)
         check(answer.error_code, answer.error_message, about=f"broker {broker}")

@@ -1,0 +1,408 @@
+"""Questions about leaders and replicas, asked of brokers that answer, hang up or say nothing.
+
+The brokers are real sockets, each with the answers that a test gives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from hightide.client import replica_admin
+from hightide.client.admin import Admin
+from hightide.client.model import Reassignment
+from hightide.client.replicas import Role
+from hightide.core.controller import ElectionKind
+from hightide.wire.codec import decode
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.frame import decode_request_header, encode_response
+from hightide.wire.messages import REQUESTS
+from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from hightide.wire.messages.configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from hightide.wire.messages.metadata import (
+    Cursor,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from hightide.wire.messages.replicas import (
+    AlterPartitionReassignmentsResponse,
+    DescribedReplica,
+    DescribedTopic,
+    DescribeReplicasResponse,
+    ElectLeadersResponse,
+    FollowerProgress,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    PartitionResult,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+from hightide.wire.messages.replication import PublishedPartition
+
+METADATA, API_VERSIONS, CONFIGS = 3, 18, 32
+ELECT, ALTER, LIST, TOPIC_PARTITIONS, REPLICAS = 43, 45, 46, 75, 30002
+ID = uuid.UUID(int=7)
+
+
+class FakeBroker:
+    """A broker that answers by a table: API key → function from a request to its answer."""
+
+    def __init__(self, broker_id):
+        self.id = broker_id
+        self.port = 0
+        self.answers = {}
+        self.asked = []
+
+    async def serve(self, reader, writer):
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                data = memoryview(await reader.readexactly(size))
+                header, at = decode_request_header(data)
+                answer = self.answers.get(header.api_key)
+                if header.api_key == API_VERSIONS:
+                    made = self.versions()
+                elif answer is None:
+                    return
+                else:
+                    request = decode(REQUESTS[header.api_key], data[at:], header.api_version)
+                    self.asked.append(request)
+                    made = answer(request)
+                if made is not None:
+                    writer.write(encode_response(made, header.api_version, header.correlation_id))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+    def versions(self):
+        offered = [key for key in self.answers if key < REPLICAS]
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(
+                    api_key=key,
+                    min_version=REQUESTS[key].__api__.versions[0],
+                    max_version=REQUESTS[key].__api__.versions[1],
+                )
+                for key in offered
+            ]
+        )
+
+
+@asynccontextmanager
+async def cluster(*brokers, controller=1):
+    """Brokers that all tell of each other, and an admin of theirs."""
+    async with AsyncExitStack() as stack:
+        for broker in brokers:
+            server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+            broker.port = server.sockets[0].getsockname()[1]
+            stack.callback(server.close)
+
+        def metadata(request):
+            return MetadataResponse(
+                brokers=[
+                    MetadataResponseBroker(node_id=each.id, host="127.0.0.1", port=each.port)
+                    for each in brokers
+                ],
+                controller_id=controller,
+                topics=[
+                    MetadataResponseTopic(
+                        name="orders",
+                        topic_id=ID,
+                        partitions=[
+                            MetadataResponsePartition(
+                                partition_index=0,
+                                leader_id=1,
+                                leader_epoch=4,
+                                replica_nodes=[1, 2],
+                                isr_nodes=[1],
+                            )
+                        ],
+                    )
+                ],
+            )
+
+        for broker in brokers:
+            broker.answers.setdefault(METADATA, metadata)
+        admin = Admin(f"127.0.0.1:{brokers[0].port}")
+        stack.callback(admin.close)
+        yield admin
+
+
+def described(**values):
+    given = {
+        "partition_index": 0,
+        "role": 2,
+        "leader_epoch": 4,
+        "log_start_offset": 0,
+        "high_watermark": 5,
+        "end_offset": 7,
+        "size_bytes": 70,
+    }
+    replica = DescribedReplica(**{**given, **values})
+    topic = DescribedTopic(name="orders", topic_id=ID, partitions=[replica])
+    return DescribeReplicasResponse(topics=[topic])
+
+
+def test_every_broker_is_asked_and_the_answers_are_put_together():
+    one, two = FakeBroker(1), FakeBroker(2)
+    state = PublishedPartition(
+        partition_index=0, replicas=[1, 2], leader=1, leader_epoch=4, isr=[1, 2], partition_epoch=9
+    )
+    one.answers[REPLICAS] = lambda _: described(
+        role=1,
+        state=state,
+        is_under_min_isr=True,
+        maximal_isr=[1, 2],
+        progress=[
+            FollowerProgress(broker_id=1, standing="LEADER", end_offset=7, lag_records=0, lag_ms=0),
+            FollowerProgress(broker_id=2, standing="NEVER_FETCHED"),
+        ],
+    )
+    two.answers[REPLICAS] = lambda _: described(end_offset=6, stopped=2, stopped_offset=3)
+
+    async def ask():
+        async with cluster(one, two) as admin:
+            return await admin.describe_replicas(["orders"])
+
+    found = asyncio.run(ask())
+    (partition,) = found.partitions
+    assert (found.controller, found.live, found.silent, found.others) == (1, {1, 2}, {}, set())
+    assert (partition.state.isr, partition.state.partition_epoch) == ((1, 2), 9)
+    assert partition.leader_report.is_under_min_isr
+    first, second = partition.statuses()
+    assert (first.role, first.end_offset, first.lag_ms) == (Role.LEADS, 7, 0)
+    assert (second.end_offset, second.lag_records, second.lag_ms) == (6, 1, None)
+    assert second.halted_offset == 3
+    (asked,) = [each for each in two.asked if type(each).__name__ == "DescribeReplicasRequest"]
+    assert [(each.topic, each.partitions) for each in asked.topics] == [("orders", [0])]
+
+
+def test_a_broker_that_says_nothing_is_named_and_not_waited_for(monkeypatch):
+    monkeypatch.setattr(replica_admin, "REPORT_TIMEOUT_S", 0.2)
+    one, two, three = FakeBroker(1), FakeBroker(2), FakeBroker(3)
+    one.answers[REPLICAS] = lambda _: described(role=1)
+    two.answers[REPLICAS] = lambda _: None
+
+    async def ask():
+        async with cluster(one, two, three) as admin:
+            three.port = 1
+            return await admin.describe_replicas()
+
+    found = asyncio.run(ask())
+    assert found.silent[2] == "It did not answer in 0.2 s."
+    assert found.silent[3].startswith("Cannot connect to 127.0.0.1:1:")
+    assert found.partitions[0].silent == {2, 3}
+    assert found.partitions[0].statuses()[1].why == "out of sync; its broker does not answer"
+
+
+def test_brokers_that_do_not_know_the_question_are_others():
+    one = FakeBroker(1)
+    one.answers[LIST] = lambda _: ListPartitionReassignmentsResponse(
+        topics=[
+            OngoingTopicReassignment(
+                name="orders",
+                partitions=[
+                    OngoingPartitionReassignment(
+                        partition_index=0,
+                        replicas=[1, 2],
+                        adding_replicas=[2],
+                        removing_replicas=[],
+                    )
+                ],
+            )
+        ]
+    )
+
+    async def ask():
+        async with cluster(one) as admin:
+            return await admin.describe_replicas()
+
+    found = asyncio.run(ask())
+    assert (found.others, found.silent) == ({1}, {})
+    assert found.partitions[0].state.adding == (2,)
+    assert found.partitions[0].missing == ()
+
+
+def test_the_elr_is_read_page_by_page():
+    one = FakeBroker(1)
+    one.answers[REPLICAS] = lambda _: DescribeReplicasResponse(topics=[])
+
+    def page(request):
+        index = 0 if request.cursor is None else request.cursor.partition_index
+        partition = DescribeTopicPartitionsResponsePartition(
+            partition_index=index,
+            leader_id=1,
+            replica_nodes=[1, 2],
+            isr_nodes=[1],
+            eligible_leader_replicas=[2] if index == 0 else None,
+            offline_replicas=[],
+        )
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(
+                    name="orders", topic_id=ID, partitions=[partition]
+                )
+            ],
+            next_cursor=Cursor(topic_name="orders", partition_index=1) if index == 0 else None,
+        )
+
+    one.answers[TOPIC_PARTITIONS] = page
+
+    async def ask():
+        async with cluster(one) as admin:
+            return await admin.describe_replicas()
+
+    assert asyncio.run(ask()).partitions[0].state.elr == (2,)
+
+
+def test_elections_tell_what_was_refused():
+    one = FakeBroker(1)
+    one.answers[ELECT] = lambda _: ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic="orders",
+                partition_result=[
+                    PartitionResult(partition_id=0),
+                    PartitionResult(partition_id=1, error_code=84),
+                ],
+            )
+        ]
+    )
+
+    async def ask():
+        async with cluster(one) as admin:
+            return await admin.elect_leaders(ElectionKind.UNCLEAN, [("orders", 0), ("orders", 1)])
+
+    found = asyncio.run(ask())
+    assert found["orders", 0] is None
+    assert found["orders", 1].code == ErrorCode.ELECTION_NOT_NEEDED
+    request = one.asked[-1]
+    assert request.election_type == 1
+    assert [(each.topic, each.partitions) for each in request.topic_partitions] == [
+        ("orders", [0, 1])
+    ]
+
+
+def test_a_controller_that_was_replaced_is_asked_again():
+    one = FakeBroker(1)
+    codes = iter([41, 41, 0])
+    one.answers[ELECT] = lambda _: ElectLeadersResponse(
+        error_code=next(codes), replica_election_results=[]
+    )
+
+    async def ask():
+        async with cluster(one) as admin:
+            return await admin.elect_leaders(ElectionKind.PREFERRED)
+
+    assert asyncio.run(ask()) == {}
+    assert one.asked[-1].topic_partitions is None
+
+
+def test_moves_are_begun_stopped_and_listed():
+    one = FakeBroker(1)
+    one.answers[ALTER] = lambda request: AlterPartitionReassignmentsResponse(
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=each.partition_index,
+                        error_code=85 if each.replicas is None else 0,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+    one.answers[LIST] = lambda request: ListPartitionReassignmentsResponse(
+        topics=[
+            OngoingTopicReassignment(
+                name=topic.name,
+                partitions=[
+                    OngoingPartitionReassignment(
+                        partition_index=index,
+                        replicas=[3, 1],
+                        adding_replicas=[3],
+                        removing_replicas=[1],
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+    async def ask():
+        async with cluster(one) as admin:
+            begun = await admin.alter_reassignments({("a", 0): (3,), ("a", 1): None})
+            return begun, await admin.list_reassignments([("a", 0)])
+
+    begun, listed = asyncio.run(ask())
+    assert begun["a", 0] is None
+    assert begun["a", 1].code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert listed == {("a", 0): Reassignment((3, 1), (3,), (1,))}
+    assert listed["a", 0].target == (3,)
+
+
+def test_settings_of_many_topics_are_one_question():
+    one = FakeBroker(1)
+    values = {"a": "2", "b": None}
+    one.answers[CONFIGS] = lambda request: DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResult(
+                error_code=0,
+                error_message=None,
+                resource_type=2,
+                resource_name=each.resource_name,
+                configs=[
+                    DescribeConfigsResourceResult(
+                        name=key,
+                        value=values[each.resource_name],
+                        read_only=False,
+                        is_sensitive=False,
+                        synonyms=[],
+                    )
+                    for key in each.configuration_keys
+                ],
+            )
+            for each in request.resources
+        ]
+    )
+
+    async def ask():
+        async with cluster(one) as admin:
+            return await admin.min_insync_replicas(["a", "b"]), await admin.topic_values([], ["x"])
+
+    assert asyncio.run(ask()) == ({"a": 2, "b": 1}, {})
+    assert len([each for each in one.asked if hasattr(each, "resources")]) == 1
+
+
+def test_a_refusal_of_the_whole_is_an_error():
+    one = FakeBroker(1)
+    one.answers[LIST] = lambda _: ListPartitionReassignmentsResponse(
+        error_code=31, error_message="Not for you.", topics=[]
+    )
+
+    async def ask():
+        async with cluster(one) as admin:
+            await admin.list_reassignments()
+
+    with pytest.raises(KafkaError, match="Not for you"):
+        asyncio.run(ask())
