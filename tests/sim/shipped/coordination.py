@@ -35,6 +35,8 @@ from hightide.coordination.operation import (
     OpenSession,
     Operation,
     Request,
+    SessionClosed,
+    SessionOpened,
     SetData,
 )
 from hightide.coordination.session import Leases
@@ -69,6 +71,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
+        self.peer = transport.get_extra_info("peername")[0]
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -100,8 +103,9 @@ class Coordinator(Process):
         super().__init__(world, NAME)
         self.tree = Tree()
         self.objects: dict[int, Any] = {0: 0}
-        self.written: Callable[[Request], None] = lambda _request: None
-        """Called after every change."""
+        self.written: Callable[[list[str], str], None] = lambda _paths, _writer: None
+        """Called after every change with what was changed, and by whom."""
+        self._owners: dict[int, str] = {}
         self._channels: dict[int, Channel] = {}
         self._numbers = count(1)
 
@@ -170,6 +174,7 @@ class Coordinator(Process):
         else:
             session_id = self.tree.zxid + 1
             mine = Ticket(session_id, self.world.random.randbytes(8))
+            self._owners[session_id] = channel.peer
             self.write(OpenSession(session_id, timeout_ms, mine.password), session_id)
         self._leases.opened(mine.session_id, timeout_ms, self._clock())
         channel.session_id = mine.session_id
@@ -199,7 +204,8 @@ class Coordinator(Process):
                     channel.send((Event, fired.event))
             if isinstance(request, CloseSession):
                 self._leases.closed(session_id)
-            self.written(request)
+            paths = [change.path for change in decision.transaction.changes if _has_path(change)]
+            self.written(paths, self._owners.get(session_id, ""))
         return decision.outcome
 
 
@@ -451,6 +457,10 @@ class SimCoordination:
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         results = await self._call("write", Multi(tuple(operations)))
         return [each.path if isinstance(each, NewNode) else each for each in results]
+
+
+def _has_path(change: Any) -> bool:
+    return not isinstance(change, SessionOpened | SessionClosed)
 
 
 def _coordinator(world: World) -> Coordinator:

@@ -136,6 +136,8 @@ class Process:
         """How far its wall clock is ahead."""
         self.rate = 1.0
         """How fast its monotonic clock runs."""
+        self.slow_s = 0.0
+        """How much longer its threads take: a slow disk."""
         self.on_exit: Callable[[], None] = lambda: None
         """Called when `main` has returned; not after a crash."""
         world.processes[name] = self
@@ -157,7 +159,10 @@ class Process:
         loop = self.loop = SimLoop(self)
 
         async def life() -> None:
-            await main()
+            try:
+                await main()
+            except Exception as failure:
+                self.world.fail(failure)
             if not loop.is_dead:
                 self._exit()
 
@@ -326,12 +331,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             else:
                 future.set_result(result)
 
-        self.call_later(delay_s + self.process_delay_s(), work)
+        self.call_later(delay_s + self.process.slow_s, work)
         return future
-
-    def process_delay_s(self) -> float:
-        """How much longer threads take now: a slow disk."""
-        return getattr(self.process, "slow_s", 0.0)
 
     # -- connections -----------------------------------------------------------------------
 

@@ -315,7 +315,8 @@ class End:
 
     def _answered(self, what: Any) -> None:
         connected = self._connected
-        assert connected is not None
+        if connected is None:
+            return  # who asked for a connection has given up before it was refused
         self.is_established = what is None
         if what is None:
             self.loop.arrived(self._established, connected)
