@@ -8,23 +8,31 @@ UNKNOWN_TOPIC_OR_PARTITION    there is none; UNKNOWN_TOPIC_ID when it was named 
 INVALID_PARTITIONS            too few partitions, or fewer than there are
 INVALID_REPLICATION_FACTOR    more replicas than brokers
 INVALID_REPLICA_ASSIGNMENT    the client's own assignment cannot be carried out
+REASSIGNMENT_IN_PROGRESS      a topic that is being moved cannot be given more partitions
 INVALID_CONFIG                a setting that does not exist or cannot have its value
 INVALID_REQUEST               a topic named twice, or counts beside an assignment
 POLICY_VIOLATION              more partitions than one request may make
 TOPIC_DELETION_DISABLED       delete.topic.enable is false
 REQUEST_TIMED_OUT             the coordinator is away, so it may or may not have happened
+
+The topics of a request are asked for together, so that a broker that hangs is waited for once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
+from hightide.broker.control.defaults import default_counts
 from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.refusals import REFUSALS, refusal
-from hightide.broker.metadata import Topic
 from hightide.core import topics as rules
+from hightide.core.cluster import Topic
+from hightide.core.controller import Controller
+from hightide.core.placement import check_assignment
 from hightide.settings import InvalidSetting, Source
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -49,54 +57,81 @@ if TYPE_CHECKING:
 _NO_ID = uuid.UUID(int=0)
 _MOST_PARTITIONS = 10_000
 _DEFAULT = -1
+_TWICE = KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
 
 
-async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, _context: Context
-) -> CreateTopicsResponse:
-    named = Counter(topic.name for topic in request.topics)
-    room = _MOST_PARTITIONS
-    results = []
-    for topic in request.topics:
-        if named[topic.name] == 0:
-            continue  # a topic named twice is answered once
-        try:
-            if named[topic.name] > 1:
-                named[topic.name] = 0
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
-            _check_controller(broker)
-            assignment, overrides = _planned(broker, topic)
-            room -= len(assignment)
-            if room < 0:
-                raise KafkaError(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"one request makes at most {_MOST_PARTITIONS} partitions",
-                )
-            created = None
-            if not request.validate_only:
-                created = await broker.topics.create(topic.name, assignment, overrides)
-            results.append(_created(broker, topic.name, created, assignment, overrides))
-        except REFUSALS as error:
-            results.append(_refused(topic.name, refusal(error)))
-    return CreateTopicsResponse(topics=results)
+async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
+    """What came of it; a refusal is an outcome too."""
+    try:
+        return await work
+    except REFUSALS as error:
+        return refusal(error)
 
 
-def _check_controller(broker: Broker) -> None:
-    if not broker.election.is_controller:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+async def _refusal_of(work: Coroutine[Any, Any, Any]) -> tuple[ErrorCode, str | None]:
+    outcome = await _outcome(work)
+    if isinstance(outcome, KafkaError):
+        return outcome.code, outcome.detail or None
+    return ErrorCode.NONE, None
 
 
-def _planned(broker: Broker, topic: CreatableTopic) -> tuple[dict[int, list[int]], dict[str, str]]:
-    """What a topic would be, or why it cannot be."""
-    rules.check_name(topic.name)
-    if broker.metadata.get(topic.name) is not None:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists")
-    if other := rules.collision(topic.name, broker.metadata.names()):
-        raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name} collides with topic {other}"
-        )
-    overrides = _overrides({config.name: config.value for config in topic.configs})
-    if topic.assignments:
+# -- creation -------------------------------------------------------------------------------------
+
+
+class _Creation:
+    """The topics of one request, which may collide with each other as well."""
+
+    def __init__(self, broker: Broker, request: CreateTopicsRequest, known: Controller) -> None:
+        self._broker = broker
+        self._request = request
+        self._known = known
+        self._names = list(known.topics)
+        self._room = _MOST_PARTITIONS
+
+    def begin(self, topic: CreatableTopic) -> Coroutine[Any, Any, CreatableTopicResult]:
+        """Check a topic, so that what is wrong is told before anything is made; how to make it."""
+        assignment, overrides = self._planned(topic)
+        self._room -= len(assignment)
+        if self._room < 0:
+            raise _too_many()
+        self._names.append(topic.name)
+        return self._create(topic.name, assignment, overrides)
+
+    async def _create(
+        self, name: str, assignment: dict[int, list[int]], overrides: dict[str, str]
+    ) -> CreatableTopicResult:
+        topic_id = _NO_ID
+        if not self._request.validate_only:
+            topic_id = await self._broker.control.create_topic(
+                name, assignment, overrides, timeout_ms=self._request.timeout_ms
+            )
+        return _created(self._broker, name, topic_id, assignment, overrides)
+
+    def _planned(self, topic: CreatableTopic) -> tuple[dict[int, list[int]], dict[str, str]]:
+        """What a topic would be, or why it cannot be."""
+        rules.check_name(topic.name)
+        if topic.name in self._known.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists")
+        if other := rules.collision(topic.name, self._names):
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic.name} collides with topic {other}"
+            )
+        overrides = _overrides({config.name: config.value for config in topic.configs})
+        if topic.assignments:
+            return self._assigned(topic), overrides
+        # In every version: KafkaJS leaves both to the broker although it speaks version 3.
+        default = default_counts(self._broker.settings, topic.name, len(self._known.brokers))
+        partitions, replicas = topic.num_partitions, topic.replication_factor
+        if partitions == _DEFAULT:
+            partitions = default.partitions
+        if replicas == _DEFAULT:
+            replicas = default.replication_factor
+        if partitions > _MOST_PARTITIONS:
+            raise _too_many()
+        return self._broker.control.place(_racks(self._known), partitions, replicas), overrides
+
+    def _assigned(self, topic: CreatableTopic) -> dict[int, list[int]]:
+        """The assignment that the client has chosen itself."""
         if (topic.num_partitions, topic.replication_factor) != (_DEFAULT, _DEFAULT):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "give either an assignment or the two counts, not both"
@@ -104,19 +139,42 @@ def _planned(broker: Broker, topic: CreatableTopic) -> tuple[dict[int, list[int]
         assignment = {each.partition_index: each.broker_ids for each in topic.assignments}
         if len(assignment) != len(topic.assignments):
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
-        rules.check_assignment(assignment, broker.metadata.broker_ids)
-        return assignment, overrides
-    partitions, replicas = topic.num_partitions, topic.replication_factor
-    # In every version: KafkaJS leaves both to the broker although it speaks version 3.
-    if partitions == _DEFAULT:
-        partitions = broker.settings.num_partitions
-    if replicas == _DEFAULT:
-        replicas = broker.settings.default_replication_factor
-    if partitions > _MOST_PARTITIONS:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"one request makes at most {_MOST_PARTITIONS} partitions"
-        )
-    return broker.topics.assign(partitions, replicas), overrides
+        check_assignment(assignment, sorted(self._known.brokers))
+        return assignment
+
+
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, _context: Context
+) -> CreateTopicsResponse:
+    named = Counter(topic.name for topic in request.topics)
+    known = await _outcome(broker.control.knowledge(timeout_ms=request.timeout_ms))
+    if isinstance(known, KafkaError):
+        return CreateTopicsResponse(topics=[_refused(name, known) for name in named])
+    creation = _Creation(broker, request, known)
+    results: dict[str, CreatableTopicResult] = {}
+    begun: dict[str, Coroutine[Any, Any, CreatableTopicResult]] = {}
+    for topic in request.topics:
+        try:
+            if named[topic.name] > 1:
+                raise _TWICE
+            begun[topic.name] = creation.begin(topic)
+        except KafkaError as error:
+            results[topic.name] = _refused(topic.name, error)
+    outcomes = await asyncio.gather(*map(_outcome, begun.values()))
+    for name, outcome in zip(begun, outcomes, strict=True):
+        is_refusal = isinstance(outcome, KafkaError)
+        results[name] = _refused(name, outcome) if is_refusal else outcome
+    return CreateTopicsResponse(topics=[results[name] for name in named])
+
+
+def _racks(known: Controller) -> dict[int, str | None]:
+    return {broker_id: broker.rack for broker_id, broker in sorted(known.brokers.items())}
+
+
+def _too_many() -> KafkaError:
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION, f"one request makes at most {_MOST_PARTITIONS} partitions"
+    )
 
 
 def _overrides(configs: dict[str, str | None]) -> dict[str, str]:
@@ -134,13 +192,13 @@ def _overrides(configs: dict[str, str | None]) -> dict[str, str]:
 def _created(
     broker: Broker,
     name: str,
-    topic: Topic | None,
+    topic_id: uuid.UUID,
     assignment: dict[int, list[int]],
     overrides: dict[str, str],
 ) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=name,
-        topic_id=_NO_ID if topic is None else topic.topic_id,
+        topic_id=topic_id,
         error_code=ErrorCode.NONE,
         error_message=None,
         num_partitions=len(assignment),
@@ -168,6 +226,9 @@ def _refused(name: str, error: KafkaError) -> CreatableTopicResult:
     )
 
 
+# -- deletion -------------------------------------------------------------------------------------
+
+
 async def delete_topics(
     broker: Broker, request: DeleteTopicsRequest, context: Context
 ) -> DeleteTopicsResponse:
@@ -175,12 +236,14 @@ async def delete_topics(
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         wanted = [(name, _NO_ID) for name in request.topic_names]
-    results = []
-    for name, topic_id in wanted:
+    known = await _outcome(broker.control.knowledge(timeout_ms=request.timeout_ms))
+
+    async def delete(name: str | None, topic_id: uuid.UUID) -> DeletableTopicResult:
         code, message = ErrorCode.NONE, None
         try:
-            _check_controller(broker)
-            name, topic_id = _named(broker, name, topic_id)
+            if isinstance(known, KafkaError):
+                raise known
+            name, topic_id = _named(known, name, topic_id)
             if not broker.settings.delete_topic_enable:
                 raise KafkaError(
                     ErrorCode.TOPIC_DELETION_DISABLED
@@ -188,82 +251,99 @@ async def delete_topics(
                     else ErrorCode.INVALID_REQUEST,
                     "delete.topic.enable is false",
                 )
-            await broker.topics.delete(name)
+            await broker.control.delete_topic(name, timeout_ms=request.timeout_ms)
         except REFUSALS as error:
             told = refusal(error)
             code, message = told.code, told.detail or None
-        results.append(
-            DeletableTopicResult(
-                name=name, topic_id=topic_id, error_code=code, error_message=message
-            )
+        return DeletableTopicResult(
+            name=name, topic_id=topic_id, error_code=code, error_message=message
         )
+
+    results = await asyncio.gather(*(delete(*each) for each in wanted))
     return DeleteTopicsResponse(responses=results)
 
 
-def _named(broker: Broker, name: str | None, topic_id: uuid.UUID) -> tuple[str, uuid.UUID]:
+def _named(known: Controller, name: str | None, topic_id: uuid.UUID) -> tuple[str, uuid.UUID]:
     if name is not None and topic_id != _NO_ID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "name a topic by name or by id, not by both")
     if name is None:
-        topic = broker.metadata.get_by_id(topic_id)
+        topic = known.cluster.topic_of(topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
     else:
-        topic = broker.metadata.get(name)
+        topic = known.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    return topic.name, topic.topic_id
+    return topic.name, topic.id
+
+
+# -- more partitions ------------------------------------------------------------------------------
 
 
 async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, _context: Context
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
-    results = []
-    for wanted in request.topics:
-        code, message = ErrorCode.NONE, None
-        try:
-            if named[wanted.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
-            _check_controller(broker)
-            assignment = _more_partitions(broker, wanted)
-            if not request.validate_only:
-                await broker.topics.add_partitions(wanted.name, assignment)
-        except REFUSALS as error:
-            told = refusal(error)
-            code, message = told.code, told.detail or None
-        results.append(
+    known = await _outcome(broker.control.knowledge(timeout_ms=request.timeout_ms))
+
+    async def grow(wanted: CreatePartitionsTopic) -> None:
+        if isinstance(known, KafkaError):
+            raise known
+        if named[wanted.name] > 1:
+            raise _TWICE
+        assignment = _more_partitions(broker, known, wanted)
+        if not request.validate_only:
+            await broker.control.add_partitions(
+                wanted.name, assignment, timeout_ms=request.timeout_ms
+            )
+
+    refusals = await asyncio.gather(*(_refusal_of(grow(wanted)) for wanted in request.topics))
+    return CreatePartitionsResponse(
+        results=[
             CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
-        )
-    return CreatePartitionsResponse(results=results)
+            for wanted, (code, message) in zip(request.topics, refusals, strict=True)
+        ]
+    )
 
 
-def _more_partitions(broker: Broker, wanted: CreatePartitionsTopic) -> dict[int, list[int]]:
-    topic = broker.metadata.get(wanted.name)
+def _more_partitions(
+    broker: Broker, known: Controller, wanted: CreatePartitionsTopic
+) -> dict[int, list[int]]:
+    topic = known.topics.get(wanted.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name}")
-    had, more = len(topic.partitions), wanted.count - len(topic.partitions)
+    existing = _existing(topic)
+    had, more = len(existing), wanted.count - len(existing)
     if more <= 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name} has {had} partitions; it cannot be given {wanted.count}",
         )
     if more > _MOST_PARTITIONS:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"one request makes at most {_MOST_PARTITIONS} partitions"
-        )
+        raise _too_many()
+    replication_factor = len(existing[0])
     if wanted.assignments is None:
-        chosen = broker.topics.assign(more, topic.replication_factor)
-    else:
-        chosen = {at: each.broker_ids for at, each in enumerate(wanted.assignments)}
-        if len(chosen) != more:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{more} new partitions need as many assignments, not {len(chosen)}",
-            )
-        rules.check_assignment(chosen, broker.metadata.broker_ids)
-        if any(len(replicas) != topic.replication_factor for replicas in chosen.values()):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"topic {topic.name} has {topic.replication_factor} replicas of each partition",
-            )
+        return broker.control.place(_racks(known), more, replication_factor, existing)
+    chosen = {at: each.broker_ids for at, each in enumerate(wanted.assignments)}
+    if len(chosen) != more:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{more} new partitions need as many assignments, not {len(chosen)}",
+        )
+    check_assignment(chosen, sorted(known.brokers))
+    if any(len(replicas) != replication_factor for replicas in chosen.values()):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {topic.name} has {replication_factor} replicas of each partition",
+        )
     return {had + at: replicas for at, replicas in chosen.items()}
+
+
+def _existing(topic: Topic) -> list[tuple[int, ...]]:
+    """The assignments of a topic's partitions, in order."""
+    if any(state.is_reassigning for state in topic.partitions.values()):
+        raise KafkaError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS, f"topic {topic.name} is being moved; wait for it"
+        )
+    assigned = {index: state.replicas for index, state in topic.partitions.items()} | topic.unborn
+    return [assigned[index] for index in sorted(assigned)]

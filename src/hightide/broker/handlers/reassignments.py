@@ -1,0 +1,101 @@
+"""AlterPartitionReassignments (45) and ListPartitionReassignments (46).
+
+For the whole request: NOT_CONTROLLER, REQUEST_TIMED_OUT.  Per partition that is to be moved:
+UNKNOWN_TOPIC_OR_PARTITION      there is no such partition
+INVALID_REPLICA_ASSIGNMENT      it cannot be on these brokers
+INVALID_REPLICATION_FACTOR      the number of replicas would change, which the request forbids
+NO_REASSIGNMENT_IN_PROGRESS     a move is to be given up, and there is none
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, _context: Context
+) -> AlterPartitionReassignmentsResponse:
+    targets = {
+        (topic.name, each.partition_index): None if each.replicas is None else tuple(each.replicas)
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    allows = request.allow_replication_factor_change
+    try:
+        verdicts = await broker.control.alter_reassignments(
+            targets, keeps_counts=not allows, timeout_ms=request.timeout_ms
+        )
+    except REFUSALS as error:
+        told = refusal(error)
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=allows,
+            error_code=told.code,
+            error_message=told.detail or None,
+            responses=[],
+        )
+    topics: dict[str, list[ReassignablePartitionResponse]] = {}
+    for name, index in targets:
+        verdict = verdicts[name, index]
+        topics.setdefault(name, []).append(
+            ReassignablePartitionResponse(
+                partition_index=index,
+                error_code=verdict.error,
+                error_message=verdict.detail or None,
+            )
+        )
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=allows,
+        responses=[
+            ReassignableTopicResponse(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+    )
+
+
+async def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, _context: Context
+) -> ListPartitionReassignmentsResponse:
+    wanted = None
+    if request.topics is not None:
+        wanted = [
+            (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+        ]
+    try:
+        moves = await broker.control.list_reassignments(wanted, timeout_ms=request.timeout_ms)
+    except REFUSALS as error:
+        told = refusal(error)
+        return ListPartitionReassignmentsResponse(
+            error_code=told.code, error_message=told.detail or None, topics=[]
+        )
+    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    for (name, index), state in sorted(moves.items()):
+        topics.setdefault(name, []).append(
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(state.replicas),
+                adding_replicas=list(state.adding),
+                removing_replicas=list(state.removing),
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        topics=[
+            OngoingTopicReassignment(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ]
+    )
