@@ -5,18 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hightide.core.placement import check_assignment, check_counts, place
 from hightide.wire.errors import ErrorCode, KafkaError
-
-__all__ = [
-    "INTERNAL_TOPICS",
-    "LONGEST_NAME",
-    "assign",
-    "check_assignment",
-    "check_counts",
-    "check_name",
-    "collision",
-]
 
 LONGEST_NAME = 249
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+\Z")
@@ -43,10 +32,3 @@ def collision(name: str, existing: Sequence[str]) -> str | None:
     """A topic that `name` would collide with where '.' and '_' mean the same, as in metrics."""
     plain = name.replace(".", "_")
     return next((other for other in existing if other.replace(".", "_") == plain), None)
-
-
-def assign(
-    brokers: Sequence[int], partition_count: int, replication_factor: int, first: int
-) -> dict[int, list[int]]:
-    """Replicas per partition of a new topic, on brokers of which no racks are known."""
-    return place(dict.fromkeys(brokers), partition_count, replication_factor, first)

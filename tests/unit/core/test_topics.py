@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.core.topics import assign, check_assignment, check_name, collision
+from hightide.core.placement import check_assignment, place
+from hightide.core.topics import check_name, collision
 from hightide.wire.errors import ErrorCode, KafkaError
 
 
@@ -40,7 +41,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide():
 )
 def test_replicas_are_distinct_and_evenly_spread(case):
     brokers, partitions, factor, first = case
-    assignment = assign(brokers, partitions, factor, first)
+    assignment = place(dict.fromkeys(brokers), partitions, factor, first)
     check_assignment(assignment, brokers)
     assert len(assignment) == partitions
     assert all(len(replicas) == factor for replicas in assignment.values())
@@ -59,7 +60,7 @@ def test_replicas_are_distinct_and_evenly_spread(case):
 )
 def test_counts_that_cannot_be_are_refused(partitions: int, factor: int, code: ErrorCode):
     with pytest.raises(KafkaError) as refused:
-        assign([1, 2, 3], partitions, factor, 0)
+        place(dict.fromkeys([1, 2, 3]), partitions, factor, 0)
     assert refused.value.code == code
 
 
