@@ -23,7 +23,7 @@ import itertools
 import os
 import struct
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from hightide import __version__
 from hightide.wire import frame
@@ -202,8 +202,8 @@ class Connection(asyncio.BufferedProtocol):
     # -- what asyncio calls ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's are none by inheritance, so this cannot be asserted.
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return (self._large or self._buffer)[self._filled :]
