@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 # What differs from a broker's own defaults, because a test wants its answer soon.
 TEST_SETTINGS: Mapping[str, str] = {"zookeeper.session.timeout.ms": "6000"}
+# A coordinator grants no session shorter than two of its ticks, and by default none longer than 20.
+COORDINATOR_TIMES = ("--tick-ms", "200", "--max-session-timeout-ms", "60000")
 
 
 @dataclass(slots=True)
@@ -148,7 +150,7 @@ class Cluster:
         if self._separate:
             where = ["--memory"] if self._memory else ["--data", str(self._file("coordinator"))]
             self._coordinator = CoordinatorProcess(
-                ["--listen", f"{HOST}:{self._coordinator_port}", *where],
+                ["--listen", f"{HOST}:{self._coordinator_port}", *where, *COORDINATOR_TIMES],
                 self._file("coordinator.log"),
             )
             self._coordinator.launch()
