@@ -125,6 +125,7 @@ class Broker:
         self.flusher = Flusher(self._wake)
         self._advertised = {each.name: each for each in settings.advertising()}
         self._watchdog: Watchdog | None = None
+        self._receiving: dict[asyncio.Task[PublishStateResponse], None] = {}
         self._ticks: asyncio.Task[None] | None = None
 
     # -- life ------------------------------------------------------------------------------
@@ -384,7 +385,11 @@ class Broker:
     ) -> PublishStateResponse:
         """As the controller: tell a broker, itself included."""
         if broker_id == self.broker_id:
-            return await self.receive_state(message)
+            # To its end, as with the others, even if the term that it belongs to ends before.
+            receiving = asyncio.ensure_future(self.receive_state(message))
+            self._receiving[receiving] = None
+            receiving.add_done_callback(self._receiving.pop)
+            return await asyncio.shield(receiving)
         if endpoint is None:
             raise ConnectionFailed(f"broker {broker_id} has no listener {self._listener}")
         response: PublishStateResponse = await self.peers.ask(

@@ -51,7 +51,16 @@ _READ_UNCOMMITTED = 0
 class Copy:
     """A replica that is followed, under one leader."""
 
-    __slots__ = ("follower", "is_halted", "is_reported", "key", "pause_ms", "replica", "timer")
+    __slots__ = (
+        "follower",
+        "is_afresh",
+        "is_halted",
+        "is_reported",
+        "key",
+        "pause_ms",
+        "replica",
+        "timer",
+    )
 
     def __init__(self, key: TopicPartition, replica: Replica, follower: Follower) -> None:
         self.key = key
@@ -59,6 +68,7 @@ class Copy:
         self.follower = follower
         self.pause_ms = 0
         self.timer: asyncio.TimerHandle | None = None
+        self.is_afresh = False
         self.is_reported = False
         self.is_halted = False
 
@@ -250,7 +260,8 @@ class Fetcher:
             self._woken.clear()
             request = self._tell(self._positions())
             if request is None:
-                await self._woken.wait()
+                if not self._due:
+                    await self._woken.wait()
                 return
             coming = self._exchange(connection, request)
         else:
@@ -302,6 +313,10 @@ class Fetcher:
     def _position(self, key: TopicPartition) -> Position | None:
         copy = self._copies.get(key)
         if copy is None:
+            return None
+        if copy.is_afresh:
+            copy.is_afresh = False
+            self._due[key] = None
             return None
         throttle = self._shared.throttle
         if copy.timer is None and not throttle.may_copy(copy.replica):
@@ -390,6 +405,10 @@ class Fetcher:
                 copy.is_reported = False
                 if given.records:
                     self._shared.throttle.copied(copy.replica, len(given.records))
+            case Do.ASK_AGAIN:
+                # An answer was passed over, and the leader takes for told what was in it. So the
+                # partition leaves the session, and comes again.
+                copy.is_afresh = True
             case Do.BACK_OFF:
                 self._retry(copy, _why(given.error_code))
             case Do.HALT if not copy.is_halted:

@@ -128,6 +128,10 @@ class Roles:
                 except DiskFailed as failure:
                     log.error("cannot open %s-%d: %s", change.topic, change.index, failure)
                     self._failed[change.topic_id, change.index] = change
+                except Exception:
+                    # One partition's trouble must not keep the others from being led.
+                    log.exception("cannot begin with %s-%d", change.topic, change.index)
+                    self._failed[change.topic_id, change.index] = change
 
     # -- roles -----------------------------------------------------------------------------
 

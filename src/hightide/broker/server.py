@@ -50,7 +50,7 @@ class Server:
         settings: Callable[[], Broker],
         serve: Serve,
         after_answers: Callable[[], None],
-        listen: Callable[[str, int, int], socket.socket],
+        listen: Callable[[str, int, int], socket.socket] | None = None,
     ) -> None:
         self.serve = serve
         self.after_answers = after_answers
@@ -61,7 +61,7 @@ class Server:
         self.send_view = memoryview(bytearray(_SEND_BYTES))
         self.starved: deque[Connection] = deque()
         self._settings = settings
-        self._listen = listen
+        self._listen = listen or listening_socket
         # In the order in which they came; all of them are looked at now and then.
         self._connections: dict[Connection, None] = {}
         self._per_ip: Counter[str] = Counter()
@@ -242,3 +242,19 @@ class Server:
                 raise error
 
         future.add_done_callback(done)
+
+
+def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    # The protocol must be named: without it asyncio leaves Nagle's algorithm on for accepted
+    # sockets.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return sock

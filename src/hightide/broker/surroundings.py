@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+from hightide.broker.server import listening_socket
 from hightide.coordination.client import Ticket
 from hightide.coordination.interface import Coordination
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
@@ -67,22 +68,6 @@ class Surroundings(Protocol):
         *,
         is_new: bool,
     ) -> Awaitable[OpenedCoordination]: ...
-
-
-def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    # The protocol must be named: without it asyncio leaves Nagle's algorithm on for accepted
-    # sockets.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(backlog)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
-    return sock
 
 
 class Machine:

@@ -227,7 +227,7 @@ async def test_what_makes_no_sense_is_told_once_and_left_alone(world):
         logging.getLogger("hightide").removeHandler(handler)
 
 
-# -- more partitions, deletion ----------------------------------------------------------------------
+# -- more partitions, deletion --------------------------------------------------------------------
 
 
 @in_a_world
@@ -270,6 +270,14 @@ async def test_a_deleted_topic_is_gone_everywhere_and_can_be_made_again(world):
         await world.up(3)
 
 
+async def unmarked(world: World) -> None:
+    """Wait until no topic is marked for deletion."""
+    changed = asyncio.Event()
+    while await world.tree.children("/admin/delete_topics", lambda _event: changed.set()):
+        await changed.wait()
+        changed.clear()
+
+
 @in_a_world
 async def test_a_mark_is_followed_whoever_made_it(world):
     await world.up(1)
@@ -278,8 +286,7 @@ async def test_a_mark_is_followed_whoever_made_it(world):
     await world.tree.create("/admin/delete_topics/t")
     await world.tree.create("/admin/delete_topics/never-was")
     await eventually(lambda: world.peers[1].picture.topic("t") is None)
-    while await world.tree.children("/admin/delete_topics"):
-        await asyncio.sleep(0.01)
+    await unmarked(world)
     assert await traces(world, "t") == []
 
 
@@ -289,8 +296,7 @@ async def test_a_mark_is_taken_away_where_nothing_may_be_deleted(world):
     await world.candidate()
     await world.create("t", [1])
     await world.tree.create("/admin/delete_topics/t")
-    while await world.tree.children("/admin/delete_topics"):
-        await asyncio.sleep(0.01)
+    await unmarked(world)
     assert world.leaders("t", 1) == [1]
 
 
@@ -494,8 +500,7 @@ async def test_a_coordinator_that_is_away_loses_no_event(world):
     assert world.peers[2].picture.state("t", 0).leader == 1
     session.fail = lambda _name, _about: None
     await eventually(lambda: world.leaders("t", 1) == [2])
-    while await world.tree.children("/admin/delete_topics"):
-        await asyncio.sleep(0.01)
+    await unmarked(world)
 
 
 def test_nobody_waits_for_ever_for_a_coordinator_that_is_away(monkeypatch):

@@ -21,6 +21,7 @@ from fetch_world import (
     world,
 )
 
+from hightide.broker import throttle
 from hightide.core.follower import Do, Position, Step
 from hightide.core.sessions import FetchSessions
 from hightide.settings import Topic
@@ -247,6 +248,45 @@ def test_records_that_come_twice_because_of_a_newcomer_are_written_once() -> Non
     run(test)
 
 
+def test_what_was_told_with_an_answer_that_is_passed_over_is_told_again() -> None:
+    async def test(w: World) -> None:
+        first, newcomer = w.replica(0), w.replica(1)
+        key = first.topic_id.bytes, 0
+        w.leader.high_watermarks[key] = 0
+        w.follow(first)
+        await w.asked(2)
+        w.leader.held = asyncio.Event()
+        w.write(first, b"x")
+        await w.rest()
+        # Only the second answer, whose records are here by then, tells that they are committed.
+        w.leader.high_watermarks[key] = 1
+        w.follow(newcomer)
+        await w.asked(3)
+        w.leader.held.set()
+        await w.copied(first, newcomer)
+
+    run(test, replica_fetch_wait_max_ms=300)
+
+
+def test_who_comes_behind_a_newcomer_is_asked_for_as_well() -> None:
+    async def test(w: World) -> None:
+        first, newcomer, late = w.replica(0), w.replica(1), w.replica(2)
+        w.follow(first)
+        await w.asked(2)
+        w.leader.held = asyncio.Event()
+        w.follow(newcomer)
+        await w.asked(3)
+        w.write(late, b"x")
+        w.follow(late)
+        await w.rest()
+        assert len(w.leader.requests) == 3
+        w.leader.held.set()
+        await w.copied(late)
+        assert partitions(w.leader.requests[3]) == [2]
+
+    run(test)
+
+
 def test_what_is_left_is_not_touched_by_an_answer_under_way() -> None:
     async def test(w: World) -> None:
         stays, leaves = w.replica(0), w.replica(1)
@@ -467,6 +507,25 @@ def test_a_partition_that_is_refused_rests_and_the_others_go_on(
     )
 
 
+def test_after_it_went_well_a_refusal_is_a_first_one_again() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        key = replica.topic_id.bytes, 0
+        loop = asyncio.get_running_loop()
+        w.follow(replica)
+        for _ in range(3):
+            w.leader.refusals[key] = ErrorCode.KAFKA_STORAGE_ERROR
+            w.write(replica, b"x")
+            started = loop.time()
+            await asyncio.sleep(0.12)
+            del w.leader.refusals[key]
+            await w.copied(replica)
+            # After 50 and 150 ms.
+            assert loop.time() - started < 0.3
+
+    run(test, replica_fetch_backoff_ms=5_000)
+
+
 def test_a_leader_that_does_not_know_yet_that_it_leads_is_asked_again_soon() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
@@ -582,6 +641,29 @@ def test_what_is_to_be_held_back_is_copied_at_its_rate_and_the_rest_at_once() ->
         follower_replication_throttled_rate=20_000,
         replication_quota_window_num=2,
     )
+
+
+def test_what_stays_held_back_costs_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttle, "_MOST_DELAY_MS", 20)
+
+    async def test(w: World) -> None:
+        slow, quick = w.replica(0, topic="s"), w.replica(0)
+        slow.log.config = Topic(follower_replication_throttled_replicas=("*",))
+        w.write(slow, b"x")
+        w.write(slow, b"y")
+        w.follow(slow)
+        w.follow(quick)
+        await until(lambda: slow.log.end_offset == 1)
+        await w.rest()
+        asked = len(w.leader.requests)
+        await w.rest()
+        assert len(w.leader.requests) == asked
+        w.write(quick, b"x")
+        await w.copied(quick)
+        w.settings = w.settings.replace(follower_replication_throttled_rate=1000)
+        await w.copied(slow)
+
+    run(test, replica_fetch_max_bytes=1, follower_replication_throttled_rate=0)
 
 
 def test_stopping_ends_what_is_under_way() -> None:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from hightide.broker.control.office import Office
@@ -32,6 +33,7 @@ from hightide.wire.messages.replication import (
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.15
+_PATIENCE_S = 1.0
 
 Deliver = Callable[
     [int, PublishedEndpoint | None, PublishStateRequest], Awaitable[PublishStateResponse]
@@ -92,6 +94,18 @@ class Publisher:
         self._full: tuple[int, list[PublishedTopic]] = (-1, [])
         self._waiting: dict[asyncio.Future[None], tuple[int, list[_Receiver]]] = {}
         self._is_over = False
+        # Whoever comes is first told what was decided because it came, if that takes no longer.
+        self._decided = asyncio.Event()
+        self._decided.set()
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """While something is decided that newcomers shall find decided."""
+        self._decided.clear()
+        try:
+            yield
+        finally:
+            self._decided.set()
 
     # -- what there is to tell -------------------------------------------------------------
 
@@ -181,6 +195,9 @@ class Publisher:
     # -- telling ---------------------------------------------------------------------------
 
     async def _tell(self, receiver: _Receiver) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._decided.wait()
         while True:
             await receiver.wake.wait()
             receiver.wake.clear()

@@ -252,9 +252,10 @@ class Term:
             except CoordinationError as failure:
                 log.warning("the controller cannot load the cluster yet: %s", failure)
                 await asyncio.sleep(_PAUSE_S)
-        self.publisher.brokers_changed()
-        self.look("topics")
-        await self.writer.carry_out(plan)
+        with self.publisher.deciding():
+            self.publisher.brokers_changed()
+            await self.writer.carry_out(plan)
+            await self._do("topics")
 
     async def _load(self) -> list[PartitionChange]:
         names = await self._coordination.children(znodes.TOPICS, self._topics_changed)
@@ -279,8 +280,9 @@ class Term:
         for broker_id in sorted(known.keys() - found.keys()):
             log.info("broker %d is gone", broker_id)
         plan = self.office.see_brokers(found)
-        self.publisher.brokers_changed()
-        await self.writer.carry_out(plan)
+        with self.publisher.deciding():
+            self.publisher.brokers_changed()
+            await self.writer.carry_out(plan)
 
     async def _look_at_topics(self) -> None:
         coordination, known = self._coordination, self.office.machine.topics
