@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 _NO_ID = uuid.UUID(int=0)
 _MOST_PARTITIONS = 10_000
 _DEFAULT = -1
-_TWICE = KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
@@ -156,7 +155,7 @@ async def create_topics(
     for topic in request.topics:
         try:
             if named[topic.name] > 1:
-                raise _TWICE
+                raise _named_twice()
             begun[topic.name] = creation.begin(topic)
         except KafkaError as error:
             results[topic.name] = _refused(topic.name, error)
@@ -169,6 +168,10 @@ async def create_topics(
 
 def _racks(known: Controller) -> dict[int, str | None]:
     return {broker_id: broker.rack for broker_id, broker in sorted(known.brokers.items())}
+
+
+def _named_twice() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, "the request names this topic twice")
 
 
 def _too_many() -> KafkaError:
@@ -290,7 +293,7 @@ async def create_partitions(
         if isinstance(known, KafkaError):
             raise known
         if named[wanted.name] > 1:
-            raise _TWICE
+            raise _named_twice()
         assignment = _more_partitions(broker, known, wanted)
         if not request.validate_only:
             await broker.control.add_partitions(
