@@ -401,10 +401,10 @@ def _controlled(simulation: Simulation) -> Iterator[None]:
     try:
         yield
     finally:
+        simulation.world.close()
         Replica.fetched = fetched  # type: ignore[method-assign]
         logger.removeHandler(noted)
         logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor = before  # type: ignore[misc]
-        simulation.world.close()
         if had_collector:
             gc.enable()
         gc.collect()

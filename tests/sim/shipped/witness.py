@@ -215,8 +215,10 @@ class Witness:
                     f"{machine.name} leads {role.partition} from {log.end_offset} in epoch {epoch}"
                 )
                 checker.leads(role)
-            if moved and replica.leader.high_watermark > 0:
-                checker.committed(role, replica.leader.high_watermark)
+            # What a new leader knows of to be committed, others have committed.
+            known = checker.committed_offset(role.partition) if is_new else 0
+            if moved and replica.high_watermark > known:
+                checker.committed(role, replica.high_watermark)
         elif replica.follower is not None and moved and replica.high_watermark > 0:
             checker.heard(role, replica.high_watermark)
 
