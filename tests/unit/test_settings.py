@@ -517,6 +517,7 @@ class TestHonesty:
         # These are read by the settings themselves, for what they make of them.
         joined = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
         joined |= {"log.dir", "log.dirs", "node.id", "controller.listener.names"}
+        joined |= {"inter.broker.listener.name", "security.inter.broker.protocol"}
         wrong = []
         for about in (*Topic.declared.values(), *Broker.declared.values()):
             used = about.attribute in read or inherited.get(about.name) or about.name in joined

@@ -18,17 +18,17 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hightide.broker.admission import Admission
-from hightide.broker.config_changes import Change, ConfigChanges, change_config, read_config
+from hightide.broker.config_changes import ConfigChanges
 from hightide.broker.connection import Connection
 from hightide.broker.control import Control
 from hightide.broker.coordination import connection_timeout_ms, write_ticket
 from hightide.broker.departure import hand_over
 from hightide.broker.dispatch import Dispatch, advertised, served_versions
+from hightide.broker.dynamic_settings import DynamicSettings
 from hightide.broker.election import Election
 from hightide.broker.fetcher import Fetchers
 from hightide.broker.flusher import Flusher
@@ -64,7 +64,6 @@ from hightide.core.sessions import FetchSessions
 from hightide.log.disk import Disk
 from hightide.log.store import LogStore
 from hightide.settings import Broker as Settings
-from hightide.settings import InvalidSetting, Scope
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
@@ -85,14 +84,6 @@ _CONTROLLER_MS = 5_000  # how long an answer of the controller is waited for
 _TELL_S = 10.0
 
 
-@dataclass(slots=True)
-class DynamicSettings:
-    """What was set since the start: for all brokers, and for this one."""
-
-    cluster: dict[str, str] = field(default_factory=dict)
-    own: dict[str, str] = field(default_factory=dict)
-
-
 class Broker:
     """The shell around logs, roles and connections."""
 
@@ -102,7 +93,6 @@ class Broker:
         self.now_ms = self.surroundings.now_ms
         # Done when the broker cannot go on; its exception says why.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.dynamic = DynamicSettings()
         self.served = served_versions()
         self.advertised = advertised(self.served)
         self.broker_epoch = -1
@@ -187,7 +177,7 @@ class Broker:
         cluster_id, self.broker_id = await identify(self._coordination, known, self.settings)
         self._assemble(cluster_id)
         await self._changes.begin()
-        await self._read_dynamic_settings()
+        await self.dynamic.read()
         await self._read_topic_settings()
 
     async def _enter(self, disks: list[Disk]) -> None:
@@ -214,6 +204,7 @@ class Broker:
         self.picture = Picture(self.broker_id, self._listener)
         self.metadata = Metadata(cluster_id, self.picture, self.settings.broker_rack)
         self.producer_ids = ProducerIds(coordination, self.broker_id)
+        self.dynamic = DynamicSettings(coordination, self.broker_id, settings, self._configured)
         self.topic_configs = TopicConfigs(coordination, self._topic_configured)
         self.peers = Peers(
             f"broker-{self.broker_id}",
@@ -331,7 +322,7 @@ class Broker:
             self._fail(refused)
             return
         await self._changes.begin()
-        await self._read_dynamic_settings()
+        await self.dynamic.read()
         await self._read_topic_settings()
         self.control.reconnected()
         for reading in self._readings:
@@ -443,54 +434,21 @@ class Broker:
             path = znodes.config_path("topics")
             await self.topic_configs.read(await self._coordination.children(path))
 
-    async def _read_dynamic_settings(self) -> None:
-        dynamic = self.dynamic
-        dynamic.cluster = await self._read_settings(
-            znodes.DEFAULT_ENTITY, Scope.CLUSTER, dynamic.cluster
-        )
-        dynamic.own = await self._read_settings(str(self.broker_id), Scope.BROKER, dynamic.own)
-        self._apply_settings()
-
-    async def _read_settings(
-        self, entity: str, scope: Scope, had: Mapping[str, str]
-    ) -> dict[str, str]:
-        return await read_config(
-            self._coordination,
-            f"brokers/{entity}",
-            lambda settings: Settings.check_change(settings, scope),
-            had,
-        )
-
     async def _config_changed(self, entity_path: str) -> None:
         kind, _, name = entity_path.partition("/")
         if kind == "topics":
             await self.topic_configs.read([name])
-        elif kind == "brokers" and name in (str(self.broker_id), znodes.DEFAULT_ENTITY):
-            await self._read_dynamic_settings()
+        elif kind == "brokers" and self.dynamic.concerns(name):
+            await self.dynamic.read()
         self.control.configuration_changed(entity_path)
 
-    async def configure(self, change: Change, own: bool) -> None:
-        """Change what was set since the start, for this broker or for all."""
-        entity = str(self.broker_id) if own else znodes.DEFAULT_ENTITY
-        config = dict(await change_config(self._coordination, f"brokers/{entity}", change))
-        if own:
-            self.dynamic.own = config
-        else:
-            self.dynamic.cluster = config
-        self._apply_settings()
-
-    def _apply_settings(self) -> None:
-        try:
-            self.settings = self.settings.changed(self.dynamic.cluster, self.dynamic.own)
-        except InvalidSetting as wrong:
-            # Anybody may write to the tree; what worked so far goes on working.
-            log.error("settings in the tree are ignored: %s", wrong)
-            return
-        self.store.settings = self.settings
-        for topic in {topic for topic, _ in self.store.logs}:
+    def _configured(self, settings: Settings) -> None:
+        """The broker's own settings are others now."""
+        self.settings = self.store.settings = settings
+        for topic in {topic: None for topic, _ in self.store.logs}:
             self.store.reconfigure(topic)
         for replica in self.replicas:
-            replica.configured(self.settings.replica_lag_time_max_ms)
+            replica.configured(settings.replica_lag_time_max_ms)
 
     # -- for handlers ----------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """A broker takes its leave: others lead what it leads before it stops.
 
-What cannot be moved, because nobody else has all of it, stays until the end.  The controller may be
-gone or about to go itself, so it is asked a few times; in the end the broker stops all the same, and
-its session tells the rest.
+What cannot be moved, because nobody else has all of it, stays until the end.  The controller may
+be gone or about to go itself, so it is asked a few times; in the end the broker stops all the same,
+and its session tells the rest.
 """
 
 from __future__ import annotations

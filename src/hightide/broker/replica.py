@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _BACK_OFF = Step(Do.BACK_OFF)
 _EVERYTHING = 1 << 31
+_COMPLAIN_MS = 10_000
 
 
 class Waiter(Protocol):
@@ -382,10 +383,7 @@ class Replica:
             self._replicas.wake_soon()
 
     def complain(self, failure: KafkaError, now_ms: int) -> None:
-        """Tell an operator, now and then: a full disk refuses everything, and logs would fill it."""
+        """Tell an operator, now and then: a full disk refuses everything."""
         if now_ms - self.complained_ms > _COMPLAIN_MS:
             self.complained_ms = now_ms
             log.error("cannot write to %s-%d: %s", self.topic, self.partition, failure)
-
-
-_COMPLAIN_MS = 10_000

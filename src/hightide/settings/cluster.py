@@ -17,7 +17,7 @@ from hightide.settings.declaration import (
     setting,
     short,
 )
-from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, REPLICATION
+from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS
 
 CLUSTER = Scope.CLUSTER
 GROUPS = "it needs consumer groups"
@@ -79,34 +79,29 @@ class CoordinationSettings(Settings):
     controlled_shutdown_enable: bool = setting(
         default=True,
         doc="Whether a broker hands over its partitions before it stops.",
-        later=REPLICATION,
     )
     controlled_shutdown_max_retries: int = setting(
-        default=3, doc="How often handing over is tried again.", later=REPLICATION
+        default=3, doc="How often handing over is tried again."
     )
     controlled_shutdown_retry_backoff_ms: long = setting(
-        default=5 * 1000, doc="Time between two tries to hand over.", later=REPLICATION
+        default=5 * 1000, doc="Time between two tries to hand over."
     )
     controller_socket_timeout_ms: int = setting(
         default=30 * 1000,
         doc="How long a request of the controller to a broker may take.",
-        later=REPLICATION,
     )
     auto_leader_rebalance_enable: bool = setting(
         default=True,
         doc="Whether leadership goes back to the preferred replicas by itself.",
-        later=REPLICATION,
     )
     leader_imbalance_check_interval_seconds: long = setting(
         default=300,
         doc="Time between two looks at the balance of leaders.",
         at_least=1,
-        later=REPLICATION,
     )
     leader_imbalance_per_broker_percentage: int = setting(
         default=10,
         doc="Share of a broker's partitions that may be led elsewhere before leadership goes back.",
-        later=REPLICATION,
     )
     inter_broker_protocol_version: str | None = setting(
         default=None,
@@ -124,7 +119,6 @@ class ReplicationSettings(Settings):
     replica_lag_time_max_ms: long = setting(
         default=30 * 1000,
         doc="Time without catching up after which a follower is no longer in sync.",
-        later=REPLICATION,
     )
     replica_fetch_max_bytes: int = setting(
         default=1024 * 1024,
@@ -152,10 +146,10 @@ class ReplicationSettings(Settings):
         ignored="the operating system sizes it as needed",
     )
     replica_high_watermark_checkpoint_interval_ms: long = setting(
-        default=5 * 1000, doc="Time between two writes of the high watermarks.", later=REPLICATION
+        default=5 * 1000, doc="Time between two writes of the high watermarks."
     )
     replica_selector_class: java_class | None = setting(
-        default=None, doc="Which replica a consumer should read from.", later=REPLICATION
+        default=None, doc="Which replica a consumer should read from."
     )
     num_replica_fetchers: int = setting(
         default=1,
@@ -172,7 +166,7 @@ class ReplicationSettings(Settings):
         default=5 * MINUTE_MS,
         doc="Time between two looks for partitions to elect uncleanly.",
         at_least=1,
-        later=REPLICATION,
+        ignored="they are looked at whenever something changes, and every few seconds",
     )
     fetch_purgatory_purge_interval_requests: int = setting(
         default=1000, doc="Fetches after which finished ones are dropped.", ignored=PURGATORY
@@ -293,10 +287,10 @@ class GroupSettings(Settings):
         later=GROUPS,
     )
     offsets_topic_num_partitions: int = setting(
-        default=50, doc="Partitions of the topic of offsets.", at_least=1, later=GROUPS
+        default=50, doc="Partitions of the topic of offsets.", at_least=1
     )
     offsets_topic_replication_factor: short = setting(
-        default=3, doc="Replicas of the topic of offsets.", at_least=1, later=GROUPS
+        default=3, doc="Replicas of the topic of offsets.", at_least=1
     )
     offsets_topic_segment_bytes: int = setting(
         default=100 * 1024 * 1024,
@@ -332,10 +326,10 @@ class TransactionSettings(Settings):
         later=TRANSACTIONS,
     )
     transaction_state_log_num_partitions: int = setting(
-        default=50, doc="Partitions of the topic of transactions.", at_least=1, later=TRANSACTIONS
+        default=50, doc="Partitions of the topic of transactions.", at_least=1
     )
     transaction_state_log_replication_factor: short = setting(
-        default=3, doc="Replicas of the topic of transactions.", at_least=1, later=TRANSACTIONS
+        default=3, doc="Replicas of the topic of transactions.", at_least=1
     )
     transaction_state_log_min_isr: int = setting(
         default=2,

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from hightide.settings.declaration import Scope, Settings, java_class, long, names, setting
-from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, REPLICATION, Topic
+from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS, Topic
 
 CLUSTER = Scope.CLUSTER
 
@@ -170,7 +170,7 @@ class LogSettings(Settings):
         default=30 * 1000,
         doc="How long a broker may be unable to tell the controller about a failed directory.",
         at_least=1,
-        later=REPLICATION,
+        later="a failed directory is not told to the controller",
     )
 
     producer_id_expiration_ms: int = setting(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hightide.settings.declaration import Scope, Settings, java_class, long, names, setting
 from hightide.settings.listeners import DEFAULT_MAP
-from hightide.settings.topic import REPLICATION
 
 CLUSTER = Scope.CLUSTER
 MAX_INT = (1 << 31) - 1
@@ -125,17 +124,17 @@ class NetworkSettings(Settings):
     request_timeout_ms: int = setting(
         default=30 * 1000,
         doc="How long a request to another broker may take.",
-        later=REPLICATION,
+        ignored="replica.socket.timeout.ms and controller.socket.timeout.ms say it",
     )
     socket_connection_setup_timeout_ms: long = setting(
         default=10 * 1000,
         doc="How long connecting to another broker may take.",
-        later=REPLICATION,
+        ignored="replica.socket.timeout.ms counts for connecting too",
     )
     socket_connection_setup_timeout_max_ms: long = setting(
         default=30 * 1000,
         doc="How far socket.connection.setup.timeout.ms grows when connecting fails.",
-        later=REPLICATION,
+        ignored="replica.socket.timeout.ms counts for connecting too",
     )
 
     num_network_threads: int = setting(

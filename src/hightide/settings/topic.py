@@ -26,7 +26,6 @@ from hightide.settings.declaration import (
 MINUTE_MS = 60 * 1000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-REPLICATION = "it needs replication"
 MAX_LONG = (1 << 63) - 1
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLUSTER = Scope.CLUSTER
@@ -184,7 +183,6 @@ class Topic(Settings):
         scope=CLUSTER,
         at_least=1,
         inherits=("min.insync.replicas",),
-        later=REPLICATION,
     )
     preallocate: bool = setting(
         default=False,
@@ -239,7 +237,6 @@ class Topic(Settings):
         doc="Whether a replica that is not in sync may become leader, which loses records.",
         scope=CLUSTER,
         inherits=("unclean.leader.election.enable",),
-        later=REPLICATION,
     )
 
     @classmethod

@@ -254,7 +254,7 @@ class Term:
                 await asyncio.sleep(_PAUSE_S)
         with self.publisher.deciding():
             self.publisher.brokers_changed()
-            await self.writer.carry_out(plan)
+            await self._carry_out(plan)
             await self._do("topics")
 
     async def _load(self) -> list[PartitionChange]:
@@ -282,7 +282,16 @@ class Term:
         plan = self.office.see_brokers(found)
         with self.publisher.deciding():
             self.publisher.brokers_changed()
-            await self.writer.carry_out(plan)
+            await self._carry_out(plan)
+
+    async def _carry_out(self, plan: list[PartitionChange]) -> None:
+        """Write what follows from deaths and starts, and say how long it took."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self.writer.carry_out(plan)
+        if plan:
+            took_ms = (loop.time() - began) * 1000
+            log.info("%d partitions were decided anew in %.0f ms", len(plan), took_ms)
 
     async def _look_at_topics(self) -> None:
         coordination, known = self._coordination, self.office.machine.topics

@@ -199,7 +199,7 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
 
         broker_change(broker.dynamic.own if own else broker.dynamic.cluster)
         if not validate_only:
-            await broker.configure(broker_change, own)
+            await broker.dynamic.configure(broker_change, own)
     else:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -10,9 +10,10 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
+from hightide.broker.control import announce_topic
+from hightide.broker.control.defaults import default_counts
 from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.refusals import REFUSALS, refusal
-from hightide.broker.control import announce_topic
 from hightide.broker.metadata import BrokerAddress
 from hightide.core import topics as rules
 from hightide.core.partition import NOBODY, PartitionState
@@ -119,7 +120,8 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     racks, random = broker.metadata.racks, broker.surroundings.random
     first = random.randrange(len(racks))
-    assignment = place(racks, settings.num_partitions, settings.default_replication_factor, first)
+    count, factor = default_counts(settings, name, len(racks))
+    assignment = place(racks, count, factor, first)
     # Anybody may announce a topic; the controller gives it leaders, and tells.
     try:
         new_id = broker.surroundings.new_id
