@@ -113,6 +113,24 @@ def test_the_start_of_the_log_follows_the_leaders_and_is_told_back() -> None:
     run(test)
 
 
+def test_a_log_whose_start_moves_while_an_answer_is_under_way_is_copied_all_the_same() -> None:
+    async def test(w: World) -> None:
+        replica = w.replica()
+        w.write(replica, b"1")
+        w.write(replica, b"2")
+        w.follow(replica)
+        await w.copied(replica)
+        await w.rest()
+        w.leader.held = asyncio.Event()
+        w.write(replica, b"3")
+        await w.rest()
+        replica.log.start_at(1)
+        w.leader.held.set()
+        await until(lambda: replica.log.end_offset == replica.high_watermark == 3)
+
+    run(test)
+
+
 # -- sessions ----------------------------------------------------------------------------------
 
 
@@ -134,7 +152,9 @@ def test_idle_partitions_are_named_once() -> None:
     run(test)
 
 
-def test_a_leader_that_has_forgotten_the_session_is_told_everything_at_once() -> None:
+def test_a_leader_that_has_forgotten_the_session_is_told_everything_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(w: World) -> None:
         one, other = w.replica(0), w.replica(1)
         w.follow(one)
@@ -151,6 +171,7 @@ def test_a_leader_that_has_forgotten_the_session_is_told_everything_at_once() ->
         assert w.leader.requests[4].session_id != former
 
     run(test)
+    assert not caplog.records
 
 
 def test_a_leader_without_room_for_a_session_is_told_everything_each_time() -> None:
