@@ -1,0 +1,305 @@
+"""`hightide partition` and `hightide cluster health` against three brokers that come and go."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from replicated import eventually
+
+from hightide.__main__ import main
+from hightide.process import environment
+
+MEGABYTE = 1_000_000
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        assert self.code in (0, 3), self.err
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(three, capfd, monkeypatch):
+    """Run a command in this process, which is faster than a process for each."""
+
+    def command(*arguments):
+        able = ",".join(f"127.0.0.1:{three.port(each)}" for each in three.able())
+        monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", able)
+        capfd.readouterr()
+        code = main([str(each) for each in arguments])
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return Done(code, said.out, said.err)
+
+    return command
+
+
+def shown(run, topic, index=0):
+    (found,) = run("partition", "show", f"{topic}/{index}", "-o", "json").json
+    return found
+
+
+def states(found):
+    return {each["replica"]: each for each in found["replica_states"]}
+
+
+def listed(run, *options):
+    rows = run("partition", "list", *options, "-o", "json").json
+    return {(row["topic"], row["partition"]): row for row in rows}
+
+
+# -- looking -----------------------------------------------------------------------------------
+
+
+def test_a_partition_in_sync_is_shown_with_its_replicas(three, run):
+    topic = three.place_topic({0: [2, 1, 3]})
+    three.write(topic, b"one", b"two", b"three")
+    found = eventually(lambda: all_have(run, topic, 3) and shown(run, topic))
+    assert (found["leader"], found["replicas"], found["osr"], found["elr"]) == (
+        2,
+        [2, 1, 3],
+        [],
+        [],
+    )
+    assert (sorted(found["isr"]), found["min_isr"]) == ([1, 2, 3], 2)
+    assert {each["role"] for each in found["replica_states"]} == {"leader", "follower"}
+    assert [each["lag_records"] for each in found["replica_states"]] == [0, 0, 0]
+    assert [each["lag_ms"] for each in found["replica_states"]] == [0, 0, 0]
+    assert [each["why"] for each in found["replica_states"]] == ["leads", "in sync", "in sync"]
+    page = run("partition", "show", topic).out
+    assert f"{topic}/0\nleader    2 (epoch {found['leader_epoch']})\nAR        2,1,3\n" in page
+    assert page.count("=|\n") == 3
+
+
+def all_have(run, topic, end_offset):
+    return all(
+        (each["end_offset"], each["high_watermark"]) == (end_offset, end_offset)
+        for each in shown(run, topic)["replica_states"]
+    )
+
+
+def test_what_does_not_exist_is_said(three, run):
+    topic = three.place_topic({0: [1]})
+    missing = run("partition", "show", f"{topic}/7")
+    assert (missing.code, missing.out) == (1, "")
+    assert f"Topic '{topic}' has no partition 7 (UNKNOWN_TOPIC_OR_PARTITION)" in missing.err
+    assert run("partition", "show", "nowhere").code == 1
+    assert run("partition", "list", "--topic", "nowhere").code == 1
+
+
+def test_watching_looks_again_until_it_is_stopped(three, run):
+    topic = three.place_topic({0: [1, 2, 3]})
+    child = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "hightide", "partition", "show", topic),
+            *("--watch", "--interval", "0.1", "-o", "json", "-b", three.bootstrap),
+        ],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+    def next_end():
+        return json.loads(child.stdout.readline())[0]["replica_states"][0]["end_offset"]
+
+    assert next_end() == 0
+    three.write(topic, b"x")
+    eventually(lambda: next_end() == 1)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=30)
+    assert (child.returncode, said) == (0, b"")
+
+
+def test_a_broker_that_is_gone_is_seen_everywhere(three, run):
+    """Under-replicated, under min ISR and offline, in the list, on the page and in health."""
+    whole = run("cluster", "health")
+    assert whole.code == 0, whole.out
+    assert whole.out.splitlines()[0].split() == ["healthy", "yes"]
+    under = three.place_topic({0: [1, 2, 3]})
+    few = three.place_topic({0: [1, 2, 3]}, min_insync_replicas=3)
+    alone = three.place_topic({0: [3]})
+    three.kill(3)
+    eventually(lambda: listed(run, "--offline"))
+    assert set(listed(run, "--offline")) == {(alone, 0)}
+    assert listed(run, "--topic", under)[under, 0]["status"] == ["under-replicated"]
+    assert listed(run, "--under-min-isr")[few, 0]["elr"] == [3]
+    assert (under, 0) in listed(run, "--under-replicated")
+    assert (under, 0) not in listed(run, "--under-min-isr")
+    third = states(shown(run, under))[3]
+    assert (third["in_sync"], third["role"], third["why"]) == (
+        False,
+        None,
+        "its broker is not alive",
+    )
+    assert states(shown(run, few))[3]["why"] == "its broker is not alive; eligible to lead"
+    ill = run("cluster", "health")
+    assert ill.code == 3
+    assert f"{alone}/0 is offline: nobody leads it. It waits for broker 3.\n" in ill.out
+    assert (
+        f"{few}/0 has 2 replicas in sync and needs 3: writes with acks=all are refused." in ill.out
+    )
+    assert f"{under}/0 is under-replicated: replica 3: its broker is not alive.\n" in ill.out
+    assert "Broker 3 is not alive, and holds " in ill.out
+    found = run("cluster", "health", "-o", "json")
+    assert (found.code, found.json["healthy"], found.json["offline"]) == (3, False, 1)
+    (third,) = [
+        each for each in run("cluster", "info", "-o", "json").json["nodes"] if each["id"] == 3
+    ]
+    assert (third["alive"], third["leads"], third["in_sync"]) == (False, 0, 0)
+    three.heal()
+    assert eventually(lambda: run("cluster", "health").code == 0)
+
+
+def test_a_broker_that_hangs_is_named_and_not_waited_for(three, run):
+    topic = three.place_topic({0: [1, 2, 3]})
+    three.pause(3)
+    found = run("partition", "show", topic)
+    assert found.code == 0
+    assert "Broker 3 cannot be asked how its replicas are." in found.err
+
+
+# -- elections ---------------------------------------------------------------------------------
+
+
+def test_the_leadership_goes_back_to_the_preferred_replica(three, run):
+    topic = three.place_topic({0: [3, 1, 2], 1: [1, 2, 3]})
+    assert three.terminate(3) == 0
+    three.leader_now(topic, not_any_of=[3])
+    three.heal()
+    before = shown(run, topic)["leader"]
+    assert before != 3
+    row = {"topic": topic, "partition": 0, "was": before}
+    would = run("partition", "elect", "--topic", f"{topic}/0", "--dry-run", "-o", "json")
+    assert would.json == [{**row, "leader": 3, "result": "would be elected"}]
+    assert shown(run, topic)["leader"] == before
+    done = run("partition", "elect", "--topic", topic, "-o", "json")
+    assert done.json == [
+        {**row, "leader": 3, "result": "elected"},
+        {"topic": topic, "partition": 1, "was": 1, "leader": 1, "result": "not needed"},
+    ]
+    everything = run("partition", "elect")
+    assert everything.code == 0
+    assert run("partition", "elect").err == "No partition needs such an election.\n"
+
+
+def test_an_unclean_election_asks_first_and_ends_an_outage(three, run):
+    topic = three.place_topic({0: [2, 3]}, min_insync_replicas=1)
+    three.write(topic, b"both have it")
+    three.kill(3)
+    eventually(lambda: shown(run, topic)["isr"] == [2])
+    three.write(topic, b"only 2 has it")
+    three.kill(2)
+    three.restart(3)
+    eventually(lambda: shown(run, topic)["leader"] is None and 3 in states(shown(run, topic)))
+    elect = ("partition", "elect", "--topic", topic)
+    refused = run(*elect)
+    assert refused.code == 1
+    assert "PREFERRED_LEADER_NOT_AVAILABLE" in refused.out
+    assert refused.err == "hightide: 1 of 1 partitions elected nobody.\n"
+    would = run(*elect, "--unclean", "--dry-run", "-o", "json").json
+    assert would[0]["leader"] == 3
+    assert would[0]["result"] == (
+        "would be elected with records up to 1; what 2 may have more cannot be told"
+    )
+    # Nobody is there who could be asked.
+    assert run(*elect, "--unclean").code == 2
+    assert shown(run, topic)["leader"] is None
+    (done,) = run(*elect, "--unclean", "--yes", "-o", "json").json
+    assert (done["was"], done["leader"], done["result"]) == (None, 3, "elected")
+    assert eventually(lambda: shown(run, topic)["leader"] == 3)
+
+
+# -- moves -------------------------------------------------------------------------------------
+
+
+def test_partitions_are_moved_and_the_throttle_is_taken_away(three, run, tmp_path):
+    topic = three.place_topic({0: [1, 2], 1: [2, 1]})
+    three.write(topic, *(b"%d" % at for at in range(100)))
+    move = ("partition", "reassign", topic, "--to", "3,1")
+    would = run(*move, "--dry-run", "-o", "json").json
+    assert [(row["to"], row["adding"], row["removing"], row["result"]) for row in would] == [
+        ([3, 1], [3], [2], "would be moved"),
+        ([1, 3], [3], [2], "would be moved"),
+    ]
+    assert shown(run, topic)["replicas"] == [1, 2]
+    back = tmp_path / "back.json"
+    done = run(*move, "--wait", "--throttle", 50 * MEGABYTE, "--save", back, "-o", "json")
+    assert [row["result"] for row in done.json] == ["done", "done"], done.err
+    assert shown(run, topic)["replicas"] == [3, 1]
+    assert shown(run, topic)["isr"] == [3, 1]
+    assert states(shown(run, topic))[3]["end_offset"] == 100
+    assert throttles(run, topic) == set()
+    assert run("partition", "reassign", "--file", back, "--wait").code == 0
+    assert [shown(run, topic, at)["replicas"] for at in (0, 1)] == [[1, 2], [2, 1]]
+
+
+def throttles(run, topic):
+    """The settings of throttling that anybody has."""
+    found = set()
+    for resource in (f"topic/{topic}", "broker/1", "broker/2", "broker/3"):
+        rows = run("config", "get", resource, "--changed", "-o", "json").json
+        found |= {(resource, row["name"]) for row in rows if "throttled" in row["name"]}
+    return found
+
+
+def test_a_move_under_way_is_listed_and_called_off(three, run):
+    """A throttle of a kilobyte a second keeps a megabyte on its way for long enough."""
+    topic = three.place_topic({0: [1]})
+    for _ in range(10):
+        three.write(topic, bytes(MEGABYTE // 10))
+    begun = run(
+        *("partition", "reassign", f"{topic}/0", "--to", "1,2", "--throttle", 1000, "-o", "json")
+    )
+    assert begun.json[0]["result"] == "moving"
+    assert ("broker/2", "follower.replication.throttled.rate") in throttles(run, topic)
+    (row,) = eventually(
+        lambda: [
+            row
+            for row in run("partition", "reassign", "--list", "-o", "json").json
+            if row["lag_records"].get("2")
+        ]
+    )
+    assert (row["topic"], row["adding"], row["to"]) == (topic, [2], [1, 2])
+    assert "reassigning" in listed(run, "--topic", topic)[topic, 0]["status"]
+    assert "being added" in states(shown(run, topic))[2]["why"]
+    late = run("partition", "reassign", topic, "--wait", "--timeout", "0.2")
+    assert (late.code, "It is not done after 0.2 s" in late.err) == (1, True)
+    assert run("partition", "reassign", topic, "--cancel", "--dry-run").code == 0
+    called_off = run("partition", "reassign", topic, "--cancel", "-o", "json").json
+    assert [(each["to"], each["result"]) for each in called_off] == [([1], "cancelled")]
+    assert eventually(lambda: shown(run, topic)["replicas"] == [1])
+    assert throttles(run, topic) == set()
+    assert run("partition", "reassign", "--list").err == "Nothing is being moved.\n"
+
+
+def test_a_limit_that_was_left_behind_can_be_removed(three, run):
+    topic = three.place_topic({0: [1]})
+    for resource, name, value in (
+        (f"topic/{topic}", "leader.replication.throttled.replicas", "0:1"),
+        ("broker/1", "leader.replication.throttled.rate", "1000"),
+    ):
+        assert run("config", "set", resource, f"{name}={value}").code == 0
+    removed = run("partition", "reassign", topic, "--remove-throttle", "-o", "json").json
+    assert removed == [{"topic": topic, "result": "unlimited"}]
+    assert throttles(run, topic) == set()
+
+
+def test_a_plan_that_cannot_be_is_refused_whole(three, run):
+    topic = three.place_topic({0: [1, 2]})
+    done = run("partition", "reassign", topic, "--to", "1,9")
+    assert (done.code, done.out) == (1, "")
+    assert f"{topic}/0: broker 9 is not alive. Nothing was moved." in done.err
+    would = run("partition", "reassign", topic, "--to", "1,9", "--dry-run", "-o", "json")
+    assert (would.code, json.loads(would.out)[0]["result"]) == (1, "broker 9 is not alive")
+    assert shown(run, topic)["replicas"] == [1, 2]
