@@ -3,8 +3,9 @@
     │ 3 MB │ 0 │ 8 MB │ … │ 1 MB ▏      rate = all of it / the time since the oldest window began
     └ oldest, forgotten next      └ now
 
-The time counts as at least all windows but one.  Otherwise the first bytes after a quiet time would
-be a rate of any height; so up to that many windows' worth may go at once.
+The time counts as at least one window.  Otherwise the first bytes after a quiet time would be a
+rate of any height.  If it counted as more, as many windows' worth could go at once, and a short move
+of partitions would not be held back at all.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from collections import deque
 class Rate:
     """What was recorded in the last `windows` windows of `window_ms` each."""
 
-    __slots__ = ("_least_ms", "_most_ms", "_samples", "_total", "_window_ms")
+    __slots__ = ("_most_ms", "_samples", "_total", "_window_ms")
 
     def __init__(self, windows: int, window_ms: int) -> None:
         assert windows >= 1
         assert window_ms >= 1
         self._window_ms = window_ms
         self._most_ms = windows * window_ms
-        self._least_ms = max(1, windows - 1) * window_ms
         # Where a window begins, and what was recorded in it.
         self._samples: deque[list[int]] = deque()
         self._total = 0
@@ -61,8 +61,8 @@ class Rate:
 
     def _elapsed_ms(self, now_ms: int) -> int:
         if not self._samples:
-            return self._least_ms
-        return max(self._least_ms, now_ms - self._samples[0][0])
+            return self._window_ms
+        return max(self._window_ms, now_ms - self._samples[0][0])
 
     def _forget(self, now_ms: int) -> None:
         samples = self._samples

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from hightide.core.throttle import Rate
 
-# Eleven windows of a second, as in Kafka: a rate is taken over ten seconds and what is begun.
+# Eleven windows of a second, as in Kafka.
 WINDOWS, WINDOW_MS = 11, 1000
-LEAST_MS = 10_000
 
 
 def rate() -> Rate:
@@ -24,10 +23,17 @@ def test_nothing_is_a_rate_of_nothing() -> None:
 
 def test_the_first_bytes_are_not_a_rate_of_any_height() -> None:
     measured = rate()
-    measured.record(5_000, 0)
-    assert measured.per_second(0) == measured.per_second(LEAST_MS) == 500
+    measured.record(500, 0)
+    assert measured.per_second(0) == measured.per_second(WINDOW_MS) == 500
     assert not measured.exceeds(500, 0)
     assert measured.exceeds(499, 0)
+
+
+def test_what_goes_at_once_is_the_worth_of_one_window_and_not_of_all() -> None:
+    measured = rate()
+    measured.record(2_000, 0)
+    assert measured.exceeds(1_000, 1_999)
+    assert not measured.exceeds(1_000, 2_000)
 
 
 def test_what_is_older_than_all_windows_is_forgotten() -> None:
@@ -35,7 +41,7 @@ def test_what_is_older_than_all_windows_is_forgotten() -> None:
     measured.record(1_000, 0)
     measured.record(4_000, 2_500)
     assert measured.per_second(10_999) == 5_000 * 1000 / 10_999
-    assert measured.per_second(11_000) == 400
+    assert measured.per_second(11_000) == 4_000 * 1000 / 8_500
     assert measured.per_second(13_499) == 4_000 * 1000 / 10_999
     assert measured.per_second(13_500) == 0
 
