@@ -1,0 +1,109 @@
+"""Controllers under everything at once: brokers, sessions and the coordinator come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from control_world import World, eventually, in_a_world
+
+from hightide.broker.control.states import decode_state
+from hightide.coordination import znodes
+from hightide.coordination.errors import ConnectionLoss
+from hightide.core.partition import NOBODY
+from hightide.wire.errors import KafkaError
+
+
+async def something_happens(world: World) -> None:
+    chance = world.random
+    kind = chance.randrange(6)
+    controls = [each for each, one in world.elections.items() if one.is_controller]
+    topic = f"t{chance.randrange(4)}"
+    if kind == 0 and len(world.peers) > 1:
+        await world.down(chance.choice(sorted(world.peers)))
+    elif kind == 1:
+        missing = sorted({1, 2, 3} - world.peers.keys())
+        await world.up(*missing[:1])
+    elif kind == 2 and controls:
+        election = world.elections[controls[0]]
+        election.stand_down("in doubt")
+        election.reading.wake()
+    elif kind == 3:
+        if await world.tree.exists("/controller") is not None:
+            await world.tree.delete("/controller")
+    elif kind == 4 and controls:
+        assignment = {each: chance.sample([1, 2, 3], 2) for each in range(5)}
+        await world.controls[controls[0]].create_topic(topic, assignment, {}, timeout_ms=200)
+    elif kind == 5 and controls:
+        await world.controls[controls[0]].delete_topic(topic, timeout_ms=200)
+
+
+async def check_agreement(world: World) -> None:
+    """The tree, the controller and all pictures have the same topics and states."""
+    control = world.control()
+    machine = await control.knowledge()
+    await eventually(lambda: sorted(machine.brokers) == [1, 2, 3] and not machine.audit())
+    machine.check()
+    names = await world.tree.children("/brokers/topics")
+    assert sorted(machine.topics) == names
+    assert await world.tree.children("/admin/delete_topics") == []
+    for peer in world.peers.values():
+        await eventually(lambda at=peer: sorted(each.name for each in at.picture) == names)
+    for name in names:
+        data, _ = await world.tree.get(znodes.topic_path(name))
+        assignment = znodes.TopicAssignment.decode(data, name)
+        for index in assignment.partitions:
+            path = znodes.partition_state_path(name, index)
+            data, stat = await world.tree.get(path)
+            state = decode_state(data, path, stat.version, assignment, index)
+            assert machine.state(name, index) == state
+
+            def is_seen(at=(name, index), state=state) -> bool:
+                seen = world.seen(*at)
+                return seen is not None and (seen.partition_epoch, seen.leader, seen.isr) == (
+                    state.partition_epoch,
+                    state.leader,
+                    state.isr,
+                )
+
+            await eventually(is_seen)
+            assert state.leader != NOBODY
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_trouble_all_agree(seed, monkeypatch):
+    monkeypatch.setattr("hightide.broker.control.control._LEAST_MS", 200)
+    monkeypatch.setattr("hightide.broker.control.control._LEAST_KNOWN_S", 0.05)
+
+    @in_a_world(unclean_leader_election_enable=True)
+    async def run(world):
+        world.random.seed(seed)
+        await world.up(1, 2, 3)
+        await world.candidate(100)
+        await world.candidate(101)
+
+        def fails(_name, _about):
+            return ConnectionLoss() if world.random.random() < 0.02 else None
+
+        for session in world.sessions.values():
+            session.fail = session.lose = fails
+        for _ in range(40):
+            # Whoever asked may be told anything; nothing may be left half done.
+            with contextlib.suppress(KafkaError):
+                await something_happens(world)
+            await asyncio.sleep(world.random.random() * 0.01)
+        for session in world.sessions.values():
+            session.fail = session.lose = lambda _name, _about: None
+        for election in world.elections.values():
+            election.reading.wake()
+        await world.up(*({1, 2, 3} - world.peers.keys()))
+        await eventually(
+            lambda: [one.is_controller for one in world.elections.values()].count(True) == 1
+        )
+        for control in world.controls.values():
+            control.reconnected()
+        await asyncio.sleep(0.3)  # a look that failed is repeated after a while
+        await check_agreement(world)
+
+    run()
