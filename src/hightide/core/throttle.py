@@ -4,8 +4,8 @@
     └ oldest, forgotten next      └ now
 
 The time counts as at least one window.  Otherwise the first bytes after a quiet time would be a
-rate of any height.  If it counted as more, as many windows' worth could go at once, and a short move
-of partitions would not be held back at all.
+rate of any height.  If it counted as more, as many windows' worth could go at once, and a short
+move of partitions would not be held back at all.
 """
 
 from __future__ import annotations
