@@ -143,9 +143,10 @@ def test_idle_partitions_are_named_once() -> None:
         for _ in range(3):
             w.write(replicas[7], b"x")
             await w.copied(replicas[7])
+        await w.asked(5)
+        await w.rest()
         first, *others = w.leader.requests
         assert len(wanted(first)) == 50
-        await w.rest()
         assert [partitions(each) for each in others] == [[], [7], [7], [7]]
         assert [each.session_epoch for each in others] == [1, 2, 3, 4]
 
@@ -160,12 +161,14 @@ def test_a_leader_that_has_forgotten_the_session_is_told_everything_at_once(
         w.follow(one)
         w.follow(other)
         await w.asked(2)
+        await w.rest()
         former = w.leader.requests[1].session_id
         w.leader.sessions = FetchSessions(10, 60_000, w.leader.sessions._random)
         w.write(one, b"x")
         await w.copied(one)
         w.write(other, b"y")
         await w.copied(one, other)
+        await w.asked(5)
         assert [each.session_epoch for each in w.leader.requests[:5]] == [0, 1, 2, 0, 1]
         assert partitions(w.leader.requests[3]) == [0, 1]
         assert w.leader.requests[4].session_id != former
@@ -207,6 +210,7 @@ def test_a_newcomer_is_asked_for_while_a_request_waits() -> None:
             w.write(replica, b"x")
             w.follow(replica)
         await w.copied(*newcomers)
+        await w.asked(4)
         # All of them with one request, and without beginning the session anew.
         assert partitions(w.leader.requests[2]) == [*range(1, 10)]
         assert [each.session_epoch for each in w.leader.requests[:4]] == [0, 1, 2, 3]
@@ -508,6 +512,8 @@ def test_a_partition_that_is_refused_rests_and_the_others_go_on(
         key = bad.topic_id.bytes, 1
         w.leader.refusals[key] = ErrorCode.KAFKA_STORAGE_ERROR
         w.write(bad, b"x")
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         w.follow(good)
         w.follow(bad)
         for _ in range(10):
@@ -516,7 +522,7 @@ def test_a_partition_that_is_refused_rests_and_the_others_go_on(
             await asyncio.sleep(0.05)
         tries = [each for each in w.leader.requests if key in wanted(each)]
         # After 50, 100, 200 and 200 ms.
-        assert 3 <= len(tries) <= 6
+        assert 3 <= len(tries) <= 3 + (loop.time() - started) / 0.2
         assert bad.log.end_offset == 0
         del w.leader.refusals[key]
         await w.copied(bad)
@@ -534,15 +540,15 @@ def test_after_it_went_well_a_refusal_is_a_first_one_again() -> None:
         key = replica.topic_id.bytes, 0
         loop = asyncio.get_running_loop()
         w.follow(replica)
-        for _ in range(3):
+        for _ in range(5):
             w.leader.refusals[key] = ErrorCode.KAFKA_STORAGE_ERROR
             w.write(replica, b"x")
             started = loop.time()
             await asyncio.sleep(0.12)
             del w.leader.refusals[key]
             await w.copied(replica)
-            # After 50 and 150 ms.
-            assert loop.time() - started < 0.3
+            # After 50 and 150 ms; doubled each time, it would take seconds by now.
+            assert loop.time() - started < 1
 
     run(test, replica_fetch_backoff_ms=5_000)
 
@@ -557,7 +563,7 @@ def test_a_leader_that_does_not_know_yet_that_it_leads_is_asked_again_soon() -> 
         w.leader.leader_epoch = 1
         started = asyncio.get_running_loop().time()
         await w.copied(replica)
-        assert asyncio.get_running_loop().time() - started < 0.5
+        assert asyncio.get_running_loop().time() - started < 2
 
     run(test, replica_fetch_backoff_ms=5_000)
 
@@ -652,7 +658,7 @@ def test_what_is_to_be_held_back_is_copied_at_its_rate_and_the_rest_at_once() ->
         assert slow.log.end_offset < 30
         w.write(quick, b"x")
         await w.copied(quick)
-        assert asyncio.get_running_loop().time() - started < 1
+        assert slow.log.end_offset < 40
         await w.copied(slow)
         assert asyncio.get_running_loop().time() - started > 1
 
