@@ -242,6 +242,8 @@ def test_partitions_are_moved_and_the_throttle_is_taken_away(three, run, tmp_pat
     assert throttles(run, topic) == set()
     assert run("partition", "reassign", "--file", back, "--wait").code == 0
     assert [shown(run, topic, at)["replicas"] for at in (0, 1)] == [[1, 2], [2, 1]]
+    again = run("partition", "reassign", "--file", back, "-o", "json").json
+    assert [row["result"] for row in again] == ["there already", "there already"]
 
 
 def throttles(run, topic):

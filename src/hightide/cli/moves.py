@@ -60,6 +60,7 @@ class Journey:
         bytes_per_s: int | None,
         save: Path | None,
         dry_run: bool,
+        waits: bool,
     ) -> None:
         self._names = names
         self._targets = targets
@@ -67,6 +68,7 @@ class Journey:
         self._bytes_per_s = bytes_per_s
         self._save = save
         self._dry_run = dry_run
+        self._waits = waits
         self._moves: dict[Partition, Reassignment] = {}
         self._before: dict[Partition, PartitionReplicas] = {}
 
@@ -97,12 +99,18 @@ class Journey:
         await self._limit(admin)
         refusals = await admin.alter_reassignments(wanted)
         self._moves = {key: move for key, move in self._moves.items() if not refusals.get(key)}
-        return self._rows({key: result_of(refusals.get(key), "moving") for key in wanted}, wanted)
+        return self._rows({key: self._begun(key, refusals.get(key)) for key in wanted}, wanted)
+
+    def _begun(self, key: Partition, refusal: KafkaError | None) -> str:
+        before = self._before[key].state
+        is_there = not before.is_reassigning and self._moves.get(key) == Reassignment(
+            before.replicas, (), ()
+        )
+        return result_of(refusal, "there already" if is_there else "moving")
 
     async def _look(self, admin: Admin) -> Plan:
         """Where everything is now, and where it shall go."""
-        topics = [topic for topic, _ in self._names or self._plan or ()]
-        found = (await admin.describe_replicas(list(dict.fromkeys(topics)))).partitions
+        found = (await admin.describe_replicas(self._topics())).partitions
         names = self._names or [*(self._plan or ())]
         picked = {(each.topic, each.partition): each for each in chosen(found, names)}
         self._before = picked
@@ -112,6 +120,12 @@ class Journey:
         exact = {name for name in self._names if name[1] is not None}
         rest = [key for key in picked if key not in exact]
         return spread(rest, self._targets) | {key: self._targets for key in picked if key in exact}
+
+    def _topics(self) -> list[str]:
+        """Those that are named, or move."""
+        return list(
+            dict.fromkeys(topic for topic, _ in [*self._names, *(self._plan or self._moves)])
+        )
 
     async def _take_up(self, admin: Admin) -> list[MoveRow]:
         self._moves = pick(await admin.list_reassignments(), self._names)
@@ -135,6 +149,8 @@ class Journey:
         if self._bytes_per_s is not None:
             live = [node.id for node in (await admin.describe_cluster()).nodes]
             await set_throttle(admin, throttle_of(self._moves), self._bytes_per_s, live)
+            if not self._waits:
+                render.say("The limit stays until --wait sees the end, or --remove-throttle.")
 
     async def arrive(self, admin: Admin, timeout_s: float | None) -> None:
         """Wait until nothing of it moves any more, and take the limits away."""
@@ -146,9 +162,7 @@ class Journey:
                 f"It is not done after {timeout_s:g} s, and goes on; see hightide partition"
                 " reassign --list."
             ) from None
-        if self._bytes_per_s is not None:
-            live = [node.id for node in (await admin.describe_cluster()).nodes]
-            await lift_throttle(admin, throttle_of(self._moves), live)
+        await lift_throttle(admin, self._topics())
         await self._compare(admin)
 
     async def _watch(self, admin: Admin) -> None:
@@ -284,9 +298,7 @@ async def call_off(admin: Admin, names: Names, plan: Plan | None, dry_run: bool)
     refusals: Mapping[Partition, KafkaError | None] = {}
     if not dry_run:
         refusals = await admin.alter_reassignments(dict.fromkeys(moves))
-        gone = {key: move for key, move in moves.items() if not refusals.get(key)}
-        live = [node.id for node in (await admin.describe_cluster()).nodes]
-        await lift_throttle(admin, throttle_of(gone), live)
+        await lift_throttle(admin, dict.fromkeys(topic for topic, _ in moves))
     done = "would be cancelled" if dry_run else "cancelled"
     return [
         MoveRow(

@@ -92,7 +92,7 @@ def reassign(
     elif cancel:
         finish(ask(bootstrap, lambda admin: call_off(admin, names, plan, dry_run)), output)
     else:
-        journey = Journey(names, targets, plan, throttle, save, dry_run)
+        journey = Journey(names, targets, plan, throttle, save, dry_run, wait)
         finish(ask(bootstrap, journey.begin), output, only_failures=wait)
         if wait and not dry_run:
             ask(bootstrap, lambda admin: journey.arrive(admin, timeout))
@@ -151,7 +151,7 @@ def plan_of(file: Path | None) -> Plan | None:
         misused(f"{file} is no plan: {error}")
 
 
-FINE = {"moving", "done", "cancelled", "would be moved", "would be cancelled"}
+FINE = {"moving", "there already", "done", "cancelled", "would be moved", "would be cancelled"}
 
 
 def finish(rows: list[MoveRow], output: Output, only_failures: bool = False) -> None:

@@ -62,6 +62,9 @@ def _bar(each: ReplicaStatus, low: int, high: int, width: int) -> str:
 
     assert each.end_offset is not None
     end = column(each.end_offset)
-    committed = min(end, column(each.high_watermark or 0))
+    if each.high_watermark is None:
+        # The leader knows where its log ends, and nothing else.
+        return "-" * end
+    committed = min(end, column(each.high_watermark))
     start = min(committed, column(each.log_start_offset or 0))
     return " " * start + "=" * (committed - start) + "|" + "-" * (end - committed)

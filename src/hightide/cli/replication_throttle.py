@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from hightide.client.admin import Admin
-from hightide.client.model import Reassignment, ResourceType
+from hightide.client.model import ConfigSource, Reassignment, ResourceType
 from hightide.client.replicas import Partition
 
 LEADERS = "leader.replication.throttled.replicas"
@@ -61,11 +61,6 @@ def with_names(value: str, added: Collection[str]) -> str | None:
     return ",".join([*known, *sorted(set(added) - set(known), key=_in_order)])
 
 
-def without_names(value: str, removed: Collection[str]) -> str:
-    """A setting's value without these replicas."""
-    return ",".join(name for name in names_of(value) if name not in removed)
-
-
 def _in_order(name: str) -> tuple[int, int]:
     index, _, broker = name.partition(":")
     return int(index), int(broker)
@@ -88,26 +83,13 @@ async def set_throttle(
             await admin.alter_configs(ResourceType.TOPIC, topic, values=changed)
 
 
-async def lift_throttle(admin: Admin, throttle: Throttle, live: Iterable[int]) -> None:
-    """Take the limit from these replicas, and the rates from the brokers if nothing else moves."""
-    found = await admin.topic_values(list(throttle.replicas), [LEADERS, FOLLOWERS])
-    for topic, settings in throttle.replicas.items():
-        values, unset = {}, []
-        for key, names in settings.items():
-            value = found[topic].get(key, "")
-            rest = without_names(value, names)
-            if not rest:
-                unset.append(key)
-            elif rest != value:
-                values[key] = rest
-        await admin.alter_configs(ResourceType.TOPIC, topic, values=values, unset=unset)
-    if not await admin.list_reassignments():
-        await unset_rates(admin, throttle.brokers & set(live))
-
-
-async def unset_rates(admin: Admin, brokers: Iterable[int]) -> None:
-    for broker in sorted(brokers):
-        await admin.alter_configs(ResourceType.BROKER, str(broker), unset=RATES)
+async def lift_throttle(admin: Admin, topics: Iterable[str]) -> None:
+    """Take the limits from those of these topics that move no more, and when nothing moves at all
+    the rates from the brokers."""
+    moving = await admin.list_reassignments()
+    await _unlimit(admin, [topic for topic in topics if topic not in {key[0] for key in moving}])
+    if not moving:
+        await _unset_rates(admin)
 
 
 async def remove_throttle(admin: Admin, topics: list[str] | None) -> list[str]:
@@ -115,9 +97,30 @@ async def remove_throttle(admin: Admin, topics: list[str] | None) -> list[str]:
     had any."""
     if topics is None:
         topics = [each.name for each in await admin.list_topics()]
-    found = await admin.topic_values(topics, [LEADERS, FOLLOWERS])
-    limited = [topic for topic in topics if any(found[topic].values())]
-    for topic in limited:
-        await admin.alter_configs(ResourceType.TOPIC, topic, unset=[LEADERS, FOLLOWERS])
-    await unset_rates(admin, [node.id for node in (await admin.describe_cluster()).nodes])
+    limited = await _unlimit(admin, topics, also_everything=True)
+    await _unset_rates(admin)
     return limited
+
+
+async def _unlimit(admin: Admin, topics: list[str], *, also_everything: bool = False) -> list[str]:
+    """Which of the topics had limits.  One for all replicas is nobody's who moves some."""
+    found = await admin.topic_values(topics, [LEADERS, FOLLOWERS])
+    limited = []
+    for topic in topics:
+        unset = [
+            key
+            for key, value in found[topic].items()
+            if value and (also_everything or EVERYTHING not in names_of(value))
+        ]
+        if unset:
+            await admin.alter_configs(ResourceType.TOPIC, topic, unset=unset)
+            limited.append(topic)
+    return limited
+
+
+async def _unset_rates(admin: Admin) -> None:
+    for node in (await admin.describe_cluster()).nodes:
+        found = await admin.describe_configs(ResourceType.BROKER, str(node.id), RATES)
+        unset = [each.name for each in found if each.source is ConfigSource.DYNAMIC_BROKER_CONFIG]
+        if unset:
+            await admin.alter_configs(ResourceType.BROKER, str(node.id), unset=unset)

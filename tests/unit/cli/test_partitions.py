@@ -244,6 +244,7 @@ def test_empty_and_unknown_logs_have_a_bar_too():
     assert picture([status(1, 0, 0, 0)], 20) == ["1  |", "   0"]
     unknown = status(2, None, None, None)
     assert picture([status(1, 0, 5, 5), unknown], 10)[1] == "2  ?"
+    assert picture([status(1, 0, 6, 6), status(2, None, None, 3)], 10)[1] == "2  -----"
     assert picture([unknown]) == []
 
 

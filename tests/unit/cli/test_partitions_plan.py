@@ -13,7 +13,6 @@ from hightide.cli.replication_throttle import (
     LEADERS,
     throttle_of,
     with_names,
-    without_names,
 )
 from hightide.client.model import Reassignment
 from hightide.client.replicas import PartitionReplicas
@@ -128,6 +127,3 @@ def test_replicas_that_others_have_throttled_stay_so():
     assert with_names("0:7", {"0:10", "0:2"}) == "0:7,0:2,0:10"
     assert with_names("0:7,0:8", {"0:7"}) is None
     assert with_names("*", {"0:7"}) is None
-    assert without_names("0:7,0:2,0:10", {"0:10", "0:2"}) == "0:7"
-    assert without_names("0:2", {"0:2"}) == ""
-    assert without_names("*", {"0:2"}) == "*"
