@@ -7,19 +7,22 @@ disk.  Every decision is the machines'.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 from typing import Any
 
 from checkers import Checker
 from control import UNCLEAN, Control
 from coordinator import TreeClient, failed
-from disk import Entry, SimLog
+from disk import SimLog
+from following import Following
+from leading import Leading
 from messages import (
     CONSUMER,
     Decided,
+    DeleteRecords,
     Fetch,
     Fetched,
+    Latest,
     Partition,
     Produce,
     Produced,
@@ -30,32 +33,25 @@ from messages import (
 )
 from world import Process, Reply, World
 
-from hightide.coordination.errors import MultiFailed, NoNode
+from hightide.coordination.errors import NoNode
 from hightide.coordination.operation import Create, SetData
-from hightide.core.follower import Do, Follower, divergence
-from hightide.core.partition import NOBODY, PartitionState
+from hightide.core.partition import NOBODY
 from hightide.core.picture import Delete, Follow, Lead, NoLeader, Picture, RoleChange, Stop
-from hightide.core.replica import Changes, Leader, Proposal
 from hightide.wire.errors import ErrorCode
 
 LISTENER = "L"
 TICK_MS = 40
-FETCH_MS = 400
-PROPOSE_MS = 700
-COMMIT_MS = 1000
-_RETRY = {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
 
 
-@dataclass(slots=True)
-class Leading:
-    machine: Leader
-    waiting: list[tuple[int, int, Reply]] = field(default_factory=list)
-    """(end offset, serial, whom to answer), a heap."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all brokers of a cluster are told."""
 
-
-@dataclass(slots=True)
-class Following:
-    machine: Follower
+    topic_ids: dict[str, uuid.UUID]
+    partitions: dict[Partition, tuple[int, ...]]
+    min_isr: int
+    lag_ms: int
+    unclean: bool
 
 
 class SimBroker(Process):
@@ -67,70 +63,97 @@ class SimBroker(Process):
         broker_id: int,
         checker: Checker,
         cluster: dict[int, SimBroker],
-        topic_ids: dict[str, uuid.UUID],
-        partitions: dict[Partition, tuple[int, ...]],
-        *,
-        min_isr: int,
-        lag_ms: int,
-        unclean: bool,
+        settings: Settings,
     ) -> None:
         super().__init__(world, f"broker-{broker_id}")
         self.id = broker_id
         self.checker = checker
         self.cluster = cluster
-        self.topic_ids = topic_ids
-        self.partitions = partitions
-        self.min_isr, self.lag_ms, self.unclean = min_isr, lag_ms, unclean
+        self.topic_ids, self.partitions = settings.topic_ids, settings.partitions
+        self.min_isr, self.lag_ms, self.unclean = (
+            settings.min_isr,
+            settings.lag_ms,
+            settings.unclean,
+        )
         self.logs: dict[Partition, SimLog] = {}
         self.clean_epoch = UNCLEAN
         """What the clean-shutdown file says."""
         self.epoch = -1
+        self.has_retention = False
+        """Whether it deletes the beginnings of logs by itself, now and then."""
+        self.disk_ms = 0
+        """How long the disk takes, at present."""
+        self.control: Control | None = None
         cluster[broker_id] = self
 
     # -- life ------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self.epoch = -1
-        self._previous_epoch, self.clean_epoch = self.clean_epoch, UNCLEAN
+        self.previous_epoch, self.clean_epoch = self.clean_epoch, UNCLEAN
         self.picture = Picture(self.id, LISTENER)
         self.roles: dict[Partition, Leading | Following] = {}
+        lost = sum(log.recover() for log in self.logs.values())
+        if lost:
+            self.world.tell(f"{self.name} recovers, {lost} records are lost")
         self.high_watermarks = {
-            partition: min(log.checkpointed_hw, log.end_offset)
-            for partition, log in self.logs.items()
+            partition: log.checkpointed_hw for partition, log in self.logs.items()
         }
-        self.control: Control | None = None
+        self.control = None
         # Counted over terms: whoever was in doubt may go on in the same epoch.
         self.publications = 0
-        self._serial = 0
-        self._is_leaving = False
+        self.is_leaving = False
         self.tree = TreeClient(self, self._connected)
         self.tree.on_doubt = self._doubt
         self.after(TICK_MS, self._tick)
 
     def lose_power(self) -> None:
         self.crash()
-        lost = sum(log.lose_power(self.world.random) for log in self.logs.values())
-        self.world.tell(f"{self.name} loses {lost} records")
+        for log in self.logs.values():
+            log.lose_power(self.world.random)
+
+    def lose_disk(self) -> None:
+        self.crash()
+        self.logs.clear()
 
     def leave(self) -> None:
         """Shut down cleanly: hand over, write everything, say so on disk, go."""
-        self._is_leaving = True
-        self.world.tell(f"{self.name} leaves")
+        self.is_leaving = True
 
         def handed_over(_answer: Any) -> None:
             for partition, log in self.logs.items():
                 log.sync()
-                log.checkpointed_hw = self.high_watermarks.get(partition, 0)
+                log.checkpoint(self.high_watermark(partition))
             self.clean_epoch = self.epoch
             self.tree.close()
             self.crash()
 
         request = ShutDown(self.id, self.epoch)
-        self.ask(f"broker-{self._controller()}", request, 800, handed_over)
+        self.ask(f"broker-{self.controller_id}", request, 800, handed_over)
 
-    def _controller(self) -> int:
+    @property
+    def controller_id(self) -> int:
         known = self.picture.controller_id
         return self.id if known == NOBODY else known
+
+    # -- the disk --------------------------------------------------------------------------
+
+    def high_watermark(self, partition: Partition) -> int:
+        """As last heard, or as the checkpoint said: whatever the log holds."""
+        log = self.logs[partition]
+        known = max(self.high_watermarks.get(partition, 0), log.start_offset)
+        return min(known, log.end_offset)
+
+    def when_disk_is_done(self, function: Reply, value: Any) -> None:
+        if self.disk_ms:
+            self.after(self.disk_ms, function, value)
+        else:
+            function(value)
+
+    def delete_before(self, partition: Partition, log: SimLog, offset: int) -> None:
+        if offset > log.start_offset:
+            self.checker.deletes(self, partition, log, offset)
+            log.delete_before(offset)
 
     # -- the session -----------------------------------------------------------------------
 
@@ -149,7 +172,7 @@ class SimBroker(Process):
 
     def _register(self) -> None:
         path, session_id = f"/brokers/ids/{self.id}", self.tree.session_id
-        previous = self.epoch if self.epoch >= 0 else self._previous_epoch
+        previous = self.epoch if self.epoch >= 0 else self.previous_epoch
 
         def looked(answer: Any) -> None:
             if session_id != self.tree.session_id:
@@ -178,7 +201,7 @@ class SimBroker(Process):
         self.tree.read("/controller", self._looked, self.look)
 
     def _looked(self, answer: Any) -> None:
-        if self._is_leaving or self.epoch < 0:
+        if self.is_leaving or self.epoch < 0:
             return
         if answer is None:
             self.after(300, self.look)
@@ -221,19 +244,28 @@ class SimBroker(Process):
     # -- requests --------------------------------------------------------------------------
 
     def told(self, _sender: str, message: Any) -> None:
-        self.tree.happened(*message)
+        if isinstance(message, Produce):
+            self._produce(message, lambda _answer: None)
+        else:
+            self.tree.happened(*message)
 
     def asked(self, sender: str, request: Any, answer: Reply) -> None:
         match request:
+            case Fetch():
+                self._fetch(request, answer)
             case Produce():
                 self._produce(request, answer)
-            case Fetch() if request.replica == CONSUMER:
-                answer(self._consumed(request))
-            case Fetch():
-                answer(self._fetched(request))
             case WhoLeads(partition):
                 state = self.picture.state(*partition)
                 answer(NOBODY if state is None else self.picture.leader(state))
+            case Latest(partition) | DeleteRecords(partition):
+                role = self.roles.get(partition)
+                if not isinstance(role, Leading):
+                    answer(Produced(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                elif isinstance(request, Latest):
+                    answer(role.latest())
+                else:
+                    role.delete_records(request, answer)
             case Publish(message):
                 answer(self._published(message))
             case Propose():
@@ -247,263 +279,84 @@ class SimBroker(Process):
                 else:
                     self.control.shuts_down(broker_id, broker_epoch, answer)
 
+    def _fetch(self, request: Fetch, answer: Reply) -> None:
+        role = self.roles.get(request.partition)
+        if role is not None and request.replica == CONSUMER:
+            role.consume(request, answer)
+        elif isinstance(role, Leading):
+            role.fetch(request, answer)
+        else:
+            answer(Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
+    def _produce(self, request: Produce, answer: Reply) -> None:
+        role = self.roles.get(request.partition)
+        if isinstance(role, Leading):
+            role.produce(request, answer)
+        else:
+            answer(Produced(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+
     # -- what the controller says ----------------------------------------------------------
 
     def _published(self, message: Any) -> ErrorCode:
         received = self.picture.receive(message, self.epoch)
         self.picture.check()
+        self.checker.published(self, message, received)
         for change in received.changes:
-            self._change_role(change)
+            self.change_role(change)
         if received.brokers_changed:
-            for partition, role in list(self.roles.items()):
+            live, leaving = self.picture.live, self.picture.shutting_down
+            for role in list(self.roles.values()):
                 if isinstance(role, Leading):
-                    live, leaving = self.picture.live, self.picture.shutting_down
-                    self._follow_up(partition, role, role.machine.brokers_changed(live, leaving))
+                    role.follow_up(role.machine.brokers_changed(live, leaving))
         return received.error_code
 
-    def _change_role(self, change: RoleChange) -> None:
+    def change_role(self, change: RoleChange) -> None:
         partition = (change.topic, change.index)
         match change:
-            case Lead(state=state):
-                self._lead(partition, state)
-            case Follow(state=state):
+            case Lead() | Follow():
                 self._end_role(partition)
                 log = self.logs.setdefault(partition, SimLog())
-                machine = Follower(state, log, self.high_watermarks.get(partition, 0))
-                role = self.roles[partition] = Following(machine)
-                self._fetch(partition, role)
+                role = (Leading if isinstance(change, Lead) else Following)(
+                    self, partition, log, change.state
+                )
+                self.roles[partition] = role
+                self.world.tell(
+                    f"{self.name} {type(change).__name__.lower()}s {partition} {change.state}"
+                    f" at {log.end_offset}"
+                )
+                role.begin()
             case NoLeader():
                 self._end_role(partition)
             case Stop() | Delete():
                 self._end_role(partition)
-                self.logs.pop(partition, None)
+                if self.logs.pop(partition, None) is not None:
+                    self.world.tell(f"{self.name} gives up {partition}")
                 self.high_watermarks.pop(partition, None)
             case _:
-                role = self.roles.get(partition)
-                if isinstance(role, Leading):
-                    self._follow_up(partition, role, role.machine.published(change.state))
-                elif role is not None:
-                    role.machine.published(change.state)
+                if partition in self.roles:
+                    self.roles[partition].published(change.state)
 
     def _end_role(self, partition: Partition) -> None:
         role = self.roles.pop(partition, None)
-        if isinstance(role, Leading):
-            for _, _, answer in sorted(role.waiting, key=lambda each: each[:2]):
-                answer(Produced(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-
-    # -- leading ---------------------------------------------------------------------------
-
-    def _lead(self, partition: Partition, state: PartitionState) -> None:
-        self._end_role(partition)
-        log = self.logs.setdefault(partition, SimLog())
-        # Before any record of the epoch exists, so that the epoch's start is never in doubt.
-        log.epochs.assign(state.leader_epoch, log.end_offset)
-        self.checker.leads(partition, self.id, state, log)
-        before = self.high_watermarks.get(partition, 0)
-        machine = Leader(
-            self.id,
-            self.epoch,
-            state,
-            end_offset=log.end_offset,
-            high_watermark=before,
-            min_isr=self.min_isr,
-            lag_ms=self.lag_ms,
-            live=self.picture.live,
-            shutting_down=self.picture.shutting_down,
-            now_ms=self.world.now_ms,
-        )
-        role = self.roles[partition] = Leading(machine)
-        self.world.tell(f"{self.name} leads {partition} {state} from {log.end_offset}")
-        if machine.high_watermark > before:
-            self._follow_up(partition, role, Changes(machine.high_watermark))
-
-    def _follow_up(self, partition: Partition, role: Leading, changes: Changes) -> None:
-        machine = role.machine
-        machine.check()
-        if changes.high_watermark is not None:
-            self.high_watermarks[partition] = changes.high_watermark
-            self.checker.committed(
-                partition,
-                self.id,
-                machine.state,
-                self.logs[partition],
-                changes.high_watermark,
-            )
-            while role.waiting:
-                verdict = machine.commit_verdict(role.waiting[0][0])
-                if verdict is None:
-                    break
-                end_offset, _, answer = heappop(role.waiting)
-                answer(Produced(verdict, end_offset - 1))
-        if changes.proposal is not None:
-            self._propose(partition, role, changes.proposal)
-
-    def _propose(self, partition: Partition, role: Leading, proposal: Proposal) -> None:
-        machine = role.machine
-
-        def is_due() -> bool:
-            return self.roles.get(partition) is role and machine.proposal is proposal
-
-        def answered(answer: Decided | None) -> None:
-            if not is_due():
-                return
-            if answer is None:
-                machine.unanswered()
-                self.after(50, again)
-            elif answer.code == ErrorCode.NONE and answer.state is not None:
-                self._follow_up(partition, role, machine.accepted(answer.state))
-            elif answer.code in _RETRY:
-                self._follow_up(partition, role, machine.refused(proposal))
-            else:
-                self.after(200, again)
-
-        def again() -> None:
-            if is_due():
-                request = Propose(partition, self.id, self.epoch, proposal)
-                self.ask(f"broker-{self._controller()}", request, PROPOSE_MS, answered)
-
-        again()
-
-    def _produce(self, request: Produce, answer: Reply) -> None:
-        role = self.roles.get(request.partition)
-        if not isinstance(role, Leading):
-            answer(Produced(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            return
-        machine = role.machine
-        if request.acks == -1 and machine.write_verdict() != ErrorCode.NONE:
-            answer(Produced(machine.write_verdict()))
-            return
-        log = self.logs[request.partition]
-        log.append(Entry(machine.state.leader_epoch, request.value))
-        end_offset = log.end_offset
-        if request.acks == -1:
-            self._serial += 1
-            answered: list[bool] = []
-
-            def once(result: Produced) -> None:
-                if not answered:
-                    answered.append(True)
-                    answer(result)
-
-            heappush(role.waiting, (end_offset, self._serial, once))
-            self.after(COMMIT_MS, once, Produced(ErrorCode.REQUEST_TIMED_OUT))
-        else:
-            answer(Produced(ErrorCode.NONE, end_offset - 1))
-        self._follow_up(request.partition, role, machine.appended(end_offset))
-
-    def _fetched(self, request: Fetch) -> Fetched:
-        """A follower's fetch."""
-        role = self.roles.get(request.partition)
-        if not isinstance(role, Leading):
-            return Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        machine, log = role.machine, self.logs[request.partition]
-        if request.leader_epoch != machine.state.leader_epoch:
-            older = request.leader_epoch < machine.state.leader_epoch
-            return Fetched(
-                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
-        verdict = machine.fetch_verdict(request.replica, request.broker_epoch)
-        if verdict != ErrorCode.NONE:
-            return Fetched(verdict)
-        parts = divergence(log.epochs, log.end_offset, request.offset, request.last_epoch)
-        if parts is not None:
-            return Fetched(ErrorCode.NONE, diverging=parts)
-        if request.offset > log.end_offset:
-            return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE)
-        changes = machine.fetched(
-            request.replica, request.offset, request.broker_epoch, self.world.now_ms
-        )
-        entries = tuple(log.entries[request.offset : request.offset + self._batch()])
-        self._follow_up(request.partition, role, changes)
-        return Fetched(ErrorCode.NONE, entries, machine.high_watermark)
-
-    def _batch(self) -> int:
-        return self.world.random.choice((1, 2, 5, 100))
-
-    def _consumed(self, request: Fetch) -> Fetched:
-        role, log = self.roles.get(request.partition), self.logs.get(request.partition)
-        if role is None or log is None:
-            return Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if request.offset > log.end_offset:
-            return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE)
-        end = role.machine.high_watermark
-        return Fetched(ErrorCode.NONE, tuple(log.entries[request.offset : end]), end)
-
-    # -- following -------------------------------------------------------------------------
-
-    def _fetch(self, partition: Partition, role: Following) -> None:
-        if self.roles.get(partition) is not role:
-            return
-        machine = role.machine
-        machine.check()
-        position = machine.position()
-        if position is None:
-            return
-
-        def answered(answer: Fetched | None) -> None:
-            if self.roles.get(partition) is not role:
-                return
-            if answer is None:
-                self.after(20, self._fetch, partition, role)
-                return
-            step = machine.answered(
-                position, answer.code, diverging=answer.diverging, leader_log_start_offset=0
-            )
-            log = self.logs[partition]
-            pause_ms = 0
-            match step.do:
-                case Do.APPEND:
-                    for entry in answer.entries:
-                        log.append(entry)
-                    machine.appended(answer.high_watermark, 0)
-                    self.high_watermarks[partition] = machine.high_watermark
-                    pause_ms = 1 if answer.entries else 25
-                case Do.TRUNCATE | Do.RESTART:
-                    self.checker.truncates(partition, self.id, self.epoch, step.offset)
-                    self.world.tell(f"{self.name} truncates {partition} to {step.offset}")
-                    log.truncate(step.offset)
-                    machine.truncated()
-                    self.high_watermarks[partition] = machine.high_watermark
-                case Do.BACK_OFF:
-                    pause_ms = 60
-                case Do.WAIT | Do.HALT:
-                    if step.do is Do.HALT:
-                        self.world.tell(f"{self.name} halts {partition} at {step.offset}")
-                    return
-            self.after(pause_ms, self._fetch, partition, role)
-
-        self.ask(
-            f"broker-{machine.state.leader}",
-            Fetch(
-                partition,
-                position.offset,
-                self.id,
-                self.epoch,
-                position.leader_epoch,
-                position.last_fetched_epoch,
-            ),
-            FETCH_MS,
-            answered,
-        )
+        if role is not None:
+            role.end()
 
     # -- as time goes by -------------------------------------------------------------------
 
     def _tick(self) -> None:
-        now_ms, random = self.world.now_ms, self.world.random
-        for partition, role in list(self.roles.items()):
-            if isinstance(role, Leading):
-                deadline_ms = role.machine.deadline_ms()
-                if deadline_ms is not None and now_ms >= deadline_ms:
-                    self._follow_up(partition, role, role.machine.tick(now_ms))
+        random = self.world.random
+        for role in list(self.roles.values()):
+            role.tick()
         if random.random() < 0.1:
             for partition, log in self.logs.items():
-                if random.random() < 0.5:
+                if random.random() < 0.5 and not self.disk_ms:
                     log.sync()
-                log.checkpointed_hw = self.high_watermarks.get(partition, 0)
+                if self.has_retention and random.random() < 0.1:
+                    end_offset = self.high_watermark(partition)
+                    self.delete_before(
+                        partition, log, random.randint(log.start_offset, end_offset)
+                    )
+                log.checkpoint(self.high_watermark(partition))
         if self.control is not None and random.random() < 0.02:
             self.control.audit()
         self.after(TICK_MS, self._tick)
-
-
-def refused(answer: Any) -> bool:
-    return isinstance(answer, MultiFailed)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from checkers import Checker
-from messages import Fetch, Fetched, Partition, Produce, Produced, WhoLeads
+from messages import (
+    DeleteRecords,
+    Fetch,
+    Fetched,
+    Latest,
+    Partition,
+    Produce,
+    Produced,
+    WhoLeads,
+)
 from world import Process, World
 
 from hightide.core.partition import NOBODY
@@ -22,6 +31,7 @@ class Client(Process):
         self.checker = checker
         self._brokers = brokers
         self._leaders: dict[Partition, int] = {}
+        self.is_stopping = False
 
     def find(self, partition: Partition, then: Any) -> None:
         """Call `then` with the name of the leader, sooner or later."""
@@ -43,7 +53,8 @@ class Client(Process):
 
 
 class Producer(Client):
-    """Sends one value after the other.  What got no clear answer may or may not be there."""
+    """Sends values, `depth` of them at a time.  What got no clear answer may or may not be there;
+    with acks=0 there is none."""
 
     def __init__(
         self,
@@ -53,43 +64,55 @@ class Producer(Client):
         checker: Checker,
         partitions: list[Partition],
         acks: int,
+        depth: int,
     ) -> None:
         super().__init__(world, name, brokers, checker)
         self._partitions = partitions
-        self._acks = acks
-        self._count = 0
-        self.is_stopping = False
+        self._depth = depth
+        self.acks = acks
+        self.sent = 0
         self.answered_ms = 0
+        self.answered: dict[Partition, int] = {}
+        """When a partition last took something."""
 
     def begin(self) -> None:
-        self.after(self.world.random.randint(1, 50), self._next)
+        for _ in range(self._depth):
+            self.after(self.world.random.randint(1, 50), self._next)
 
     def _next(self) -> None:
-        if self.is_stopping:
-            return
-        self._count += 1
-        partition = self.world.random.choice(self._partitions)
-        self.find(partition, lambda leader: self._send(partition, leader))
+        if not self.is_stopping:
+            self.sent += 1
+            partition = self.world.random.choice(self._partitions)
+            value = f"{self.name}/{self.sent}"
+            self.find(partition, lambda leader: self._send(partition, value, leader))
 
-    def _send(self, partition: Partition, leader: str) -> None:
-        value = f"{self.name}/{self._count}"
+    def _send(self, partition: Partition, value: str, leader: str) -> None:
+        random = self.world.random
+        request = Produce(partition, value, self.acks)
         self.checker.sends(partition, value, self.world.now_ms)
+        if self.acks == 0:
+            self.tell(leader, request)
+            if random.random() < 0.05:
+                self.forget(partition)
+            self.after(random.randint(5, 60), self._next)
+            return
 
         def answered(answer: Produced | None) -> None:
             if answer is None or answer.code != ErrorCode.NONE:
                 self.forget(partition)
                 self.after(20, self._next)
                 return
-            self.answered_ms = self.world.now_ms
-            if self._acks == -1:
+            self.answered[partition] = self.world.now_ms
+            if self.acks == -1:
                 self.checker.acks(partition, value, answer.offset, self.world.now_ms)
-            self.after(self.world.random.randint(0, 30), self._next)
+            self.after(random.randint(0, 30), self._next)
 
-        self.ask(leader, Produce(partition, value, self._acks), CALL_MS, answered)
+        self.ask(leader, request, CALL_MS, answered)
 
 
 class Consumer(Client):
-    """Reads a partition from its beginning, over and over, from its leader or from any replica."""
+    """Reads a partition from its beginning, over and over: from its leader, from whom that
+    nominates (KIP-392), or from anybody."""
 
     def __init__(
         self,
@@ -98,32 +121,102 @@ class Consumer(Client):
         brokers: list[str],
         checker: Checker,
         partition: Partition,
-        from_followers: bool,
+        kind: str,
     ) -> None:
         super().__init__(world, name, brokers, checker)
-        self._partition = partition
-        self._from_followers = from_followers
-        self._offset = 0
+        self.partition = partition
+        self.kind = kind
+        self.offset = 0
+        self._preferred = NOBODY
 
     def begin(self) -> None:
-        self._offset = 0
+        self.offset = 0
         self.after(self.world.random.randint(1, 50), self._next)
 
     def _next(self) -> None:
-        if self._from_followers and self.world.random.random() < 0.7:
-            self._fetch(self.world.random.choice(self._brokers))
+        random = self.world.random
+        if self.kind == "anybody" and random.random() < 0.7:
+            self._fetch(random.choice(self._brokers))
+        elif self._preferred != NOBODY and random.random() < 0.95:
+            self._fetch(f"broker-{self._preferred}")
         else:
-            self.find(self._partition, self._fetch)
+            self.find(self.partition, self._ask_leader)
 
-    def _fetch(self, broker: str) -> None:
+    def _ask_leader(self, leader: str) -> None:
+        if self.world.random.random() < 0.1:
+            self._look_at_end(leader)
+        else:
+            self._fetch(leader, is_leader=True)
+
+    def _fetch(self, broker: str, is_leader: bool = False) -> None:
         def answered(answer: Fetched | None) -> None:
-            if answer is None or answer.code != ErrorCode.NONE:
-                self.forget(self._partition)
+            if answer is None or answer.code not in (
+                ErrorCode.NONE,
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+            ):
+                self.forget(self.partition)
+                self._preferred = NOBODY
+            elif answer.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                # Only the leader's word counts: another may not have it yet.
+                self._preferred = NOBODY
+                if is_leader:
+                    self.offset = max(answer.log_start_offset, 0)
             else:
-                self.checker.reads(self._partition, self._offset, answer.entries)
-                self._offset += len(answer.entries)
-                if self.world.random.random() < 0.02:
-                    self._offset = 0
+                self._take(answer, is_leader)
             self.after(self.world.random.randint(20, 120), self._next)
 
-        self.ask(broker, Fetch(self._partition, self._offset), CALL_MS, answered)
+        request = Fetch(
+            self.partition, self.offset, may_be_sent_elsewhere=self.kind == "nominated"
+        )
+        self.ask(broker, request, CALL_MS, answered)
+
+    def _take(self, answer: Fetched, is_leader: bool) -> None:
+        self.checker.reads(self.partition, self.offset, answer.entries)
+        self.offset += len(answer.entries)
+        if is_leader:
+            self._preferred = answer.preferred
+        if self.world.random.random() < 0.02 and not self.is_stopping:
+            self.offset = 0
+
+    def _look_at_end(self, leader: str) -> None:
+        def answered(answer: Produced | None) -> None:
+            if answer is None or answer.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self.forget(self.partition)
+            self.after(self.world.random.randint(20, 120), self._next)
+
+        self.ask(leader, Latest(self.partition), CALL_MS, answered)
+
+
+class Deleter(Client):
+    """Has the beginnings of partitions deleted (DeleteRecords)."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        brokers: list[str],
+        checker: Checker,
+        partitions: list[Partition],
+    ) -> None:
+        super().__init__(world, name, brokers, checker)
+        self._partitions = partitions
+
+    def begin(self) -> None:
+        self.after(self.world.random.randint(1, 500), self._next)
+
+    def _next(self) -> None:
+        if not self.is_stopping:
+            partition = self.world.random.choice(self._partitions)
+            self.find(partition, lambda leader: self._delete(partition, leader))
+
+    def _delete(self, partition: Partition, leader: str) -> None:
+        random = self.world.random
+        committed = self.checker.committed_offset(partition)
+        offset = random.choice((-1, -1, random.randint(0, committed)))
+
+        def answered(answer: Produced | None) -> None:
+            if answer is None or answer.code != ErrorCode.NONE:
+                self.forget(partition)
+            self.after(random.choice((30, 200, 800)), self._next)
+
+        self.ask(leader, DeleteRecords(partition, offset), CALL_MS, answered)

@@ -67,6 +67,8 @@ class Coordinator(Process):
         self._last_session = 0
         # Events per session: who has heard of fewer lost some, as with a broken connection.
         self._sent: dict[int, int] = {}
+        self.on_written: Callable[[Any, str], None] = lambda _request, _owner: None
+        """Called after everything that was done, with whose it was."""
 
     def begin(self) -> None:
         self._leases = Leases(TICK_MS, self.world.now_ms)
@@ -77,15 +79,24 @@ class Coordinator(Process):
 
     def _tick(self) -> None:
         for session_id in self._leases.expired(self.world.now_ms):
-            self.world.tell(f"session {session_id} of {self._owners[session_id]} expires")
-            self._do_write(CloseSession(), session_id)
+            self._expire(session_id)
         self.after(TICK_MS, self._tick)
+
+    def _expire(self, session_id: int) -> None:
+        self.world.tell(f"session {session_id} of {self._owners[session_id]} expires")
+        self.write(CloseSession(), session_id)
+
+    def expire(self, owner: str) -> None:
+        """End the sessions of a process, though it is alive and has been heard."""
+        for session_id in [each for each in self.tree.sessions if self._owners.get(each) == owner]:
+            self._leases.closed(session_id)
+            self._expire(session_id)
 
     def asked(self, sender: str, request: Any, answer: Callable[[Any], None]) -> None:
         if isinstance(request, Open):
             self._last_session += 1
             self._owners[self._last_session] = sender
-            self._do_write(OpenSession(self._last_session, TIMEOUT_MS), self._last_session)
+            self.write(OpenSession(self._last_session, TIMEOUT_MS), self._last_session)
             self._leases.opened(self._last_session, TIMEOUT_MS, self.world.now_ms)
             answer(self._last_session)
             return
@@ -99,11 +110,11 @@ class Coordinator(Process):
                 answer(self._sent.get(session_id, 0))
             case Close():
                 self._leases.closed(session_id)
-                answer(self._do_write(CloseSession(), session_id))
+                answer(self.write(CloseSession(), session_id))
             case Read():
                 answer(self._read(request))
             case Write(_, operations):
-                answer(self._do_write(Multi(operations), session_id))
+                answer(self.write(Multi(operations), session_id))
 
     def _read(self, read: Read) -> Any:
         watcher = read.session_id if read.watches else None
@@ -117,7 +128,7 @@ class Coordinator(Process):
         except NoNode as missing:
             return missing
 
-    def _do_write(self, request: Any, session_id: int) -> Any:
+    def write(self, request: Any, session_id: int) -> Any:
         decision = self.tree.decide(request, session_id, self.world.now_ms)
         if decision.transaction is not None:
             for fired in self.tree.apply(decision.transaction):
@@ -126,6 +137,7 @@ class Coordinator(Process):
                 self.tell(owner, (fired.watcher, fired.event))
             if isinstance(request, CloseSession):
                 self.tree.watches.forget(session_id)
+            self.on_written(request, self._owners.get(session_id, ""))
         return decision.outcome
 
 
@@ -137,7 +149,7 @@ class TreeClient:
         self._owner = owner
         self._connected = connected
         self._watches: dict[tuple[str, bool], Callable[[], None]] = {}
-        self._heard_ms = owner.world.now_ms
+        self._heard_ms = owner.clock_ms()
         self._is_connected = False
         self._opens = 0
         self._lives = 0
@@ -149,7 +161,7 @@ class TreeClient:
     @property
     def is_doubtful(self) -> bool:
         """Whether others may have seen this session end."""
-        return self._owner.world.now_ms - self._heard_ms > TIMEOUT_MS
+        return self._owner.clock_ms() - self._heard_ms > TIMEOUT_MS
 
     def close(self) -> None:
         self._owner.ask(NAME, Close(self.session_id), CALL_MS, lambda _answer: None)
@@ -180,7 +192,7 @@ class TreeClient:
                     watch()
 
     def _ask(self, request: Any, reply: Callable[[Any], None]) -> None:
-        asked_ms, session_id = self._owner.world.now_ms, self.session_id
+        asked_ms, session_id = self._owner.clock_ms(), self.session_id
 
         def answered(answer: Any) -> None:
             if session_id != self.session_id:
@@ -219,7 +231,7 @@ class TreeClient:
             self.session_id, self._is_connected = session_id, True
             self._events = 0
             self._lives = self._owner.world.processes[NAME].lives
-            self._heard_ms = self._owner.world.now_ms - CALL_MS
+            self._heard_ms = self._owner.clock_ms() - CALL_MS
             self._connected(True)
             self._owner.after(TIMEOUT_MS // 4, self._ping, session_id)
 
@@ -229,6 +241,8 @@ class TreeClient:
         if session_id != self.session_id:
             return
         if self.is_doubtful:
+            # Whoever hears again must look again at what it was.
+            self._is_connected = False
             self.on_doubt()
         self._ask(Ping(session_id), self._pinged)
         self._owner.after(TIMEOUT_MS // 4, self._ping, session_id)

@@ -1,7 +1,12 @@
 """A partition's log on a simulated disk: entries, and how many of them a power cut cannot take.
 
 The epochs are the real ones (`LeaderEpochs`), kept as the real log keeps them: made again from the
-entries after a crash.
+entries after a power cut.  A power cut may take any of what was not synced, tear the entry that was
+being written, and yet leave what was written after it: the disk writes in its own order.  Recovery
+keeps what is before the first entry that is not whole (I22).
+
+`entries` is indexed by offset.  What was deleted is below `start_offset`; after a restart of the log
+further on there is nothing there.
 """
 
 from __future__ import annotations
@@ -19,6 +24,9 @@ class Entry(NamedTuple):
     value: str
 
 
+NOTHING = Entry(-1, "")
+
+
 class SimLog:
     """What survives; a process that dies leaves it, a power cut takes of its end."""
 
@@ -26,48 +34,75 @@ class SimLog:
         self.entries: list[Entry] = []
         self.synced = 0
         self.epochs = LeaderEpochs()
-        self.checkpointed_hw = 0
         self.start_offset = 0
+        self.checkpointed_hw = 0
+        self._checkpointed_start = 0
+        self._damaged: dict[int, None] = {}
 
     @property
     def end_offset(self) -> int:
         return len(self.entries)
-
-    def append(self, entry: Entry) -> None:
-        assert entry.epoch >= self.last_epoch, "epochs in a log never decrease"
-        if entry.epoch != self.epochs.latest:
-            self.epochs.assign(entry.epoch, self.end_offset)
-        self.entries.append(entry)
 
     @property
     def last_epoch(self) -> int:
         """Of the last entry, or -1."""
         return self.entries[-1].epoch if self.entries else -1
 
+    def append(self, entry: Entry) -> None:
+        assert entry.epoch >= self.last_epoch, "I4 epochs in a log never decrease"
+        if entry.epoch != self.epochs.latest:
+            self.epochs.assign(entry.epoch, len(self.entries))
+        self.entries.append(entry)
+
     def truncate(self, end_offset: int) -> None:
+        assert end_offset >= self.start_offset
         del self.entries[end_offset:]
         self.synced = min(self.synced, end_offset)
         self.epochs.truncate_from_end(end_offset)
 
+    def restart(self, offset: int) -> None:
+        """Empty, to go on at `offset`."""
+        self.entries = [NOTHING] * offset
+        self.synced = self.start_offset = self._checkpointed_start = offset
+        self.epochs = LeaderEpochs()
+
+    def delete_before(self, offset: int) -> None:
+        self.start_offset = offset
+        self.epochs.truncate_from_start(offset)
+
     def sync(self) -> None:
         self.synced = self.end_offset
 
-    def lose_power(self, random: Random) -> int:
-        """How many entries are lost."""
-        kept = random.randint(self.synced, self.end_offset)
-        lost = self.end_offset - kept
-        del self.entries[kept:]
-        self._recover()
-        return lost
+    def checkpoint(self, high_watermark: int) -> None:
+        self.checkpointed_hw = high_watermark
+        self._checkpointed_start = self.start_offset
 
-    def wipe(self) -> None:
-        self.entries.clear()
-        self.checkpointed_hw = 0
-        self._recover()
+    def lose_power(self, random: Random) -> None:
+        """What had not reached the disk is gone, torn, or there by luck."""
+        unsynced = range(self.synced, self.end_offset)
+        first = random.choice((*unsynced, self.end_offset))
+        for offset in range(first, self.end_offset):
+            if offset == first or random.random() < 0.7:
+                self._damaged[offset] = None
 
-    def _recover(self) -> None:
-        self.synced = min(self.synced, self.end_offset)
+    def recover(self) -> int:
+        """Make whole what a crash left; how many entries are lost."""
+        before, start_offset = len(self.entries), self.start_offset
+        self.start_offset = self._checkpointed_start
+        if self._damaged:
+            kept = min(self._damaged)
+            assert kept >= self.synced, "I22 what was synced is lost"
+            del self.entries[kept:]
+        if self._damaged or self.start_offset != start_offset:
+            self._damaged.clear()
+            self._find_epochs()
+        if self.start_offset > len(self.entries):
+            self.restart(self.start_offset)
+        return max(0, before - len(self.entries))
+
+    def _find_epochs(self) -> None:
         self.epochs = LeaderEpochs()
-        for offset, entry in enumerate(self.entries):
-            if entry.epoch != self.epochs.latest:
-                self.epochs.assign(entry.epoch, offset)
+        for offset in range(self.start_offset, len(self.entries)):
+            epoch = self.entries[offset].epoch
+            if epoch != self.epochs.latest:
+                self.epochs.assign(epoch, offset)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from disk import Entry
 
-from hightide.core.partition import PartitionState
+from hightide.core.partition import NOBODY, PartitionState
 from hightide.core.replica import Proposal
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import PublishStateRequest
@@ -41,14 +41,33 @@ class Fetch(NamedTuple):
     broker_epoch: int = -1
     leader_epoch: int = -1
     last_epoch: int = -1
+    log_start_offset: int = 0
+    may_be_sent_elsewhere: bool = False
+    """A consumer that reads from followers (KIP-392)."""
 
 
 class Fetched(NamedTuple):
     code: ErrorCode
     entries: tuple[Entry, ...] = ()
     high_watermark: int = -1
+    log_start_offset: int = -1
     diverging: tuple[int, int] | None = None
     """(epoch, end offset) where the follower's log parts from the leader's."""
+    preferred: int = NOBODY
+    """Of whom a consumer shall read."""
+
+
+class Latest(NamedTuple):
+    """ListOffsets: the end of what can be read, asked of the leader.  Answered like a produce."""
+
+    partition: Partition
+
+
+class DeleteRecords(NamedTuple):
+    """Everything before an offset, or before the high watermark (-1).  Answered like a produce."""
+
+    partition: Partition
+    offset: int
 
 
 class Propose(NamedTuple):

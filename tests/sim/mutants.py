@@ -1,6 +1,7 @@
 """Mistakes that others made, switched back in for a test: the simulator must find each of them.
 
-Each is a function that patches the machines or their wiring through pytest's MonkeyPatch.
+Each is a function that patches the machines or their wiring through pytest's MonkeyPatch.  The
+numbers are those of the notes on replication; what each one cost its makers is said there.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import Any
 
 import broker as wiring
 import control
+import leading
 import pytest
 
-from hightide.core import alteration, controller, election
+from hightide.core import alteration, controller, election, reassignment
+from hightide.core.follower import Follower, Moved
 from hightide.core.picture import Picture, Received
 from hightide.core.replica import Leader
 from hightide.wire.errors import ErrorCode
@@ -22,50 +25,46 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """B1: a follower begins by cutting its log to its own, stale high watermark (KIP-101)."""
-    change_role = wiring.SimBroker._change_role
+    change_role = wiring.SimBroker.change_role
 
     def cutting(self: wiring.SimBroker, change: Any) -> None:
         partition = (change.topic, change.index)
         if isinstance(change, wiring.Follow) and partition in self.logs:
-            self.logs[partition].truncate(self.high_watermarks.get(partition, 0))
+            self.logs[partition].truncate(self.high_watermark(partition))
         change_role(self, change)
 
-    patch.setattr(wiring.SimBroker, "_change_role", cutting)
+    patch.setattr(wiring.SimBroker, "change_role", cutting)
 
 
 def looks_for_divergence_once(patch: pytest.MonkeyPatch) -> None:
     """B2: one question by epoch when following begins, and none afterwards (KIP-279)."""
-    real = wiring.divergence
-    asked: set[tuple[int, int]] = set()
+    real = leading.divergence
+    asked: dict[tuple[Any, int], None] = {}
 
     def once(epochs: Any, end_offset: int, offset: int, last_epoch: int) -> Any:
-        key = (id(epochs), last_epoch)
+        key = (epochs, last_epoch)
         if key in asked:
             return None if offset <= end_offset else (last_epoch, end_offset)
-        asked.add(key)
+        asked[key] = None
         # The end of the epoch asked for, though this log may know only smaller ones.
         found = real(epochs, end_offset, offset, last_epoch)
         return None if found is None or found[1] >= offset else (last_epoch, found[1])
 
-    patch.setattr(wiring, "divergence", once)
+    patch.setattr(leading, "divergence", once)
 
 
 def takes_fetches_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """B3: a fetch does not name an epoch, and the leader believes it (KIP-320)."""
-    fetched = wiring.SimBroker._fetched
+    fetch = leading.Leading.fetch
 
-    def believing(self: wiring.SimBroker, request: Any) -> Any:
-        role = self.roles.get(request.partition)
-        if isinstance(role, wiring.Leading):
-            end_offset = self.logs[request.partition].end_offset
-            request = request._replace(
-                leader_epoch=role.machine.state.leader_epoch,
-                last_epoch=-1,
-                offset=min(request.offset, end_offset),
-            )
-        return fetched(self, request)
+    def believing(self: leading.Leading, request: Any, answer: Any) -> None:
+        epoch, end = self.machine.state.leader_epoch, self.log.end_offset
+        request = request._replace(
+            leader_epoch=epoch, last_epoch=-1, offset=min(request.offset, end)
+        )
+        fetch(self, request, answer)
 
-    patch.setattr(wiring.SimBroker, "_fetched", believing)
+    patch.setattr(leading.Leading, "fetch", believing)
 
 
 def lets_join_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -132,31 +131,71 @@ def obeys_messages_to_a_former_life(patch: pytest.MonkeyPatch) -> None:
 
 
 def writes_without_the_epoch(patch: pytest.MonkeyPatch) -> None:
-    """B10: a controller that was replaced goes on writing, and compares no versions."""
+    """B10: a controller that was replaced finishes its work over its new session, and neither
+    checks the controller epoch nor compares versions."""
 
     def check(_path: str, _version: int) -> Any:
         return control.SetData("/brokers", b"")
 
     def overwrite(path: str, data: bytes, _version: int) -> Any:
-        return control.SetData.__new__(control.SetData, path, data)
+        return control.SetData(path, data)
 
     patch.setattr(control, "Check", check)
     patch.setattr(control, "Overwrite", overwrite)
+    patch.setattr(wiring.SimBroker, "_doubt", lambda _self: None)
 
 
-QUICK: tuple[Mutant, ...] = (
-    truncates_to_the_high_watermark,
-    looks_for_divergence_once,
-    takes_fetches_of_any_epoch,
-    commits_with_too_few,
-)
-"""Found within a few seeds, so that every run can prove that the simulator sees."""
+def remembers_who_was_away(patch: pytest.MonkeyPatch) -> None:
+    """B11: taking a replica away begins no epoch, so that a fetch of a replica that was taken away
+    and brought back may be from before."""
+    assigned = reassignment._assigned
 
-SLOW: tuple[Mutant, ...] = (
-    lets_join_below_the_start_of_the_epoch,
-    counts_new_members_when_answered,
-    takes_members_of_any_life,
-    trusts_every_restart,
-    obeys_messages_to_a_former_life,
-    writes_without_the_epoch,
-)
+    def same_epoch(state: Any, *rest: Any) -> Any:
+        after = assigned(state, *rest)
+        if after is None or after is state or after.leader != state.leader:
+            return after
+        return control.replace(after, leader_epoch=state.leader_epoch)
+
+    patch.setattr(reassignment, "_assigned", same_epoch)
+
+
+def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
+    """B12: an answer holds what was read, and the log's start and high watermark of when it is
+    sent; a follower starts its log where it is told (KAFKA-7104)."""
+    appended = Follower.appended
+
+    def send(self: leading.Leading, answer: Any, fetched: Any) -> None:
+        def sent(fetched: Any) -> None:
+            answer(
+                fetched._replace(
+                    high_watermark=self.machine.high_watermark,
+                    log_start_offset=self.log.start_offset,
+                )
+            )
+
+        self.broker.when_disk_is_done(sent, fetched)
+
+    def obedient(self: Follower, high_watermark: int, log_start_offset: int) -> Moved:
+        moved = appended(self, high_watermark, log_start_offset)
+        if log_start_offset > self._log.start_offset:
+            return moved._replace(log_start_offset=log_start_offset)
+        return moved
+
+    patch.setattr(leading.Leading, "send", send)
+    patch.setattr(Follower, "appended", obedient)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "B1": truncates_to_the_high_watermark,
+    "B2": looks_for_divergence_once,
+    "B3": takes_fetches_of_any_epoch,
+    "B4": lets_join_below_the_start_of_the_epoch,
+    "B5": counts_new_members_when_answered,
+    "B6": takes_members_of_any_life,
+    "B7": trusts_every_restart,
+    "B8": commits_with_too_few,
+    "B9": obeys_messages_to_a_former_life,
+    "B10": writes_without_the_epoch,
+    "B11": remembers_who_was_away,
+    "B12": tells_what_it_did_not_read,
+}

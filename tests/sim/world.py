@@ -5,15 +5,17 @@ All chance comes from one seeded Random, nothing here iterates over a set, and n
 equal seeds give equal histories, also in other processes.
 
 A process lives in incarnations.  What was scheduled for a dead one never happens.  What comes due
-while a process is paused happens when it goes on, as it does to a real one that was stopped.
+while a process is paused happens when it goes on, as it does to a real one that was stopped.  Each
+has its own clock, which may be wrong, run fast or slow, and jump.
 """
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import log
 from random import Random
 from typing import Any
 
@@ -26,7 +28,7 @@ _TRACE = 400
 class World:
     """The clock, the dice and the story so far."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, told: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.now_ms = 0
@@ -34,8 +36,8 @@ class World:
         self.processes: dict[str, Process] = {}
         self.network = Network(self)
         self.story: deque[str] = deque(maxlen=_TRACE)
-        self.fingerprint = 0
-        """Of everything that was told; equal for equal seeds."""
+        self._told = told
+        self._digest = hashlib.blake2b(digest_size=16)
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
 
@@ -43,19 +45,26 @@ class World:
         self._serial += 1
         heappush(self._heap, (self.now_ms + delay_ms, self._serial, function, arguments))
 
-    def run(self, until_ms: int, after_each: Callable[[], None] = lambda: None) -> None:
+    def run(self, until_ms: int) -> None:
         heap = self._heap
         while heap and heap[0][0] <= until_ms:
             self.now_ms, _, function, arguments = heappop(heap)
             self.events += 1
             function(*arguments)
-            after_each()
         self.now_ms = until_ms
 
     def tell(self, text: str) -> None:
         line = f"{self.now_ms:>7} {text}"
         self.story.append(line)
-        self.fingerprint = zlib.crc32(line.encode(), self.fingerprint)
+        self._digest.update(line.encode())
+        if self._told is not None:
+            self._told(line)
+
+    def digest(self) -> str:
+        """Of everything that was told and of every throw of the dice; equal for equal seeds."""
+        end = self._digest.copy()
+        end.update(repr((self.events, self.random.getstate())).encode())
+        return end.hexdigest()
 
 
 class Process:
@@ -67,6 +76,9 @@ class Process:
         self.is_up = False
         self.is_paused = False
         self.lives = 0
+        self.clock_percent = 100
+        """How fast its clock runs, and its timers with it."""
+        self.clock_offset_ms = 0
         self._missed: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         world.processes[name] = self
 
@@ -109,8 +121,14 @@ class Process:
 
     # -- what it can do
 
+    def clock_ms(self) -> int:
+        """What time it is, as far as this process knows."""
+        return self.world.now_ms * self.clock_percent // 100 + self.clock_offset_ms
+
     def after(self, delay_ms: int, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function of this incarnation later."""
+        if self.clock_percent != 100:
+            delay_ms = delay_ms * 100 // self.clock_percent
         self.world.at(delay_ms, self._do, self.lives, function, arguments)
 
     def _do(
@@ -125,70 +143,111 @@ class Process:
 
     def tell(self, receiver: str, message: Any) -> None:
         """Send a message.  It may get lost."""
-        self.world.network.carry(self.name, receiver, self._deliver, receiver, message)
+        connection = self.world.network.connection(self.name, receiver, "")
+        self.world.network.carry(connection, self.name, receiver, self._deliver, receiver, message)
 
     def _deliver(self, receiver: str, message: Any) -> None:
         process = self.world.processes[receiver]
         process.after(0, process.told, self.name, message)
 
-    def ask(self, receiver: str, request: Any, timeout_ms: int, reply: Reply) -> None:
+    def ask(
+        self, receiver: str, request: Any, timeout_ms: int, reply: Reply, lane: str = ""
+    ) -> None:
         """Send a request.  `reply` is called exactly once, unless this process dies."""
-        asked = _Asked(self, receiver, request, reply)
-        self.world.network.carry(self.name, receiver, asked.arrive)
-        self.after(timeout_ms, asked.finish, None)
+        asked = _Asked(self, receiver, request, reply, lane)
+        self.after(timeout_ms, asked.give_up)
 
 
 class _Asked:
     """A request under way, and its answer."""
 
-    __slots__ = ("_asker", "_incarnation", "_receiver", "_reply", "_request")
+    __slots__ = ("_asker", "_connection", "_incarnation", "_lane", "_receiver", "_reply", "_request")
 
-    def __init__(self, asker: Process, receiver: str, request: Any, reply: Reply) -> None:
+    def __init__(
+        self, asker: Process, receiver: str, request: Any, reply: Reply, lane: str
+    ) -> None:
         self._asker = asker
         self._incarnation = asker.lives
         self._receiver = receiver
+        self._lane = lane
         self._request = request
         self._reply: Reply | None = reply
+        network = asker.world.network
+        self._connection = network.connection(asker.name, receiver, lane)
+        network.carry(self._connection, asker.name, receiver, self._arrive)
 
-    def arrive(self) -> None:
+    def _arrive(self) -> None:
         process = self._asker.world.processes[self._receiver]
-        process.after(0, process.asked, self._asker.name, self._request, self.answer)
+        process.after(0, process.asked, self._asker.name, self._request, self._answer)
 
-    def answer(self, value: Any) -> None:
-        network = self._asker.world.network
-        network.carry(self._receiver, self._asker.name, self._arrive_back, value)
+    def _answer(self, value: Any) -> None:
+        asker = self._asker
+        asker.world.network.carry(
+            self._connection, self._receiver, asker.name, self._arrive_back, value
+        )
 
     def _arrive_back(self, value: Any) -> None:
-        self._asker._do(self._incarnation, self.finish, (value,))
+        self._asker._do(self._incarnation, self._finish, (value,))
 
-    def finish(self, value: Any) -> None:
+    def _finish(self, value: Any) -> None:
         if self._reply is not None:
             reply, self._reply = self._reply, None
             reply(value)
 
+    def give_up(self) -> None:
+        if self._reply is not None:
+            self._asker.world.network.reconnect(self._asker.name, self._receiver, self._lane)
+            self._finish(None)
+
+
+class Connection:
+    """Keeps what it carries in order, in each direction."""
+
+    __slots__ = ("last_ms",)
+
+    def __init__(self) -> None:
+        self.last_ms: dict[str, int] = {}
+        """By sender: when the newest message arrives."""
+
 
 class Network:
-    """Carries calls from one process to another: in order per direction, late, or not at all."""
+    """Carries calls from one process to another: in order per connection, late, or not at all.
+
+    Whoever gave up waiting goes on over a new connection, and what is still under way on the old one
+    may arrive after what was sent later.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._cut: dict[tuple[str, str], None] = {}
         self._slow: dict[tuple[str, str], int] = {}
-        self._last: dict[tuple[str, str], int] = {}
+        self._connections: dict[tuple[str, str, str], Connection] = {}
         self.loss = 0.0
 
+    def connection(self, sender: str, receiver: str, lane: str) -> Connection:
+        found = self._connections.get((sender, receiver, lane))
+        return found or self.reconnect(sender, receiver, lane)
+
+    def reconnect(self, sender: str, receiver: str, lane: str) -> Connection:
+        connection = self._connections[sender, receiver, lane] = Connection()
+        return connection
+
     def carry(
-        self, sender: str, receiver: str, function: Callable[..., None], *arguments: Any
+        self,
+        connection: Connection,
+        sender: str,
+        receiver: str,
+        function: Callable[..., None],
+        *arguments: Any,
     ) -> None:
-        way = (sender, receiver)
-        random = self._world.random
-        if way in self._cut or (self.loss and random.random() < self.loss):
+        world, way = self._world, (sender, receiver)
+        if way in self._cut or (self.loss and world.random.random() < self.loss):
             return
-        delay_ms = 1 + int(random.expovariate(0.5)) + self._slow.get(way, 0)
-        # Messages of one sender stay in order, as on a connection.
-        arrival_ms = max(self._world.now_ms + delay_ms, self._last.get(way, 0))
-        self._last[way] = arrival_ms
-        self._world.at(arrival_ms - self._world.now_ms, self._arrive, way, function, arguments)
+        # Rounded down from what a network does: mostly at once, sometimes not.
+        delay_ms = 1 + int(-2.0 * log(1.0 - world.random.random())) + self._slow.get(way, 0)
+        arrival_ms = max(world.now_ms + delay_ms, connection.last_ms.get(sender, 0))
+        connection.last_ms[sender] = arrival_ms
+        world.at(arrival_ms - world.now_ms, self._arrive, way, function, arguments)
 
     def _arrive(
         self, way: tuple[str, str], function: Callable[..., None], arguments: tuple[Any, ...]
@@ -199,6 +258,10 @@ class Network:
     def cut(self, sender: str, receiver: str) -> None:
         """Nothing passes in this direction any more, not even what is under way."""
         self._cut[sender, receiver] = None
+
+    def mend(self, sender: str, receiver: str) -> None:
+        self._cut.pop((sender, receiver), None)
+        self._slow.pop((sender, receiver), None)
 
     def slow_down(self, sender: str, receiver: str, delay_ms: int) -> None:
         self._slow[sender, receiver] = delay_ms
