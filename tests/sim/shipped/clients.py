@@ -59,6 +59,7 @@ class Client(Process):
     def begin(self) -> None:
         self._connections: dict[int, Connection] = {}
         self._leaders: dict[Partition, int] = {}
+        self._epochs: dict[Partition, int] = {}
         self._topic_ids: dict[str, Any] = {}
         self._controller = NOBODY
         self.start(self.main)
@@ -104,7 +105,13 @@ class Client(Process):
             if found.error_code == ErrorCode.NONE:
                 self._topic_ids[topic] = found.topic_id
                 for each in found.partitions:
-                    self._leaders[topic, each.partition_index] = each.leader_id
+                    self._found((topic, each.partition_index), each.leader_id, each.leader_epoch)
+
+    def _found(self, partition: Partition, leader: int, epoch: int) -> None:
+        # As other clients do: who has been cut off may take itself for the leader still.
+        if epoch >= self._epochs.get(partition, -1):
+            self._epochs[partition] = epoch
+            self._leaders[partition] = leader
 
     async def leader(self, partition: Partition) -> int:
         """Who leads it, sooner or later."""
@@ -146,58 +153,61 @@ class Producer(Client):
         self._partitions = partitions
         self._acks = acks
         self._writer = Writer(name, is_durable=acks == -1, is_idempotent=idempotent)
-        self._producer_id, self._producer_epoch = -1, -1
         self.answered_at = 0.0
 
     async def main(self) -> None:
-        if self._writer.is_idempotent:
-            await self._take_id()
         async with asyncio.TaskGroup() as group:
             for partition in self._partitions:
                 group.create_task(self._produce(partition))
 
-    async def _take_id(self) -> None:
+    async def _take_id(self) -> tuple[int, int]:
+        """A producer id and its epoch."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        while self._producer_id < 0:
+        while True:
             await self.rest(0.2)
             try:
                 answer = await self.ask(self.random.choice(list(self._brokers)), request)
             except ConnectionFailed:
                 continue
             if answer.error_code == ErrorCode.NONE:
-                self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
+                return answer.producer_id, answer.producer_epoch
 
     async def _produce(self, partition: Partition) -> None:
-        sequence = 0
+        sequence, identity = 0, (-1, -1)
         while not self.is_stopping:
+            if self._writer.is_idempotent and sequence == 0:
+                identity = await self._take_id()
             await self.rest(0.2)
             count = self.random.choice((1, 1, 1, 2, 5))
             sends = [self._history.send(self._writer, *partition) for _ in range(count)]
             for send in sends:
                 self._checker.sends(partition, send.value.decode(), self._now_ms())
-            await self._settle(partition, sends, sequence)
-            sequence += count
+            is_in_order = await self._settle(partition, sends, sequence, identity)
+            sequence = sequence + count if is_in_order else 0
 
-    async def _settle(self, partition: Partition, sends: list[Send], sequence: int) -> None:
-        """Send them, and again if need be."""
+    async def _settle(
+        self, partition: Partition, sends: list[Send], sequence: int, identity: tuple[int, int]
+    ) -> bool:
+        """Send them, and again if need be; whether the next ones may follow them."""
         while True:
-            code, offset = await self._try(partition, sends, sequence)
+            code, offset = await self._try(partition, sends, sequence, identity)
             if code == ErrorCode.NONE:
                 self._acked(partition, sends, offset)
-                return
+                return True
+            self.world.note(f"{self.name} {partition} {sends[0].value!r}: {ErrorCode(code)!r}")
             self.forget(partition)
             if not self._writer.is_idempotent:
                 for send in sends:
                     self._history.failed(send, code)
-                return
+                return True
             if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 # It was written, and so many others since that nobody knows where.
                 for send in sends:
                     self._history.acked(send)
-                return
+                return True
             if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH):
                 self._broke_off(partition, sends, code)
-                return
+                return False
             await self.rest(0.1)
 
     def _broke_off(self, partition: Partition, sends: list[Send], code: int) -> None:
@@ -217,7 +227,9 @@ class Producer(Client):
         first = sends[0].value.decode()
         self.world.tell(f"{self.name} {partition} {first}… is acknowledged at {offset}")
 
-    async def _try(self, partition: Partition, sends: list[Send], sequence: int) -> tuple[int, int]:
+    async def _try(
+        self, partition: Partition, sends: list[Send], sequence: int, identity: tuple[int, int]
+    ) -> tuple[int, int]:
         """Error code and offset."""
         leader = await self.leader(partition)
         records = [
@@ -225,8 +237,8 @@ class Producer(Client):
         ]
         data = batch.build(
             records,
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
+            producer_id=identity[0],
+            producer_epoch=identity[1],
             base_sequence=sequence if self._writer.is_idempotent else -1,
         )
         topic, index = partition
