@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from hightide.client.replicas import ReplicaStatus
 
 WIDTH = 60
-LEGEND = "= committed   | high watermark   - not yet committed"
+LEGEND = "= committed   | high watermark   - not known to be committed"
 
 
 def picture(replicas: Sequence[ReplicaStatus], width: int | None = None) -> list[str]:

@@ -124,7 +124,7 @@ def test_a_page_has_the_decision_the_replicas_and_the_picture(monkeypatch):
         "2  =====================================|-",
         "3  ====================|",
         "   0                                    1200",
-        "= committed   | high watermark   - not yet committed",
+        "= committed   | high watermark   - not known to be committed",
     ]
 
 
