@@ -118,6 +118,7 @@ def _racked():
         "leader.imbalance.check.interval.seconds": 1,
         "leader.imbalance.per.broker.percentage": 0,
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        "default.replication.factor": 2,
         "offsets.topic.num.partitions": 4,
         "auto.create.topics.enable": True,
     }

@@ -153,13 +153,19 @@ class History:
         return dict(found)
 
     def stalls_s(self, since_s: float = 0.0) -> dict[Partition, float]:
-        """Per partition the longest time between two acknowledgements."""
+        """Per partition the longest time between two acknowledgements, the second since then."""
         times: dict[Partition, list[float]] = defaultdict(list)
         for each in self.acked_sends():
             # Without an offset it was noted when the client ended.
-            if each.offset is not None and each.ended_s is not None and each.ended_s >= since_s:
+            if each.offset is not None and each.ended_s is not None:
                 times[each.partition].append(each.ended_s)
-        return {partition: _longest_gap(sorted(found)) for partition, found in times.items()}
+        return {
+            partition: max(
+                (after - before for before, after in pairwise(sorted(found)) if after >= since_s),
+                default=0.0,
+            )
+            for partition, found in times.items()
+        }
 
     # -- judging ---------------------------------------------------------------------------
 
@@ -282,7 +288,3 @@ def _realtime_order(partition: Partition, placed: list[tuple[Send, int]]) -> lis
             )
             found.append(Anomaly("realtime-order", partition, f"{text} which is at {offset}"))
     return found
-
-
-def _longest_gap(times: list[float]) -> float:
-    return max((after - before for before, after in pairwise(times)), default=0.0)

@@ -22,6 +22,8 @@ from hightide.testing import Cluster
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
@@ -205,7 +207,7 @@ class Replicated(Cluster):
         assert result.error_code == 0, ErrorCode(result.error_code)
 
     def configure(self, kind: int, resource: str, **values: object) -> None:
-        """Change settings of a topic, a broker, or with "" of all brokers."""
+        """Change settings of a topic or a broker; returns when all that are awake know of it."""
         changes = [
             IncrementalAlterableConfig(
                 name=name.replace("_", "."), config_operation=0, value=str(value)
@@ -216,9 +218,21 @@ class Replicated(Cluster):
             resource_type=kind, resource_name=resource, configs=changes
         )
         request = IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
-        asked = int(resource) if kind == BROKER and resource else self.able()[0]
-        (result,) = self.ask(asked, request).responses
+        asked = [int(resource)] if kind == BROKER else self.able()
+        (result,) = self.ask(asked[0], request).responses
         assert result.error_code == 0, (ErrorCode(result.error_code), result.error_message)
+        wanted = {each.name: each.value for each in changes}
+        for each in asked:
+            eventually(lambda each=each: self._settings_at(each, kind, resource, wanted) == wanted)
+
+    def _settings_at(
+        self, broker_id: int, kind: int, resource: str, names: Iterable[str]
+    ) -> dict[str, str | None]:
+        wanted = DescribeConfigsResource(
+            resource_type=kind, resource_name=resource, configuration_keys=list(names)
+        )
+        (result,) = self.ask(broker_id, DescribeConfigsRequest(resources=[wanted])).results
+        return {each.name: each.value for each in result.configs}
 
     def reassign(self, topic: str, replicas: Iterable[int] | None, index: int = 0) -> ErrorCode:
         """Begin to move a partition, or with None stop moving it."""

@@ -305,3 +305,43 @@ def test_a_plan_that_cannot_be_is_refused_whole(three, run):
     would = run("partition", "reassign", topic, "--to", "1,9", "--dry-run", "-o", "json")
     assert (would.code, json.loads(would.out)[0]["result"]) == (1, "broker 9 is not alive")
     assert shown(run, topic)["replicas"] == [1, 2]
+
+
+# -- somebody must decide ----------------------------------------------------------------------
+
+
+def test_a_replica_that_has_halted_is_shown_loudly_and_can_be_made_anew(three, run):
+    """The leader's folder is put back to what it was before: a follower knows of more."""
+    topic = three.place_topic({0: [1, 2]}, min_insync_replicas=1)
+    for at in range(10):
+        three.write(topic, b"%d" % at)
+    eventually(lambda: all_have(run, topic, 10))
+    assert three.terminate(2) == 0
+    assert three.terminate(1) == 0
+    cut_in_half(three.folder(1, topic))
+    three.restart(1)
+    assert three.leader_now(topic) == 1
+    three.restart(2)
+    eventually(lambda: states(shown(run, topic))[2]["halted_at"] == 5)
+    found = states(shown(run, topic))[2]
+    assert (found["end_offset"], found["in_sync"]) == (10, False)
+    page = run("partition", "show", topic).out
+    assert f"!!! Replica 2 of {topic}/0 has HALTED and keeps what it has." in page
+    assert "HALTED: it knows what is before 10 to be committed" in page
+    ill = run("cluster", "health")
+    assert ill.code == 3
+    assert f"Replica 2 of {topic}/0 has halted" in ill.out
+    # As docs/guide/replication.md says, if the leader's copy is taken for the right one.
+    for brokers in ("1", "1,2"):
+        assert run("partition", "reassign", topic, "--to", brokers, "--wait").code == 0
+    eventually(lambda: all_have(run, topic, 5))
+    assert run("cluster", "health").code == 0
+
+
+def cut_in_half(folder):
+    """Let a log of ten equal batches have had only five."""
+    (log,) = folder.glob("*.log")
+    data = log.read_bytes()
+    log.write_bytes(data[: len(data) // 2])
+    for index in folder.glob("*index"):
+        index.unlink()

@@ -164,5 +164,6 @@ def test_the_longest_stall_of_a_partition_is_between_two_acknowledgements():
     for offset in range(3):
         history.acked(history.send(DURABLE, TOPIC, 0), offset)
     history.acked(history.send(Writer("without offsets"), TOPIC, 0))
-    assert history.stalls_s() == {WHERE: 2.5}
+    assert history.stalls_s() == history.stalls_s(since_s=2.0) == {WHERE: 2.5}
+    assert history.stalls_s(since_s=5.0) == {WHERE: 0.0}
     assert history.ends() == {WHERE: 3}

@@ -254,7 +254,7 @@ class KcatWriting(Writing):
         code = child.wait(PATIENCE_S + 5)
         child.stderr.close()
         for send in sent:
-            if code != 0 or b"failed" in said:
+            if code != 0 or b"Delivery failed" in said:
                 self.history.failed(send, said.decode(errors="replace")[-500:])
             else:
                 self.history.acked(send)
@@ -399,6 +399,7 @@ class KcatReader(Reader):
     """
 
     client = kcat.NAME
+    NOBODY_THERE = ("connections are down", "Failed to query metadata")
     SETTINGS: ClassVar[dict[str, object]] = {
         "topic.auto.offset.reset": "error",
         "socket.timeout.ms": ANSWER_MS,
@@ -427,7 +428,7 @@ class KcatReader(Reader):
             said = child.stderr.read().decode(errors="replace")
             child.stdout.close()
             child.stderr.close()
-            if has_ended and "connections are down" not in said:
+            if has_ended and not any(each in said for each in self.NOBODY_THERE):
                 self.reading.errors.append(f"kcat ended with {child.returncode}: {said[-500:]}")
                 return
 
