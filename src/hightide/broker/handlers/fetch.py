@@ -230,6 +230,10 @@ class Plan:
         high_watermark = replica.high_watermark
         records = None
         preferred = -1
+        if leader is not None and wanted.last_fetched_epoch >= 0:
+            parts = _divergence(leader, replica, wanted)
+            if parts is not None:
+                return self._diverging(replica, wanted.partition, parts)
         if leader is not None and self._rack:
             preferred = self._preferred(leader, wanted.fetch_offset)
         if preferred != -1:
@@ -267,15 +271,7 @@ class Plan:
         log_ = replica.log
         parts = _divergence(leader, replica, wanted)
         if parts is not None:
-            self.is_urgent = True
-            return hot.Fetched(
-                wanted.partition,
-                0,
-                replica.high_watermark,
-                replica.high_watermark,
-                log_.start_offset,
-                diverging_epoch=parts,
-            )
+            return self._diverging(replica, wanted.partition, parts)
         self.replicas.append(replica)
         records = None
         if wanted.fetch_offset != leader.end_offset:
@@ -294,6 +290,18 @@ class Plan:
         )
 
     # -- records ---------------------------------------------------------------------------
+
+    def _diverging(self, replica: Replica, partition: int, parts: tuple[int, int]) -> hot.Fetched:
+        """Whoever asks has something else before that offset than this log."""
+        self.is_urgent = True
+        return hot.Fetched(
+            partition,
+            0,
+            replica.high_watermark,
+            replica.high_watermark,
+            replica.log.start_offset,
+            diverging_epoch=parts,
+        )
 
     def _slice(self, replica: Replica, wanted: hot.Wanted, end_offset: int) -> hot.Sized | None:
         limit = min(wanted.max_bytes, self._budget)
@@ -393,7 +401,8 @@ def fetch(
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = body_at(buf, start, end, version >= hot.FLEXIBLE)
     request = hot.decode(buf, view, at, end, version)
-    if sum(len(wanted) for _, wanted in request.topics) > _MOST_PARTITIONS:
+    asked = sum(len(wanted) for _, wanted in request.topics)
+    if asked > _MOST_PARTITIONS and request.replica_id < 0:
         raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Fetch")
     session: Session | None = None
     if version >= 7:
