@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapters import kcat
 from faults import NOT_NOW, Chaos, chosen
 from replicated import eventually
 from workload import CarelessWriting, Load, installed
@@ -84,9 +83,8 @@ def run(world: World, dice: random.Random, duration_s: float, report: Report) ->
     cluster = world.cluster
     cluster.create_topic(TOPIC, partitions=PARTITIONS)
     clients = [*installed(), CarelessWriting.client]
-    # These two give up at times: one when nobody can be reached, the other when it is not sure.
-    impatient = [kcat.NAME, CarelessWriting.client]
-    with Load(cluster.bootstrap, TOPIC, PARTITIONS, clients=clients, may_fail=impatient) as load:
+    may_fail = [CarelessWriting.client]
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS, clients=clients, may_fail=may_fail) as load:
         chaos = Chaos(world, dice, TOPIC, PARTITIONS)
         deadline_s = time.monotonic() + duration_s
         while time.monotonic() < deadline_s:

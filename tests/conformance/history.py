@@ -153,11 +153,14 @@ class History:
         return dict(found)
 
     def stalls_s(self, since_s: float = 0.0) -> dict[Partition, float]:
-        """Per partition the longest time between two acknowledgements, the second since then."""
+        """Per partition the longest time between two acknowledgements, the second since then.
+
+        Only those count that promise something.
+        """
         times: dict[Partition, list[float]] = defaultdict(list)
         for each in self.acked_sends():
             # Without an offset it was noted when the client ended.
-            if each.offset is not None and each.ended_s is not None:
+            if each.writer.is_durable and each.offset is not None and each.ended_s is not None:
                 times[each.partition].append(each.ended_s)
         return {
             partition: max(
