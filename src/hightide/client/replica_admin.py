@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from hightide.client.cluster_admin import ClusterAdmin
 from hightide.client.connection import Connection, ConnectionFailed, check
-from hightide.client.model import Reassignment, ResourceType
+from hightide.client.model import Reassignment, ResourceType, TopicDescription
 from hightide.client.replicas import (
     Partition,
     ReplicaReport,
@@ -46,6 +46,7 @@ from hightide.wire.types import api_of
 T = TypeVar("T")
 REPORT_TIMEOUT_S = 5.0
 """How long a broker has to say how its replicas stand; one that works takes milliseconds."""
+REPORTED_AT_ONCE = 500
 HALTED = 2
 
 
@@ -60,16 +61,10 @@ class ReplicaAdmin(ClusterAdmin):
             topics = await self.list_topics()
         else:
             topics = await self.describe_topics(names)
-        wanted = None
-        if names is not None:
-            wanted = [
-                TopicPartitions(
-                    topic=topic.name, partitions=[each.partition for each in topic.partitions]
-                )
-                for topic in topics
-            ]
         brokers = sorted(self._routes.nodes)
-        answers = await asyncio.gather(*(self._reports(each, wanted) for each in brokers))
+        answers = await asyncio.gather(
+            *(self._reports(each, _held_by(each, topics)) for each in brokers)
+        )
         reports, silent, others = [], {}, set()
         for broker, answer in zip(brokers, answers, strict=True):
             if answer is None:
@@ -96,28 +91,45 @@ class ReplicaAdmin(ClusterAdmin):
         )
 
     async def _reports(
-        self, broker: int, wanted: list[TopicPartitions] | None
+        self, broker: int, held: Sequence[Partition]
     ) -> list[ReplicaReport] | str | None:
-        """A broker's own word; a sentence if it does not answer; None if it is not Hightide's."""
+        """A broker's own word; a sentence if it does not answer; None if it is not Hightide's.
+
+        It is asked for some at a time, so that whom it serves meanwhile do not wait for long; and
+        for nothing if it holds nothing, to hear whether it answers.
+        """
+        found = []
+        for at in range(0, max(1, len(held)), REPORTED_AT_ONCE):
+            try:
+                async with asyncio.timeout(REPORT_TIMEOUT_S):
+                    answer = await self._report(broker, held[at : at + REPORTED_AT_ONCE])
+            except TimeoutError:
+                return f"It did not answer in {REPORT_TIMEOUT_S:g} s."
+            except (ConnectionFailed, KafkaError) as error:
+                return str(error)
+            if answer is None:
+                return None
+            found += answer
+        return found
+
+    async def _report(self, broker: int, held: Sequence[Partition]) -> list[ReplicaReport] | None:
+        connection = await self._routes.broker(broker)
+        request = DescribeReplicasRequest(
+            topics=[
+                TopicPartitions(topic=topic, partitions=indexes)
+                for topic, indexes in _by_topic(held)
+            ]
+        )
         try:
-            async with asyncio.timeout(REPORT_TIMEOUT_S):
-                connection = await self._routes.broker(broker)
-                try:
-                    answer = await connection.send(
-                        DescribeReplicasRequest(topics=wanted), version=0
-                    )
-                except ConnectionFailed:
-                    # Other brokers hang up on what they do not know; one that died cannot be
-                    # reached any more.
-                    await self._routes.broker(broker)
-                    return None
-        except TimeoutError:
-            return f"It did not answer in {REPORT_TIMEOUT_S:g} s."
-        except (ConnectionFailed, KafkaError) as error:
-            return str(error)
+            answer = await connection.send(request, version=0)
+        except ConnectionFailed:
+            # Other brokers hang up on what they do not know; one that died cannot be reached
+            # any more, and raises here.
+            await self._routes.broker(broker)
+            return None
         check(answer.error_code, answer.error_message, about=f"broker {broker}")
         return [
-            _report(broker, topic, each) for topic in answer.topics for each in topic.partitions
+            _reported(broker, topic, each) for topic in answer.topics for each in topic.partitions
         ]
 
     async def _eligible(self, names: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
@@ -272,7 +284,7 @@ class ReplicaAdmin(ClusterAdmin):
         return await self._routes.persist(attempt)
 
 
-def _report(broker: int, topic: DescribedTopic, each: DescribedReplica) -> ReplicaReport:
+def _reported(broker: int, topic: DescribedTopic, each: DescribedReplica) -> ReplicaReport:
     return ReplicaReport(
         broker=broker,
         topic=topic.name,
@@ -300,6 +312,15 @@ def _report(broker: int, topic: DescribedTopic, each: DescribedReplica) -> Repli
             for told in each.progress
         },
     )
+
+
+def _held_by(broker: int, topics: Iterable[TopicDescription]) -> list[Partition]:
+    return [
+        (topic.name, each.partition)
+        for topic in topics
+        for each in topic.partitions
+        if broker in each.replicas
+    ]
 
 
 def _known(value: int) -> int | None:

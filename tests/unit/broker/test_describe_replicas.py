@@ -54,8 +54,14 @@ def leader():
     return made
 
 
+class Held(list):
+    def get(self, topic, index):
+        found = [each for each in self if (each.topic.encode(), each.partition) == (topic, index)]
+        return found[0] if found else None
+
+
 def told(*replicas, topics=None, now_ms=2000):
-    broker = SimpleNamespace(replicas=list(replicas), now_ms=lambda: now_ms)
+    broker = SimpleNamespace(replicas=Held(replicas), now_ms=lambda: now_ms)
     answer = describe_replicas(broker, DescribeReplicasRequest(topics=topics), None)
     # It must also survive the wire.
     assert decode(DescribeReplicasResponse, encode(answer, 0), 0) == answer

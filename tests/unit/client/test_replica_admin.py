@@ -193,6 +193,49 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
     assert [(each.topic, each.partitions) for each in asked.topics] == [("orders", [0])]
 
 
+def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeypatch):
+    monkeypatch.setattr(replica_admin, "REPORTED_AT_ONCE", 2)
+    one, two = FakeBroker(1), FakeBroker(2)
+    topics = [
+        MetadataResponseTopic(
+            name=name,
+            topic_id=ID,
+            partitions=[
+                MetadataResponsePartition(
+                    partition_index=index, leader_id=1, replica_nodes=[1], isr_nodes=[1]
+                )
+                for index in range(count)
+            ],
+        )
+        for name, count in (("a", 3), ("b", 2))
+    ]
+    for broker in (one, two):
+        broker.answers[METADATA] = lambda _: MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=each.id, host="127.0.0.1", port=each.port)
+                for each in (one, two)
+            ],
+            controller_id=1,
+            topics=topics,
+        )
+        broker.answers[REPLICAS] = lambda _: DescribeReplicasResponse(topics=[])
+
+    async def ask():
+        async with cluster(one, two) as admin:
+            await admin.describe_replicas()
+
+    def asked(broker):
+        return [
+            [(topic.topic, topic.partitions) for topic in each.topics]
+            for each in broker.asked
+            if type(each).__name__ == "DescribeReplicasRequest"
+        ]
+
+    asyncio.run(ask())
+    assert asked(one) == [[("a", [0, 1])], [("a", [2]), ("b", [0])], [("b", [1])]]
+    assert asked(two) == [[]]
+
+
 def test_a_broker_that_says_nothing_is_named_and_not_waited_for(monkeypatch):
     monkeypatch.setattr(replica_admin, "REPORT_TIMEOUT_S", 0.2)
     one, two, three = FakeBroker(1), FakeBroker(2), FakeBroker(3)

@@ -5,6 +5,7 @@ Kafka has no request for it; there, it takes the metrics of every broker to find
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.context import Context
@@ -31,19 +32,27 @@ STOPPED = {Do.WAIT: 1, Do.HALT: 2}
 def describe_replicas(
     broker: Broker, request: DescribeReplicasRequest, _context: Context
 ) -> DescribeReplicasResponse:
-    wanted = None
-    if request.topics is not None:
-        wanted = {(each.topic, index) for each in request.topics for index in each.partitions}
     now_ms = broker.now_ms()
     topics: dict[str, DescribedTopic] = {}
-    for replica in broker.replicas:
-        if wanted is None or (replica.topic, replica.partition) in wanted:
-            topic = topics.setdefault(
-                replica.topic,
-                DescribedTopic(name=replica.topic, topic_id=replica.topic_id, partitions=[]),
-            )
-            topic.partitions.append(_described(replica, now_ms))
+    for replica in _wanted(broker, request):
+        topic = topics.setdefault(
+            replica.topic,
+            DescribedTopic(name=replica.topic, topic_id=replica.topic_id, partitions=[]),
+        )
+        topic.partitions.append(_described(replica, now_ms))
     return DescribeReplicasResponse(topics=list(topics.values()))
+
+
+def _wanted(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replica]:
+    if request.topics is None:
+        yield from broker.replicas
+        return
+    for topic in request.topics:
+        name = topic.topic.encode()
+        for index in topic.partitions:
+            replica = broker.replicas.get(name, index)
+            if replica is not None:
+                yield replica
 
 
 def _described(replica: Replica, now_ms: int) -> DescribedReplica:
@@ -58,7 +67,7 @@ def _described(replica: Replica, now_ms: int) -> DescribedReplica:
         high_watermark=replica.high_watermark,
         end_offset=log.end_offset,
         size_bytes=log.size_bytes,
-        state=state and published_partition(replica.partition, state),
+        state=None if state is None else published_partition(replica.partition, state),
     )
     if leader is not None:
         found.role = LEADS
