@@ -165,16 +165,6 @@ def test_no_text_names_a_machine_or_a_registry() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-# Replication is built from the inside out: these are driven by the simulator until brokers are.
-SIMULATED = (
-    "hightide.client.replica_fetch",
-    "hightide.core.controller",
-    "hightide.core.follower",
-    "hightide.core.picture",
-    "hightide.core.replica",
-)
-
-
 def test_every_module_is_used() -> None:
     # Messages are imported when their API key is first asked for.
     imported = {f"hightide.wire.messages.{module}" for _, module in APIS.values()}
@@ -190,7 +180,7 @@ def test_every_module_is_used() -> None:
         module = ".".join(("hightide", *path.relative_to(SOURCE).with_suffix("").parts))
         # pytest finds the plugin by its entry point, and Python the others by their names. The
         # tree inside a process is the coordinator of simulations and tests.
-        apart = ("hightide.testing.plugin", "hightide.coordination.memory", *SIMULATED)
+        apart = ("hightide.testing.plugin", "hightide.coordination.memory")
         if path.stem in ("__init__", "__main__") or module in apart:
             continue
         if module not in imported:

@@ -114,8 +114,17 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     broker = Broker(settings, surroundings=Machine(memory=MemoryDisk() if in_memory else None))
+    stop = asyncio.ensure_future(stopped.wait())
+    # The start waits for the coordinator and for the controller, and somebody may not wait so long.
+    starting = asyncio.ensure_future(broker.start())
+    await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
     try:
-        addresses = await broker.start()
+        addresses = await starting
+    except asyncio.CancelledError:
+        log.info("stopped before it served")
+        return OK
     except (Refused, OSError, KafkaError, Corrupt, CoordinationError, InvalidSetting) as error:
         log.error("the broker cannot start: %s", error)
         return FAILED
@@ -131,7 +140,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     host, port = addresses[0]
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     print(f"listening: {shown}:{port}", flush=True)
-    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(stopped.wait()), broker.failed]
+    waits: list[asyncio.Future[Any]] = [stop, broker.failed]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     code = OK
     if broker.failed.done():

@@ -32,6 +32,7 @@ from hightide.process import (
 DATA = Path(".hightide")
 COORDINATOR_PORT = 2181
 LOG_BYTES_KEPT = 16 * 1024 * 1024
+MOST_REPLICAS = 3
 CALM_S = 10.0
 """A coordinator that dies twice within this time is not started again."""
 
@@ -266,6 +267,8 @@ def broker_arguments(
     port = options.port + broker_id - 1 if options.port else 0
     made = ["--host", options.host, "--port", str(port)]
     settings = [f"broker.id={broker_id}", f"zookeeper.connect=127.0.0.1:{coordinator}"]
+    # Whoever starts several brokers wants to see replicas.
+    settings.append(f"default.replication.factor={min(options.brokers, MOST_REPLICAS)}")
     if options.memory:
         made.append("--memory")
     else:
