@@ -86,11 +86,15 @@ def run(world: World, dice: random.Random, duration_s: float, report: Report) ->
     may_fail = [CarelessWriting.client]
     with Load(cluster.bootstrap, TOPIC, PARTITIONS, clients=clients, may_fail=may_fail) as load:
         chaos = Chaos(world, dice, TOPIC, PARTITIONS)
+        patience_s, cluster.patience_s = cluster.patience_s, 3.0
         deadline_s = time.monotonic() + duration_s
         while time.monotonic() < deadline_s:
             harm(chaos, report)
+            healed_s = time.monotonic()
             load.wait_for_acks(CALM_S)
+            report.say(f"    all partitions take writes, {time.monotonic() - healed_s:.1f} s later")
         report.say("healing")
+        cluster.patience_s = patience_s
         cluster.heal(limit_s=120)
         eventually(lambda: not cluster.reassignments(), 60)
         cluster.heal()
@@ -107,21 +111,29 @@ def harm(chaos: Chaos, report: Report) -> None:
     for fault in faults:
         happening = fault(chaos)
         try:
-            report.say(next(happening))
+            said = next(happening, None)
         except NOT_NOW as reason:
             report.say(f"could not {fault.__name__.replace('_', ' ')}: {reason}"[:150])
             continue
+        if said is None:
+            continue  # there was nothing to be done
+        report.say(said)
         report.counts[fault.__name__.replace("_", " ")] += 1
         open_faults.append(happening)
     time.sleep(hold_s)
-    # A coordinator comes back before the brokers that need it to start.
-    for happening in sorted(open_faults, key=lambda each: "coordinator" not in each.__name__):
+    for happening in sorted(open_faults, key=heals_when):
         try:
             next(happening, None)
         except NOT_NOW as reason:
             report.say(f"could not heal: {reason}"[:500])
     for each in chaos.cluster.brokers:
         chaos.start(each)
+
+
+def heals_when(fault: Iterator[str]) -> int:
+    """A coordinator comes back before the brokers that need it to start, and people come last."""
+    name = fault.__name__
+    return 0 if "coordinator" in name else 1 if "broker" in name else 2
 
 
 def compare(chaos: Chaos) -> None:

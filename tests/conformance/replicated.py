@@ -92,10 +92,13 @@ def seconds_until(look: Callable[[], object], limit_s: float = LIMIT_S) -> float
 class Replicated(Cluster):
     """A cluster whose brokers are asked one by one."""
 
+    patience_s = LIMIT_S
+    """How long a question may take, and how long somebody is looked for who can answer it."""
+
     # -- asking ----------------------------------------------------------------------------
 
-    def ask(self, broker_id: int, request: Any, timeout_s: float = 10.0, **options: Any) -> Any:
-        timeout_ms = int(timeout_s * 1000)
+    def ask(self, broker_id: int, request: Any, **options: Any) -> Any:
+        timeout_ms = int(self.patience_s * 1000)
 
         async def exchange() -> Any:
             connection = await Connection.open(
@@ -112,16 +115,16 @@ class Replicated(Cluster):
         """Ask whoever is the controller, until one answers that it is."""
 
         def attempt() -> Any:
-            controller = self.controller()
-            if controller < 0:
-                return None
             try:
-                answer = self.ask(controller, request)
-            except (ConnectionFailed, KafkaError):
+                controller = self.metadata(self.able()[0]).controller_id
+                answer = self.ask(controller, request) if controller >= 0 else None
+            except (ConnectionFailed, KafkaError, KeyError):
+                return None
+            if answer is None:
                 return None
             return None if ErrorCode.NOT_CONTROLLER in codes(answer) else answer
 
-        return eventually(attempt)
+        return eventually(attempt, self.patience_s)
 
     def able(self) -> list[int]:
         """The brokers that are running and awake."""
@@ -159,11 +162,11 @@ class Replicated(Cluster):
         def look() -> int:
             try:
                 found = {self.partition(topic, index, each).leader_id for each in self.able()}
-            except ConnectionFailed:
+            except (ConnectionFailed, KeyError):
                 return 0
             return found.pop() if len(found) == 1 and not found & unwanted else 0
 
-        return eventually(look)
+        return eventually(look, self.patience_s)
 
     def followers(self, topic: str, index: int = 0) -> list[int]:
         found = self.partition(topic, index)
@@ -176,27 +179,43 @@ class Replicated(Cluster):
     ) -> str:
         """A topic whose replicas are where the test wants them; underscores stand for dots."""
         made = name or f"placed-{time.monotonic_ns()}"
-        topic = CreatableTopic(
-            name=made,
-            num_partitions=-1,
-            replication_factor=-1,
-            assignments=[
-                CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
-                for index, replicas in assignment.items()
-            ],
-            configs=[
-                CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
-                for key, value in config.items()
-            ],
+        self._create(
+            CreatableTopic(
+                name=made,
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[
+                    CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+                    for index, replicas in assignment.items()
+                ],
+                configs=[
+                    CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+                    for key, value in config.items()
+                ],
+            )
         )
+        for index in assignment:
+            self.leader_now(made, index)
+        return made
+
+    def spread_topic(self, name: str, partitions: int, replication_factor: int) -> None:
+        """A topic whose replicas are where the controller puts them."""
+        self._create(
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=[],
+                configs=[],
+            )
+        )
+
+    def _create(self, topic: CreatableTopic) -> None:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         (result,) = self.ask_controller(
             request, lambda answer: [each.error_code for each in answer.topics]
         ).topics
         assert result.error_code == 0, (ErrorCode(result.error_code), result.error_message)
-        for index in assignment:
-            self.leader_now(made, index)
-        return made
 
     def delete_topic(self, name: str) -> None:
         state = DeleteTopicState(name=name, topic_id=NO_UUID)
