@@ -75,8 +75,13 @@ conformance: setup programs ## real clients against a real broker
 simulation: setup
 	$(BIN)/pytest tests/sim $(ARGS)
 
-sim: setup ## whole clusters on virtual time: make sim SEEDS=1000
-	HIGHTIDE_SEEDS=$(or $(SEEDS),300) HIGHTIDE_ALL_MUTANTS=1 $(BIN)/pytest tests/sim $(ARGS)
+# SEED replays one cluster and prints its whole history; SEEDS is how many new ones are run.
+sim: setup ## whole clusters on virtual time: make sim SEEDS=2000, or SEED=8123 for one
+ifdef SEED
+	$(BIN)/python tests/sim/simulation.py $(SEED)
+else
+	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) HIGHTIDE_ALL_MUTANTS=1 $(BIN)/pytest tests/sim $(ARGS)
+endif
 
 # The workload and the checker are those of the conformance tests.
 chaos: setup programs ## real clusters under load and faults: make chaos DURATION=600 SEED=7

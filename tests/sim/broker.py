@@ -107,10 +107,19 @@ class SimBroker(Process):
         self.tree.on_doubt = self._doubt
         self.after(TICK_MS, self._tick)
 
-    def lose_power(self) -> None:
+    def lose_power(self) -> bool:
+        """Whether a write was torn by it."""
         self.crash()
-        for log in self.logs.values():
-            log.lose_power(self.world.random)
+        is_torn = False
+        for partition, log in self.logs.items():
+            torn = log.lose_power(self.world.random)
+            if torn is not None:
+                is_torn = True
+                self.world.tell(
+                    f"{self.name} tears {partition} at {torn}: {log.synced} synced"
+                    f" of {log.end_offset}"
+                )
+        return is_torn
 
     def lose_disk(self) -> None:
         self.crash()
@@ -353,9 +362,7 @@ class SimBroker(Process):
                     log.sync()
                 if self.has_retention and random.random() < 0.1:
                     end_offset = self.high_watermark(partition)
-                    self.delete_before(
-                        partition, log, random.randint(log.start_offset, end_offset)
-                    )
+                    self.delete_before(partition, log, random.randint(log.start_offset, end_offset))
                 log.checkpoint(self.high_watermark(partition))
         if self.control is not None and random.random() < 0.02:
             self.control.audit()

@@ -22,8 +22,8 @@ declared committed, and every log.  Who looks after which invariant, and when:
         was meant for a former life
     I12 an unclean restart leaves ISR and   decided, with fetched and registered
         ELR until it has fetched again
-    I13 who is counted on cuts nothing      truncates; a diverging fetch tells nothing: Leading.fetch
-        that is committed
+    I13 who is counted on cuts nothing      truncates; Leading.fetch: a fetch that diverges
+        that is committed                   tells nothing
     I21 states change by compare and set,   decided, published
         epochs never go back
     I22 recovery keeps a prefix             SimLog.recover
@@ -134,9 +134,7 @@ class Checker:
                 self._has(partition, f"I2 member {member}", log, len(truth.committed))
         self._counts_all(partition, state)
 
-    def _follows(
-        self, partition: Partition, before: PartitionState, state: PartitionState
-    ) -> None:
+    def _follows(self, partition: Partition, before: PartitionState, state: PartitionState) -> None:
         if state.partition_epoch != before.partition_epoch + 1:
             raise Violated(f"I21 {partition} was not compared and set: {before} {state}")
         if state.leader_epoch < before.leader_epoch:
@@ -155,12 +153,14 @@ class Checker:
                 raise Violated(f"I12 {partition} counts on {member} untried: {before} {state}")
 
     def _recovers(self, partition: Partition, truth: Truth, state: PartitionState) -> None:
-        """A leader was elected of whom it is not known that it is whole; but is it?"""
+        """A leader was elected of whom it is not known that it is whole; but is it?  If anybody
+        may be elected, the one before may go on, and what it commits will be lost."""
+        truth.is_lossy = truth.is_lossy or self._unclean
         log = self._brokers[state.leader].logs.get(partition) or SimLog()
         try:
             self._has(partition, "I1 the recovering leader", log, len(truth.committed))
         except Violated:
-            if not (truth.is_lossy or self._unclean or self.lost):
+            if not (truth.is_lossy or self.lost):
                 raise
             truth.is_lossy = True
 
@@ -173,9 +173,7 @@ class Checker:
             if not set(state.isr) <= set(counted):
                 raise Violated(f"I6 {state.leader} waits for {counted} only: {partition} {state}")
 
-    def _members(
-        self, partition: Partition, state: PartitionState
-    ) -> Iterator[tuple[int, SimLog]]:
+    def _members(self, partition: Partition, state: PartitionState) -> Iterator[tuple[int, SimLog]]:
         """The replicas that are alive in the life in which the controller counts on them."""
         for member in (*state.isr, *state.elr):
             broker = self._brokers[member]
@@ -194,8 +192,7 @@ class Checker:
         life = (broker.id, broker.lives)
         newest = self._heard.setdefault(life, message.controller_epoch)
         if message.controller_epoch < newest or (
-            (received.changes or received.brokers_changed)
-            and message.broker_epoch != broker.epoch
+            (received.changes or received.brokers_changed) and message.broker_epoch != broker.epoch
         ):
             raise Violated(f"I11 {broker.name} obeyed what was not for it any more: {message}")
         self._heard[life] = message.controller_epoch

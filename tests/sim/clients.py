@@ -165,9 +165,7 @@ class Consumer(Client):
                 self._take(answer, is_leader)
             self.after(self.world.random.randint(20, 120), self._next)
 
-        request = Fetch(
-            self.partition, self.offset, may_be_sent_elsewhere=self.kind == "nominated"
-        )
+        request = Fetch(self.partition, self.offset, may_be_sent_elsewhere=self.kind == "nominated")
         self.ask(broker, request, CALL_MS, answered)
 
     def _take(self, answer: Fetched, is_leader: bool) -> None:

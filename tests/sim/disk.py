@@ -5,8 +5,8 @@ entries after a power cut.  A power cut may take any of what was not synced, tea
 being written, and yet leave what was written after it: the disk writes in its own order.  Recovery
 keeps what is before the first entry that is not whole (I22).
 
-`entries` is indexed by offset.  What was deleted is below `start_offset`; after a restart of the log
-further on there is nothing there.
+`entries` is indexed by offset.  What was deleted is below `start_offset`; in a log that was begun
+anew further on there is nothing there.
 """
 
 from __future__ import annotations
@@ -77,13 +77,14 @@ class SimLog:
         self.checkpointed_hw = high_watermark
         self._checkpointed_start = self.start_offset
 
-    def lose_power(self, random: Random) -> None:
-        """What had not reached the disk is gone, torn, or there by luck."""
+    def lose_power(self, random: Random) -> int | None:
+        """What had not reached the disk is gone or torn, or there by luck.  Where it is torn."""
         unsynced = range(self.synced, self.end_offset)
         first = random.choice((*unsynced, self.end_offset))
         for offset in range(first, self.end_offset):
             if offset == first or random.random() < 0.7:
                 self._damaged[offset] = None
+        return first if first < self.end_offset else None
 
     def recover(self) -> int:
         """Make whole what a crash left; how many entries are lost."""

@@ -1,7 +1,7 @@
 """What can go wrong in a simulated cluster, each as one call that leaves a line in the history.
 
-`anything` strikes at random; the stories of `scenarios.py` put blows together.  Data is lost on at
-most as many replicas at a time as `min.insync.replicas` provides for: then nothing committed may go.
+`anything` strikes at random; the stories of `scenarios.py` put blows together.  At most as many
+replicas lose data at a time as `min.insync.replicas` provides for: so nothing committed may go.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 Blow = Callable[[SimBroker, int], None]
 
+BLOWS = (
+    *("message loss", "delay", "cut", "one-way cut", "island", "crash", "power cut", "torn write"),
+    *("lost disk", "clean restart", "pause", "slow disk", "session expiry", "clock skew"),
+    *("clock jump", "coordinator restart", "reassignment", "deletion"),
+)
+"""The kinds of what can happen to a cluster; in enough seeds, all of them do."""
+
 _ANYTHING = (
     *("kill", "kill", "bounce", "lose_power", "lose_power", "lose_disk", "leave", "pause", "slow"),
     *("cut", "cut", "cut_one_way", "island", "mend", "mend", "move", "move"),
@@ -35,6 +42,19 @@ class Faults:
         self.world, self.shape = simulation.world, simulation.shape
         self.random, self.network = self.world.random, self.world.network
         self.brokers, self.checker = simulation.brokers, simulation.checker
+        self.happened: dict[str, None] = {}
+        """Of BLOWS, those that fell."""
+        self._note("message loss", self.shape.loss > 0)
+        self._note("deletion", self.shape.deletes)
+        self._note("clock skew", self.shape.are_clocks_wrong)
+
+    def _note(self, kind: str, is_so: bool = True) -> None:
+        if is_so:
+            self.happened[kind] = None
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._note(kind)
+        self.world.tell(text)
 
     # -- who is who ------------------------------------------------------------------------
 
@@ -89,6 +109,7 @@ class Faults:
 
     def kill(self, broker: SimBroker, down_ms: int) -> None:
         if broker.is_up:
+            self._note("crash")
             broker.crash()
             self.world.at(down_ms, self.start, broker)
 
@@ -96,8 +117,8 @@ class Faults:
         """Without a budget for it, a mere crash."""
         if broker.is_up and self.may_lose(broker):
             self.checker.lost[broker.id] = None
-            self.world.tell(f"{broker.name} loses power")
-            broker.lose_power()
+            self._tell("power cut", f"{broker.name} loses power")
+            self._note("torn write", broker.lose_power())
             self.world.at(down_ms, self.start, broker)
         else:
             self.kill(broker, down_ms)
@@ -105,7 +126,7 @@ class Faults:
     def lose_disk(self, broker: SimBroker, down_ms: int) -> None:
         if broker.is_up and self.may_lose(broker):
             self.checker.lost[broker.id] = None
-            self.world.tell(f"{broker.name} loses its disk")
+            self._tell("lost disk", f"{broker.name} loses its disk")
             broker.lose_disk()
             self.world.at(down_ms, self.start, broker)
         else:
@@ -118,7 +139,7 @@ class Faults:
 
     def leave(self, broker: SimBroker, down_ms: int) -> None:
         if broker.is_up and not broker.is_paused and broker.epoch >= 0:
-            self.world.tell(f"{broker.name} leaves")
+            self._tell("clean restart", f"{broker.name} leaves")
             broker.leave()
             self.world.at(down_ms, self._come_back, broker)
 
@@ -134,6 +155,7 @@ class Faults:
 
     def pause(self, broker: SimBroker, for_ms: int) -> None:
         if broker.is_up and not broker.is_paused:
+            self._note("pause")
             broker.pause()
             self.world.at(for_ms, self.resume, broker)
 
@@ -142,21 +164,22 @@ class Faults:
             broker.resume()
 
     def cut_one_way(self, sender: str, receiver: str) -> None:
-        self.world.tell(f"nothing gets from {sender} to {receiver}")
+        self._tell("one-way cut", f"nothing gets from {sender} to {receiver}")
         self.network.cut(sender, receiver)
 
     def cut(self, one: str, other: str) -> None:
-        self.cut_one_way(one, other)
+        self._tell("cut", f"nothing gets from {one} to {other}, nor back")
+        self.network.cut(one, other)
         self.network.cut(other, one)
 
     def island(self, broker: SimBroker) -> None:
-        self.world.tell(f"{broker.name} is an island")
+        self._tell("island", f"{broker.name} is an island")
         for name in self.world.processes:
             self.network.cut(broker.name, name)
             self.network.cut(name, broker.name)
 
     def slow(self, sender: str, receiver: str, delay_ms: int) -> None:
-        self.world.tell(f"from {sender} to {receiver} it takes {delay_ms} ms longer")
+        self._tell("delay", f"from {sender} to {receiver} it takes {delay_ms} ms longer")
         self.network.slow_down(sender, receiver, delay_ms)
 
     def slow_to_all(self, broker: SimBroker, delay_ms: int) -> None:
@@ -170,7 +193,7 @@ class Faults:
         self.network.loss = self.shape.loss
 
     def slow_disk(self, broker: SimBroker, delay_ms: int, for_ms: int) -> None:
-        self.world.tell(f"the disk of {broker.name} takes {delay_ms} ms")
+        self._tell("slow disk", f"the disk of {broker.name} takes {delay_ms} ms")
         broker.disk_ms = delay_ms
         self.world.at(for_ms, self.mend_disk, broker)
 
@@ -178,16 +201,18 @@ class Faults:
         broker.disk_ms = 0
 
     def jump_clock(self, broker: SimBroker, by_ms: int) -> None:
-        self.world.tell(f"the clock of {broker.name} jumps by {by_ms} ms")
+        self._tell("clock jump", f"the clock of {broker.name} jumps by {by_ms} ms")
         broker.clock_offset_ms += by_ms
 
     def expire(self, broker: SimBroker) -> None:
         if self.simulation.coordinator.is_up:
+            self._note("session expiry")
             self.simulation.coordinator.expire(broker.name)
 
     def restart_coordinator(self, down_ms: int) -> None:
         coordinator = self.simulation.coordinator
         if coordinator.is_up:
+            self._note("coordinator restart")
             coordinator.crash()
             self.world.at(down_ms, self.start, coordinator)
 
@@ -195,7 +220,7 @@ class Faults:
         """Somebody wants a partition on other brokers, or (None) gives up wanting it."""
         controller = self.controller()
         if controller is not None and controller.control is not None:
-            self.world.tell(f"{partition} shall move to {target}")
+            self._tell("reassignment", f"{partition} shall move to {target}")
             controller.control.moves(partition, target)
 
     # -- at random -------------------------------------------------------------------------

@@ -134,7 +134,5 @@ class Following:
             return
         self.broker.checker.shows(self, end)
         answer(
-            Fetched(
-                ErrorCode.NONE, tuple(log.entries[request.offset : end]), end, log.start_offset
-            )
+            Fetched(ErrorCode.NONE, tuple(log.entries[request.offset : end]), end, log.start_offset)
         )

@@ -7,12 +7,14 @@ numbers are those of the notes on replication; what each one cost its makers is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import broker as wiring
 import control
 import leading
 import pytest
+from simulation import Simulation
 
 from hightide.core import alteration, controller, election, reassignment
 from hightide.core.follower import Follower, Moved
@@ -154,7 +156,7 @@ def remembers_who_was_away(patch: pytest.MonkeyPatch) -> None:
         after = assigned(state, *rest)
         if after is None or after is state or after.leader != state.leader:
             return after
-        return control.replace(after, leader_epoch=state.leader_epoch)
+        return replace(after, leader_epoch=state.leader_epoch)
 
     patch.setattr(reassignment, "_assigned", same_epoch)
 
@@ -185,6 +187,18 @@ def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "appended", obedient)
 
 
+def detected(name: str, most: int) -> tuple[int | None, str]:
+    """How many seeds it took to find a mistake, and what it did; None if `most` did not do."""
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[name](patch)
+        for count in range(1, most + 1):
+            try:
+                Simulation(count).run()
+            except AssertionError as violation:
+                return count, str(violation)[:100]
+    return None, ""
+
+
 MUTANTS: dict[str, Mutant] = {
     "B1": truncates_to_the_high_watermark,
     "B2": looks_for_divergence_once,
@@ -199,3 +213,6 @@ MUTANTS: dict[str, Mutant] = {
     "B11": remembers_who_was_away,
     "B12": tells_what_it_did_not_read,
 }
+
+QUICK = ["B1", "B2", "B3", "B5", "B7", "B8", "B9", "B10"]
+"""Found within a few seeds, so that every run can prove that the simulator sees."""

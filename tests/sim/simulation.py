@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker import Settings, SimBroker
 from checkers import Checker, Violated
@@ -172,7 +172,6 @@ class Simulation:
         world.run(FAULTS_MS)
         self._heal()
         self._rest()
-        self.checker.finished()
 
     def _play(self) -> Iterator[int]:
         anything = self.faults.anything()
@@ -189,7 +188,7 @@ class Simulation:
             self.world.at(next(play), self._go_on, play)
 
     def _heal(self) -> None:
-        self.world.tell("everything heals")
+        self.world.tell(f"everything heals; {self.world.network.lost} messages were lost")
         self.world.network.heal()
         self.faults.start(self.coordinator)
         for broker in self.brokers.values():
@@ -207,15 +206,22 @@ class Simulation:
         self._run_until(self._is_served, deadline_ms)
         for producer in self.producers:
             producer.is_stopping = True
-        self._run_until(self._is_quiet, deadline_ms)
-        before = self._epochs()
-        self.world.run(self.world.now_ms + QUIET_MS)
+        self._settle(deadline_ms)
         self.checker.finished()
-        if self._epochs() != before:
-            raise Violated(f"decisions go on though nothing happens: {before} {self._epochs()}")
         self._run_until(self._is_read, deadline_ms + QUIET_MS)
         if not self._is_read():
             raise Violated("L2 a consumer does not get to the end")
+
+    def _settle(self, deadline_ms: int) -> None:
+        """Run until nothing is decided any more; what was under way may bring a decision or two."""
+        while True:
+            self._run_until(self._is_quiet, deadline_ms)
+            before = self._epochs()
+            self.world.run(self.world.now_ms + QUIET_MS)
+            if self._epochs() == before:
+                return
+            if self.world.now_ms >= deadline_ms:
+                raise Violated(f"decisions go on though nothing happens: {before}")
 
     def _run_until(self, is_done: Callable[[], bool], deadline_ms: int) -> None:
         while not is_done() and self.world.now_ms < deadline_ms:
@@ -256,17 +262,31 @@ class Simulation:
         ]
 
 
-def run(seed: int) -> Simulation:
-    """Run a seed; raise what it violates, with the story that led to it."""
+class Ran(NamedTuple):
+    """What is worth knowing of a run in which nothing was violated."""
+
+    events: int
+    virtual_ms: int
+    digest: str
+    happened: list[str]
+    """The kinds of blows that fell, and the story that was told."""
+
+
+def run(seed: int) -> Ran:
+    """Run a seed; raise what it violates, with the history that led to it."""
     simulation = Simulation(seed)
+    world = simulation.world
     try:
         simulation.run()
     except AssertionError as violation:
-        story = "\n".join(list(simulation.world.story)[-60:])
+        history = "\n".join(list(world.story)[-60:])
         raise AssertionError(
-            f"{story}\nseed {seed}: {violation!r}\nreplay it: make sim SEED={seed}"
+            f"{history}\nseed {seed}: {violation!r}\nreplay it: make sim SEED={seed}"
         ) from violation
-    return simulation
+    happened = list(simulation.faults.happened)
+    if simulation.shape.story:
+        happened.append(simulation.shape.story)
+    return Ran(world.events, world.now_ms, world.digest(), happened)
 
 
 if __name__ == "__main__":

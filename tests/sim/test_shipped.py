@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from shipped.simulation import fingerprint_of, run
+from shipped.running import fingerprint_of, run
 
 _ASKED = int(os.environ.get("HIGHTIDE_SEEDS", "60"))
 SEEDS = min(_ASKED, max(24, _ASKED // 10))
@@ -40,7 +40,7 @@ def test_whatever_goes_wrong_the_shipped_broker_loses_nothing_committed(
 
 def test_equal_seeds_give_equal_histories_whatever_the_hashes() -> None:
     elsewhere = subprocess.run(
-        [sys.executable, "-c", f"from shipped.simulation import *; print(fingerprint_of({FIRST}))"],
+        [sys.executable, "-c", f"from shipped.running import *; print(fingerprint_of({FIRST}))"],
         env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,

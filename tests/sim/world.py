@@ -161,7 +161,15 @@ class Process:
 class _Asked:
     """A request under way, and its answer."""
 
-    __slots__ = ("_asker", "_connection", "_incarnation", "_lane", "_receiver", "_reply", "_request")
+    __slots__ = (
+        "_asker",
+        "_connection",
+        "_incarnation",
+        "_lane",
+        "_receiver",
+        "_reply",
+        "_request",
+    )
 
     def __init__(
         self, asker: Process, receiver: str, request: Any, reply: Reply, lane: str
@@ -213,8 +221,8 @@ class Connection:
 class Network:
     """Carries calls from one process to another: in order per connection, late, or not at all.
 
-    Whoever gave up waiting goes on over a new connection, and what is still under way on the old one
-    may arrive after what was sent later.
+    Whoever gave up waiting goes on over a new connection, and what is still under way on the old
+    one may arrive after what was sent later.
     """
 
     def __init__(self, world: World) -> None:
@@ -223,6 +231,8 @@ class Network:
         self._slow: dict[tuple[str, str], int] = {}
         self._connections: dict[tuple[str, str, str], Connection] = {}
         self.loss = 0.0
+        self.lost = 0
+        """How many messages, since the beginning."""
 
     def connection(self, sender: str, receiver: str, lane: str) -> Connection:
         found = self._connections.get((sender, receiver, lane))
@@ -242,6 +252,7 @@ class Network:
     ) -> None:
         world, way = self._world, (sender, receiver)
         if way in self._cut or (self.loss and world.random.random() < self.loss):
+            self.lost += 1
             return
         # Rounded down from what a network does: mostly at once, sometimes not.
         delay_ms = 1 + int(-2.0 * log(1.0 - world.random.random())) + self._slow.get(way, 0)
