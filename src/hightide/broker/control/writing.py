@@ -150,7 +150,9 @@ class Writer:
         follow_up = self._office.machine.changed(change, version)
         self._publisher.changed((change.topic, change.index))
         before, after = change.before, change.after
-        if after.recovery_epoch > (-1 if before is None else before.recovery_epoch):
+        recovered = after.recovery_epoch > (-1 if before is None else before.recovery_epoch)
+        # Where there is but one replica nobody else could lead: its log is what there is.
+        if recovered and len(after.replicas) > 1:
             self._on_unclean()
             log.error(
                 "UNCLEAN ELECTION: %s-%d is led by broker %d in epoch %d, which may lack committed"
