@@ -15,7 +15,6 @@ registers again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -56,7 +55,7 @@ from hightide.broker.throttle import ReplicationThrottle
 from hightide.broker.topic_configs import TopicConfigs
 from hightide.client.connection import ConnectionFailed
 from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss, NoNode, SessionLost
+from hightide.coordination.errors import ConnectionLoss, SessionLost
 from hightide.coordination.interface import SessionState
 from hightide.coordination.watchdog import Watchdog
 from hightide.core.picture import Picture
@@ -178,7 +177,7 @@ class Broker:
         self._assemble(cluster_id)
         await self._changes.begin()
         await self.dynamic.read()
-        await self._read_topic_settings()
+        await self.topic_configs.read_all()
 
     async def _enter(self, disks: list[Disk]) -> None:
         """Be a broker of the cluster, and perhaps its controller."""
@@ -323,7 +322,7 @@ class Broker:
             return
         await self._changes.begin()
         await self.dynamic.read()
-        await self._read_topic_settings()
+        await self.topic_configs.read_all()
         self.control.reconnected()
         for reading in self._readings:
             reading.wake()
@@ -429,15 +428,10 @@ class Broker:
             if replica.topic == topic:
                 replica.configured(lag_ms)
 
-    async def _read_topic_settings(self) -> None:
-        with contextlib.suppress(NoNode):
-            path = znodes.config_path("topics")
-            await self.topic_configs.read(await self._coordination.children(path))
-
     async def _config_changed(self, entity_path: str) -> None:
         kind, _, name = entity_path.partition("/")
         if kind == "topics":
-            await self.topic_configs.read([name])
+            await self.topic_configs.notified(name)
         elif kind == "brokers" and self.dynamic.concerns(name):
             await self.dynamic.read()
         self.control.configuration_changed(entity_path)
