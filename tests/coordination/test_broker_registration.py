@@ -6,44 +6,82 @@ import socket
 import time
 
 import servers
-from broker_world import HOST, SESSION_MS, SESSION_S, Brokers, end_of, eventually, lone_broker
+from broker_world import (
+    HOST,
+    SESSION_MS,
+    SESSION_S,
+    Brokers,
+    Tree,
+    end_of,
+    eventually,
+    lone_broker,
+)
 
 from hightide.broker.coordination import TICKET_FILE
 from hightide.testing.cluster import free_port
+from hightide.wire.errors import ErrorCode
 
 TICK_S = 0.2
 
 
+INSIDE = {
+    "listeners": f"INSIDE://{HOST}:0,OUTSIDE://{HOST}:0",
+    "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+    "inter.broker.listener.name": "INSIDE",
+}
+
+
 def test_a_broker_is_registered_as_kafka_registers_one(backend, tmp_path):
-    settings = {
+    plain = INSIDE | {"broker.id": 1, "zookeeper.session.timeout.ms": SESSION_MS}
+    settings = plain | {
         "broker.id": 7,
         "broker.rack": "attic",
-        "listeners": f"INSIDE://{HOST}:0,OUTSIDE://{HOST}:0",
         "advertised.listeners": "OUTSIDE://broker.example:19092",
-        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
-        "inter.broker.listener.name": "INSIDE",
     }
+    tree = Tree(backend.hosts)
+    try:
+        with (
+            lone_broker(backend.hosts, tmp_path / "1", plain) as first,
+            lone_broker(backend.hosts, tmp_path / "7", settings) as broker,
+        ):
+            first.wait_until_it_listens()
+            host, _, port = broker.wait_until_it_listens().rpartition(":")
+            found = tree.json("/brokers/ids/7")
+            assert time.time() - int(found.pop("timestamp")) / 1000 < 30
+            assert found == {
+                "version": 5,
+                "host": HOST,
+                "port": int(port),
+                "endpoints": [f"INSIDE://{HOST}:{port}", "OUTSIDE://broker.example:19092"],
+                "listener_security_protocol_map": {"INSIDE": "PLAINTEXT", "OUTSIDE": "PLAINTEXT"},
+                "jmx_port": -1,
+                "rack": "attic",
+                "features": {},
+            }
+            with socket.create_connection((host, int(port)), timeout=5):
+                pass
+            assert "rack" not in tree.json("/brokers/ids/1")
+            epoch = tree.stat("/brokers/ids/7").czxid
+            assert f"registered as broker 7, in epoch {epoch}" in broker.log.read_text()
+    finally:
+        tree.close()
+
+
+def test_a_broker_that_others_cannot_reach_is_told_of_and_waits(embedded, tmp_path):
+    """All brokers of a cluster have one listener in common, by which they reach each other."""
+    settings = INSIDE | {"broker.id": 7, "zookeeper.session.timeout.ms": SESSION_MS}
     with (
-        Brokers(backend.hosts, settings={"broker.id": 1}) as cluster,
-        lone_broker(backend.hosts, tmp_path, settings) as broker,
+        Brokers(embedded.hosts) as cluster,
+        lone_broker(embedded.hosts, tmp_path, settings) as broker,
     ):
-        host, _, port = broker.wait_until_it_listens().rpartition(":")
-        found = cluster.registration(7)
-        assert time.time() - int(found.pop("timestamp")) / 1000 < 30
-        assert found == {
-            "version": 5,
-            "host": HOST,
-            "port": int(port),
-            "endpoints": [f"INSIDE://{HOST}:{port}", "OUTSIDE://broker.example:19092"],
-            "listener_security_protocol_map": {"INSIDE": "PLAINTEXT", "OUTSIDE": "PLAINTEXT"},
-            "jmx_port": -1,
-            "rack": "attic",
-            "features": {},
-        }
-        with socket.create_connection((host, int(port)), timeout=5):
-            pass
-        assert "rack" not in cluster.registration(1)
-        assert f"registered as broker 7, in epoch {cluster.epoch(7)}" in broker.log.read_text()
+        eventually(lambda: "broker 7 has no listener PLAINTEXT" in cluster.log())
+        assert cluster.create(1, "goes-on") == ErrorCode.NONE
+        assert broker.is_running()
+        assert "listens on" not in broker.log.read_text()
+        began = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - began < 5
+        eventually(lambda: cluster.registration(7) is None, 1)
 
 
 def test_a_broker_is_gone_at_once_when_it_stops_and_soon_when_it_dies(
