@@ -8,9 +8,10 @@ What is decided, the machines of the core decide (`core/replica.py`, `core/follo
 facts are gathered and their decisions carried out.
 
 Waits hang on the thing waited for.  A fetch that found too little waits on each replica that it
-reads: a consumer for the high watermark, a follower for the end of the log.  An append counts bytes
-into its replica, and after the answers of the turn have left, the waiters that now have enough are
-served.  A write that needs other replicas waits in a heap, by the offset that it needs.
+reads: a consumer for the high watermark, a follower for the end of the log.  A follower's session
+stays there between its fetches, to be told what is news.  An append counts bytes into its replica,
+and after the answers of the turn have left, the waiters that now have enough are served.  A write
+that needs other replicas waits in a heap, by the offset that it needs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hightide.client.connection import CODES
 from hightide.core.follower import Do, Follower, Position, Step
 from hightide.core.partition import PartitionState
 from hightide.core.replica import Changes, Leader, Proposal
+from hightide.core.sessions import TopicPartition
 from hightide.core.topics import INTERNAL_TOPICS
 from hightide.log.log import Log
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
@@ -50,7 +52,10 @@ class Waiter(Protocol):
 
 
 class FollowerWaiter(Waiter, Protocol):
-    """A follower."""
+    """A follower, as long as it has the replica in its session.  It waits now and then."""
+
+    fresh: dict[TopicPartition, None]
+    """What has changed since it was looked at."""
 
     def tell(self, replica: Replica) -> None:
         """Its high watermark has moved, and there were no records to tell it with."""
@@ -84,6 +89,7 @@ class Replica:
         "fresh_end_bytes",
         "high_watermark",
         "is_internal",
+        "key",
         "leader",
         "leader_epoch",
         "log",
@@ -100,6 +106,7 @@ class Replica:
         self.topic = log.topic
         self.topic_id = topic_id
         self.partition = log.partition
+        self.key: TopicPartition = (topic_id.bytes, log.partition)
         self.log = log
         self.is_internal = log.topic in INTERNAL_TOPICS
         self.state: PartitionState | None = None
@@ -276,6 +283,8 @@ class Replica:
         if self._commits:
             self._settle(self._commits, high_watermark)
         if self.follower_waiters:
+            for waiter in self.follower_waiters:
+                waiter.fresh[self.key] = None
             self._replicas.tell_followers(self)
 
     def _set_high_watermark(self, high_watermark: int) -> None:

@@ -71,6 +71,8 @@ class Replicas:
                 self._count(replica.waiters, replica.fresh_bytes)
                 replica.fresh_bytes = 0
             if replica.fresh_end_bytes:
+                for waiter in replica.follower_waiters:
+                    waiter.fresh[replica.key] = None
                 self._count(replica.follower_waiters, replica.fresh_end_bytes)
                 replica.fresh_end_bytes = 0
         self.grown.clear()

@@ -11,9 +11,9 @@ begins anew, so losing a session costs one full fetch and never a record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.hot.fetch import TOPIC_IDS, Fetch, Fetched, Wanted
@@ -35,6 +35,8 @@ class Remembered:
     wanted: Wanted
     high_watermark: int = -1
     log_start_offset: int = -1
+    agreed: object = None
+    """The leader in one epoch of its, whose log is known to be the same up to here."""
 
     def goes_on(self, wanted: Wanted) -> bool:
         """Whether the client only got on.  If not, it may not have used what it was told."""
@@ -54,6 +56,22 @@ class Remembered:
             or result.preferred_read_replica != -1
         )
 
+    def told(self, result: Fetched) -> None:
+        # After an error nothing is known: the next good answer must be told whole.
+        failed = result.error_code != 0 or result.diverging_epoch is not None
+        self.high_watermark = -1 if failed else result.high_watermark
+        self.log_start_offset = -1 if failed else result.log_start_offset
+
+
+class Reader(Protocol):
+    """Whoever asks in a session, if he has something to do when it ends."""
+
+    def end_wait(self) -> None:
+        """Answer the request that waits, with what there is."""
+
+    def end(self) -> None:
+        """The session is over."""
+
 
 @dataclass(slots=True)
 class Session:
@@ -66,8 +84,7 @@ class Session:
     touched_ms: int = 0
     """When it was last noted that a follower keeps up with all of them."""
     partitions: dict[TopicPartition, Remembered] = field(default_factory=dict)
-    end_wait: Callable[[], None] | None = None
-    """Answers the request of the session that waits, with what there is."""
+    reader: Reader | None = None
 
     def update(self, request: Fetch) -> None:
         for topic, wanted in request.topics:
@@ -78,6 +95,7 @@ class Session:
                     self.partitions[key] = Remembered(each)
                 else:
                     known.wanted = each
+                    known.agreed = None
         for topic, indexes in request.forgotten:
             for index in indexes:
                 self.partitions.pop((topic, index), None)
@@ -109,10 +127,7 @@ class Session:
                 if remembered is None or not (everything or remembered.has_news(result)):
                     continue
                 told.append(result)
-                # After an error nothing is known: the next good answer must be told whole.
-                failed = result.error_code != 0 or result.diverging_epoch is not None
-                remembered.high_watermark = -1 if failed else result.high_watermark
-                remembered.log_start_offset = -1 if failed else result.log_start_offset
+                remembered.told(result)
                 if result.records is not None:
                     self.partitions[topic, result.partition] = self.partitions.pop(
                         (topic, result.partition)
@@ -140,8 +155,8 @@ class FetchSessions:
     def hurry(self, session_id: int) -> None:
         """A client that asks again waits for its last answer no longer."""
         session = self._sessions.get(session_id)
-        if session is not None and session.end_wait is not None:
-            session.end_wait()
+        if session is not None and session.reader is not None:
+            session.reader.end_wait()
 
     def begin(self, request: Fetch, version: int, now_ms: int) -> Session | None:
         """The session a request belongs to, brought up to date; None for a fetch without one.
@@ -149,7 +164,7 @@ class FetchSessions:
         Raises KafkaError when the request is out of step with its session.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
                 return None
             return self._open(request, version, now_ms)
@@ -171,7 +186,7 @@ class FetchSessions:
         self._sessions[session.id] = self._sessions.pop(session.id)
         session.update(request)
         if not session.partitions:
-            del self._sessions[session.id]
+            self._end(session.id)
         return session
 
     def _open(self, request: Fetch, version: int, now_ms: int) -> Session | None:
@@ -190,8 +205,13 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.used_ms < self._eviction_ms:
             return False
-        del self._sessions[oldest.id]
+        self._end(oldest.id)
         return True
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.reader is not None:
+            session.reader.end()
 
     def _new_id(self) -> int:
         while True:

@@ -60,6 +60,7 @@ class Fetch:
 
     def __init__(self, need_bytes: int = 1) -> None:
         self.need_bytes = need_bytes
+        self.fresh: dict[tuple[bytes, int], None] = {}
         self.served = 0
         self.told = 0
 
@@ -121,6 +122,7 @@ def test_consumers_wait_for_the_high_watermark_and_followers_for_the_end():
     append(replica)
     replicas.wake()
     assert (consumer.served, follower.served) == (0, 1)
+    assert list(follower.fresh) == [replica.key]
     replica.follower_waiters.clear()
     fetched(replica, 2, 1)
     fetched(replica, 3, 1)

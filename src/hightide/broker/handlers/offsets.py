@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.context import Context
-from hightide.broker.handlers.fetch import check_epoch
+from hightide.broker.handlers.fetch_plan import check_epoch
 from hightide.broker.replica import Replica
 from hightide.core.replica import Leader
 from hightide.log.disk import DiskFailed

@@ -1,0 +1,281 @@
+"""A leader's side of followers' fetches: what is looked at, what is told, and what is noted."""
+
+import uuid
+from types import SimpleNamespace
+from unittest.mock import ANY
+
+import pytest
+
+from hightide.broker.handlers import follower_fetch
+from hightide.broker.handlers.follower_fetch import fetch_as_follower
+from hightide.broker.replica import Replica
+from hightide.broker.replicas import Replicas
+from hightide.broker.throttle import ReplicationThrottle
+from hightide.core.partition import PartitionState
+from hightide.core.sessions import Session
+from hightide.log.disk import MemoryDisk
+from hightide.log.log import Log
+from hightide.log.segment import OpenFiles
+from hightide.settings import Broker as Settings
+from hightide.settings import Topic as TopicSettings
+from hightide.wire import batch
+from hightide.wire.errors import ErrorCode
+from hightide.wire.hot import fetch as hot
+from hightide.wire.hot import replica_fetch
+
+TOPIC = uuid.UUID(int=7)
+FOLLOWER, EPOCH = 2, 20
+LIVE = {1: 10, FOLLOWER: EPOCH}
+LAG_MS = 30_000
+VERSION = hot.HIGHEST
+BATCH_BYTES = 68
+
+
+class Leader:
+    """A broker that leads some partitions, and the connection of one follower to it."""
+
+    def __init__(self, partitions: int, isr: tuple[int, ...] = (1, FOLLOWER)) -> None:
+        self.time_ms = 1_700_000_000_000
+        self.settings = Settings()
+        self.replicas = Replicas()
+        self.metadata = SimpleNamespace(get_by_id=lambda _: None, refusal=lambda *_: ANY)
+        self.throttle = ReplicationThrottle(1, lambda: self.settings)
+        self.answers: list[list[hot.Part]] = []
+        self.session = Session(5, True, 1, 0)
+        self.epoch = 0
+        disk = MemoryDisk()
+        for index in range(partitions):
+            disk.make_directory(f"t-{index}")
+            config = TopicSettings.effective(self.settings, {})
+            log = Log.create(disk, "t", index, config, OpenFiles(10), self.time_ms)
+            replica = self.replicas.add(log, TOPIC, 0)
+            state = PartitionState((1, FOLLOWER), 1, 0, isr)
+            replica.lead(state, 1, LIVE[1], LIVE, frozenset(), LAG_MS, self.time_ms)
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def addresses(self, _connection: object) -> list[object]:
+        return []
+
+    # The connection.
+    def defer(self, cancel: object) -> object:
+        return cancel
+
+    def complete(self, _slot: object, parts: list[hot.Part]) -> None:
+        self.answers.append(parts)
+
+    def __getitem__(self, index: int) -> Replica:
+        found = self.replicas.get_by_id(TOPIC.bytes, index)
+        assert found is not None
+        return found
+
+    def append(self, index: int, count: int = 1) -> None:
+        for _ in range(count):
+            buf = batch.build([batch.Record(0, self.time_ms, None, b"", ())])
+            assert len(buf) == BATCH_BYTES
+            self[index].append(buf, memoryview(buf), 0, len(buf), self.time_ms)
+        self.replicas.wake()
+
+    def ask(
+        self,
+        at: dict[int, int],
+        *,
+        forgotten: tuple[int, ...] = (),
+        wait_ms: int = 500,
+        max_bytes: int = 1 << 20,
+        is_listed: bool = True,
+        leader_epoch: int = 0,
+    ) -> dict[int, tuple[int, ...]] | None:
+        """What a fetch with these offsets is answered at once; None if it has to wait."""
+        wanted = [
+            hot.Wanted(index, leader_epoch, offset, 0 if offset else -1, 0, 1 << 20)
+            for index, offset in at.items()
+        ]
+        request = hot.Fetch(
+            FOLLOWER,
+            wait_ms,
+            1,
+            max_bytes,
+            0,
+            self.session.id if is_listed else 0,
+            self.epoch,
+            [(TOPIC.bytes, wanted)] if wanted else [],
+            [(TOPIC.bytes, list(forgotten))] if forgotten else [],
+            None,
+            EPOCH,
+        )
+        session = self.session if is_listed else None
+        if session is not None:
+            self.epoch += 1
+            session.update(request)
+        parts = fetch_as_follower(self, self, VERSION, 1, request, session)  # type: ignore[arg-type]
+        return None if parts is None else told(parts)
+
+    def news(self) -> dict[int, tuple[int, ...]]:
+        """What the fetch that waited has been answered."""
+        (parts,) = self.answers
+        self.answers.clear()
+        return told(parts)
+
+
+def told(parts: list[hot.Part]) -> dict[int, tuple[int, ...]]:
+    """Of each partition: error code, high watermark, how many batches; or where logs part."""
+    frame = b"".join(
+        part if isinstance(part, bytes) else part.file.read(part.position, part.length)  # type: ignore[attr-defined]
+        for part in parts
+    )
+    answer = replica_fetch.decode(memoryview(frame)[4:])
+    return {
+        given.partition: given.diverging_epoch
+        or (given.error_code, given.high_watermark, len(given.records) // BATCH_BYTES)
+        for _, results in answer.topics
+        for given in results
+    }
+
+
+@pytest.fixture
+def looked(monkeypatch) -> list[int]:
+    """Which partitions were looked at."""
+    found: list[int] = []
+    look = follower_fetch.FollowerFetches._look
+
+    def noted(self, plan, key, *more):
+        found.append(key[1])
+        return look(self, plan, key, *more)
+
+    monkeypatch.setattr(follower_fetch.FollowerFetches, "_look", noted)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def loop(monkeypatch) -> None:
+    """Nothing goes off by itself here."""
+    handle = SimpleNamespace(cancel=lambda: None)
+    never = SimpleNamespace(call_later=lambda *_: handle, call_soon=lambda *_: handle)
+    monkeypatch.setattr("asyncio.get_running_loop", lambda: never)
+
+
+def test_idle_partitions_are_not_looked_at(looked):
+    leader = Leader(100)
+    first = leader.ask(dict.fromkeys(range(100), 0), wait_ms=0)
+    assert first == dict.fromkeys(range(100), (0, 0, 0))
+    looked.clear()
+    assert leader.ask({}) is None
+    assert looked == []
+    leader.append(3)
+    assert leader.news() == {3: (0, 0, 1)}
+    leader.append(4)
+    assert leader.ask({3: 1}) == {3: (0, 1, 0), 4: (0, 0, 1)}
+    assert set(looked) == {3, 4}
+
+
+def test_it_waits_for_records_and_hears_of_the_high_watermark_with_them_or_alone():
+    leader = Leader(2)
+    leader.ask({0: 0, 1: 0}, wait_ms=0)
+    leader.append(0)
+    assert leader.ask({}) == {0: (0, 0, 1)}
+    assert leader.ask({0: 1}) is None, "the high watermark alone does not end the wait at once"
+    assert leader[0].high_watermark == 1
+    leader.append(1)
+    assert leader.news() == {0: (0, 1, 0), 1: (0, 0, 1)}
+    assert leader.ask({1: 1}) is None
+    leader.replicas._tell_followers()
+    assert leader.news() == {1: (0, 1, 0)}
+    assert leader.ask({}) is None
+    leader.replicas._tell_followers()
+    assert leader.answers == []
+
+
+def test_what_nobody_tells_of_is_seen_from_time_to_time():
+    leader = Leader(1)
+    leader.append(0, 3)
+    leader.ask({0: 3}, wait_ms=0)
+    leader[0].log.start_at(2)
+    assert leader.ask({}, wait_ms=0) == {}
+    leader.time_ms += LAG_MS // 10
+    assert leader.ask({}, wait_ms=0) == {0: (0, 3, 0)}
+
+
+def test_who_keeps_up_without_a_word_is_not_late():
+    leader = Leader(1)
+    leader.ask({0: 0}, wait_ms=0)
+    for _ in range(2 * LAG_MS // 500):
+        leader.time_ms += 500
+        leader.ask({}, wait_ms=0)
+    leader.append(0)
+    leader[0].tick(leader.time_ms)
+    machine = leader[0].leader
+    assert machine is not None
+    assert machine.proposal is None
+
+
+def test_who_is_not_in_sync_may_join_with_any_request():
+    leader = Leader(1, isr=(1,))
+    machine = leader[0].leader
+    assert machine is not None
+    leader[0].brokers_changed({1: 10}, frozenset())
+    leader.ask({0: 0}, wait_ms=0)
+    assert machine.proposal is None, "its broker is not known to be alive"
+    leader[0].brokers_changed(LIVE, frozenset())
+    leader.ask({}, wait_ms=0)
+    assert machine.proposal is not None
+    assert machine.proposal.isr == (1, FOLLOWER)
+
+
+def test_what_finds_no_room_has_the_next_turn():
+    leader = Leader(3)
+    leader.ask({0: 0, 1: 0, 2: 0}, wait_ms=0)
+    for index in range(3):
+        leader.append(index, 2)
+    limit = 2 * BATCH_BYTES
+    assert leader.ask({}, max_bytes=limit) == {0: (0, 0, 2)}
+    assert leader.ask({0: 2}, max_bytes=limit) == {1: (0, 0, 2), 0: (0, 2, 0)}
+    leader.append(0)
+    assert leader.ask({1: 2}, max_bytes=limit) == {2: (0, 0, 2), 1: (0, 2, 0)}
+    assert leader.ask({2: 2}, max_bytes=limit) == {0: (0, 2, 1), 2: (0, 2, 0)}
+
+
+def test_the_end_of_a_role_is_told_at_once_and_until_it_is_understood():
+    leader = Leader(2)
+    leader.ask({0: 0, 1: 0}, wait_ms=0)
+    assert leader.ask({}) is None
+    leader[1].follow(PartitionState((1, FOLLOWER), FOLLOWER, 1, (1, FOLLOWER)))
+    leader.replicas.wake()
+    fenced = {1: (ErrorCode.FENCED_LEADER_EPOCH, -1, 0)}
+    assert leader.news() == fenced
+    assert leader.ask({}) == fenced
+    assert leader.ask({}, forgotten=(1,)) is None
+
+
+def test_a_log_that_parts_is_told_where():
+    leader = Leader(1)
+    leader.append(0, 2)
+    state = PartitionState((1, FOLLOWER), 1, 3, (1, FOLLOWER))
+    leader[0].lead(state, 1, LIVE[1], LIVE, frozenset(), LAG_MS, leader.time_ms)
+    leader.append(0)
+    assert leader.ask({0: 3}, leader_epoch=3, wait_ms=0) == {0: (0, 2)}
+    assert leader[0].high_watermark == 0, "what it asks for says nothing of what it has"
+    assert leader.ask({0: 2}, leader_epoch=3, wait_ms=0) == {0: (0, 2, 1)}
+
+
+def test_nobody_is_told_who_does_not_ask_any_more():
+    leader = Leader(2)
+    leader.ask({0: 0, 1: 0}, wait_ms=0)
+    leader.ask({}, forgotten=(1,), wait_ms=0)
+    assert len(leader[0].follower_waiters) == 1
+    assert not leader[1].follower_waiters
+    assert leader.session.reader is not None
+    leader.session.reader.end()
+    assert not leader[0].follower_waiters
+
+
+def test_a_fetch_without_a_session_is_told_everything_and_leaves_nothing_behind():
+    leader = Leader(2)
+    assert leader.ask({0: 0, 1: 0}, wait_ms=0, is_listed=False) == {0: (0, 0, 0), 1: (0, 0, 0)}
+    assert not leader[0].follower_waiters
+    assert leader.ask({0: 0, 1: 0}, is_listed=False) is None
+    leader.append(1)
+    assert leader.news() == {0: (0, 0, 0), 1: (0, 0, 1)}
+    assert not leader[0].follower_waiters
+    assert not leader[1].follower_waiters
