@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 LANE = "fetch"
 _FIRST_PAUSE_MS = 50
+# A new partition's leader may hear of it a little later than its followers.
+_FIRST_REST_MS = 10
 # An answer that brings records is followed by another, and to overtake it would bring them twice.
 _BUSY_PATIENCE_S = 0.02
 # What is copied without letting others have a turn.
@@ -227,7 +229,7 @@ class Fetcher:
     async def _pause(self) -> None:
         """Wait a little, and longer each time, unless there is news of the leader."""
         most = self._shared.settings().replica_fetch_backoff_ms
-        self._pause_ms = _longer(self._pause_ms, most)
+        self._pause_ms = min(max(_FIRST_PAUSE_MS, 2 * self._pause_ms), most)
         try:
             async with asyncio.timeout(self._pause_ms / 1000):
                 await self._woken.wait()
@@ -418,7 +420,7 @@ class Fetcher:
     def _retry(self, copy: Copy, why: str) -> None:
         """Leave it out for a while, and longer each time."""
         most = self._shared.settings().replica_fetch_backoff_ms
-        copy.pause_ms = _longer(copy.pause_ms, most)
+        copy.pause_ms = min(max(_FIRST_REST_MS, 2 * copy.pause_ms), most)
         self._rest(copy, copy.pause_ms)
         # Just after an election leader and followers do not know of it at the same time.
         if copy.pause_ms >= most and not copy.is_reported:
@@ -457,10 +459,6 @@ class Fetcher:
 
 def _key(replica: Replica) -> TopicPartition:
     return replica.topic_id.bytes, replica.partition
-
-
-def _longer(pause_ms: int, most_ms: int) -> int:
-    return min(max(_FIRST_PAUSE_MS, 2 * pause_ms), most_ms)
 
 
 def _why(error_code: int) -> str:
