@@ -164,6 +164,16 @@ class SimBroker(Process):
             self.checker.deletes(self, partition, log, offset)
             log.delete_before(offset)
 
+    def configure(self, min_isr: int) -> None:
+        """It hears of another `min.insync.replicas`, be it now or when it starts."""
+        self.min_isr = min_isr
+        if self.is_up:
+            for role in list(self.roles.values()):
+                if isinstance(role, Leading):
+                    role.follow_up(role.machine.configured(min_isr, self.lag_ms))
+            if self.control is not None:
+                self.control.settings_changed()
+
     # -- the session -----------------------------------------------------------------------
 
     def _connected(self, is_new: bool) -> None:

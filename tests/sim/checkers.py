@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from broker import SimBroker
     from following import Following
     from leading import Leading
+    from shape import Shape
 
 
 class Violated(AssertionError):
@@ -83,9 +84,8 @@ class Truth:
 class Checker:
     """Is told everything, and complains."""
 
-    def __init__(self, min_isr: int, unclean: bool, brokers: dict[int, SimBroker]) -> None:
-        self._min_isr = min_isr
-        self._unclean = unclean
+    def __init__(self, shape: Shape, brokers: dict[int, SimBroker]) -> None:
+        self._shape = shape
         self._brokers = brokers
         self.truths: dict[Partition, Truth] = {}
         self.controller = ""
@@ -125,7 +125,8 @@ class Checker:
             raise Violated(f"I11 {writer} wrote {state}, the controller is {self.controller}")
         if before is not None:
             self._follows(partition, before, state)
-        if state.elr and len(state.isr) >= effective_min_isr(self._min_isr, state.replicas):
+        least = effective_min_isr(self._shape.min_isr, state.replicas)
+        if state.elr and len(state.isr) >= least and not self._shape.is_reconfigured:
             raise Violated(f"I6 {partition} has an ELR with enough in sync: {state}")
         if state.is_recovering and (before is None or before.leader_epoch < state.leader_epoch):
             self._recovers(partition, truth, state)
@@ -155,7 +156,7 @@ class Checker:
     def _recovers(self, partition: Partition, truth: Truth, state: PartitionState) -> None:
         """A leader was elected of whom it is not known that it is whole; but is it?  If anybody
         may be elected, the one before may go on, and what it commits will be lost."""
-        truth.is_lossy = truth.is_lossy or self._unclean
+        truth.is_lossy = truth.is_lossy or self._shape.unclean
         log = self._brokers[state.leader].logs.get(partition) or SimLog()
         try:
             self._has(partition, "I1 the recovering leader", log, len(truth.committed))
@@ -227,7 +228,7 @@ class Checker:
         """A leader's high watermark moved.  I2, I3, I5, I6, I7, I8."""
         partition, log, state = leading.partition, leading.log, leading.machine.state
         truth = self.truth(partition)
-        if len(state.isr) < effective_min_isr(self._min_isr, state.replicas):
+        if len(state.isr) < effective_min_isr(leading.broker.min_isr, state.replicas):
             raise Violated(f"I7 {partition} committed with {state.isr} in sync")
         key = (partition, state.leader_epoch)
         start = self._compared[key]

@@ -18,7 +18,7 @@ from world import Reply
 
 from hightide.coordination.errors import CoordinationError, MultiFailed, NoNode
 from hightide.coordination.operation import Check, Create, Operation, SetData
-from hightide.core.controller import Controller, PartitionChange, TopicRules
+from hightide.core.controller import Controller, ElectionKind, PartitionChange, TopicRules
 from hightide.core.election import UNCLEAN, Broker
 from hightide.core.partition import PartitionState
 from hightide.core.picture import published_partition
@@ -246,6 +246,26 @@ class Control:
         def work(done: Callable[[], None]) -> None:
             verdict = self._machine.reassignment_asked({partition: target})[partition]
             self._write([] if verdict.change is None else [verdict.change], done)
+
+        if self._is_loaded:
+            self._enqueue(work)
+
+    def elects(self, partition: Partition) -> None:
+        """Somebody wants the preferred leader."""
+
+        def work(done: Callable[[], None]) -> None:
+            verdict = self._machine.election_asked(ElectionKind.PREFERRED, [partition])[partition]
+            self._write([] if verdict.change is None else [verdict.change], done)
+
+        if self._is_loaded:
+            self._enqueue(work)
+
+    def settings_changed(self) -> None:
+        def work(done: Callable[[], None]) -> None:
+            plan: list[PartitionChange] = []
+            for topic in self._machine.topics:
+                plan += self._machine.settings_changed(topic, self._rules())
+            self._write(plan, done)
 
         if self._is_loaded:
             self._enqueue(work)

@@ -23,14 +23,15 @@ Blow = Callable[[SimBroker, int], None]
 BLOWS = (
     *("message loss", "delay", "cut", "one-way cut", "island", "crash", "power cut", "torn write"),
     *("lost disk", "clean restart", "pause", "slow disk", "session expiry", "clock skew"),
-    *("clock jump", "coordinator restart", "reassignment", "deletion"),
+    *("clock jump", "coordinator restart", "reassignment", "deletion", "preferred election"),
+    "other settings",
 )
 """The kinds of what can happen to a cluster; in enough seeds, all of them do."""
 
 _ANYTHING = (
     *("kill", "kill", "bounce", "lose_power", "lose_power", "lose_disk", "leave", "pause", "slow"),
     *("cut", "cut", "cut_one_way", "island", "mend", "mend", "move", "move"),
-    *("slow_disk", "jump_clock", "expire", "coordinator"),
+    *("slow_disk", "jump_clock", "expire", "coordinator", "elect", "configure"),
 )
 
 
@@ -223,6 +224,18 @@ class Faults:
             self._tell("reassignment", f"{partition} shall move to {target}")
             controller.control.moves(partition, target)
 
+    def elect(self, partition: Partition) -> None:
+        controller = self.controller()
+        if controller is not None and controller.control is not None:
+            self._tell("preferred election", f"the preferred leader of {partition} shall lead")
+            controller.control.elects(partition)
+
+    def configure(self, min_isr: int) -> None:
+        """Brokers hear of other settings one by one."""
+        self._tell("other settings", f"min.insync.replicas is {min_isr} from now on")
+        for broker in self.brokers.values():
+            self.world.at(self.random.choice((1, 50, 500)), broker.configure, min_isr)
+
     # -- at random -------------------------------------------------------------------------
 
     def anything(self) -> Iterator[int]:
@@ -268,5 +281,9 @@ class Faults:
             case "move" if self.shape.moves:
                 target = tuple(random.sample(list(self.brokers), self.shape.replicas))
                 self.move(self.partition(), random.choice((target, target, None)))
+            case "elect":
+                self.elect(self.partition())
+            case "configure" if self.shape.is_reconfigured:
+                self.configure(random.randint(1, self.shape.replicas))
             case "mend":
                 self.mend()

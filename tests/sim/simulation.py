@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from broker import Settings, SimBroker
@@ -20,6 +19,7 @@ from coordinator import Coordinator
 from faults import Faults
 from messages import Partition
 from scenarios import SCENARIOS
+from shape import shape_of
 from world import World
 
 from hightide.coordination.operation import Create, Multi, OpenSession
@@ -31,59 +31,15 @@ _ROOTS = ("/brokers", "/brokers/ids", "/topics")
 _ROOT_SESSION = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a seed chose."""
-
-    brokers: int
-    replicas: int
-    partitions: int
-    min_isr: int
-    lag_ms: int
-    unclean: bool
-    power_cuts: bool
-    loss: float
-    moves: bool
-    deletes: bool
-    are_clocks_wrong: bool
-    story: str
-    """Of `scenarios.py`; empty for none."""
-
-
-def shape_of(world: World) -> Shape:
-    random = world.random
-    brokers = random.choice((2, 3, 3, 3, 4))
-    replicas = min(brokers, random.choice((1, 2, 3, 3, 3)))
-    min_isr = random.randint(1, max(1, replicas - random.choice((0, 1, 1))))
-    shape = Shape(
-        brokers,
-        replicas,
-        random.choice((1, 1, 2, 3)),
-        min_isr,
-        random.choice((300, 600, 1500)),
-        unclean=random.random() < 0.1,
-        power_cuts=random.random() < 0.5,
-        loss=random.choice((0.0, 0.0, 0.01, 0.05)),
-        moves=random.random() < 0.4,
-        deletes=random.random() < 0.3,
-        are_clocks_wrong=random.random() < 0.3,
-        story="",
-    )
-    if random.random() < 0.6:
-        story = random.choice(list(SCENARIOS))
-        shape = replace(shape, story=story, **SCENARIOS[story][1])
-    return shape
-
-
 class Simulation:
     """One run."""
 
     def __init__(self, seed: int, told: Callable[[str], None] | None = None) -> None:
         self.world = world = World(seed, told)
-        self.shape = shape_of(world)
+        self.shape = shape_of(world.random, {name: needs for name, (_, needs) in SCENARIOS.items()})
         world.tell(f"{self.shape}")
         self.brokers: dict[int, SimBroker] = {}
-        self.checker = Checker(self.shape.min_isr, self.shape.unclean, self.brokers)
+        self.checker = Checker(self.shape, self.brokers)
         self.coordinator = Coordinator(world)
         self._make_brokers()
         self._make_clients()

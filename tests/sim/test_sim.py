@@ -23,7 +23,7 @@ from mutants import MUTANTS, QUICK, detected
 from scenarios import SCENARIOS
 from simulation import Ran, run
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "300"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "400"))
 FIRST = int(os.environ.get("HIGHTIDE_SEED", random.SystemRandom().randrange(1 << 40)))
 LOOKED_FOR = list(MUTANTS) if "HIGHTIDE_ALL_MUTANTS" in os.environ else QUICK
 MOST_SEEDS = 2000
@@ -75,6 +75,21 @@ def test_equal_seeds_give_equal_histories() -> None:
         for hash_seed in ("1", "2222")
     ]
     assert digests == [run(FIRST).digest] * 2
+
+
+def test_a_seed_that_fails_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS["B3"](monkeypatch)
+    for seed in range(1, 100):
+        try:
+            run(seed)
+        except AssertionError as violation:
+            text = str(violation)
+            assert text.endswith(f"make sim SEED={seed}")
+            with pytest.raises(AssertionError) as again:
+                run(seed)
+            assert str(again.value) == text
+            return
+    pytest.fail("a mistake that is found at once was not found")
 
 
 @pytest.mark.timeout(24 * 3600)
