@@ -1,0 +1,101 @@
+"""DescribeTransactions and ListTransactions: what a coordinator knows, for people and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import groupby
+
+from hightide.core.transactions.coordinator import Coordinator
+from hightide.core.transactions.transaction import State
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.transactions import (
+    ListedTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+_BY_TITLE = {state.title: state for state in State}
+
+
+def describe(coordinator: Coordinator | None, transactional_id: str) -> TransactionState:
+    """What is known of an id.  None stands for a coordinator on another broker."""
+    if not transactional_id:
+        return not_described(transactional_id, ErrorCode.INVALID_REQUEST)
+    if coordinator is None:
+        return not_described(transactional_id, ErrorCode.NOT_COORDINATOR)
+    if not coordinator.is_loaded:
+        return not_described(transactional_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    known = coordinator.transactions.get(transactional_id)
+    if known is None:
+        return not_described(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=known.state.title,
+        transaction_timeout_ms=known.timeout_ms,
+        transaction_start_time_ms=known.started_ms,
+        producer_id=known.producer.id,
+        producer_epoch=known.producer.epoch,
+        topics=[
+            TopicData(topic=topic, partitions=[index for _, index in group])
+            for topic, group in groupby(sorted(known.partitions), key=lambda each: each[0])
+        ],
+    )
+
+
+def not_described(transactional_id: str, error: ErrorCode) -> TransactionState:
+    return TransactionState(
+        error_code=error,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
+        topics=[],
+    )
+
+
+def listed(
+    coordinators: Iterable[Coordinator], request: ListTransactionsRequest, now_ms: int
+) -> ListTransactionsResponse:
+    """The transactions of these coordinators that the filters let through.
+
+    States that nobody knows are named in the answer.  While a coordinator is loading the list would
+    lack something without saying so: COORDINATOR_LOAD_IN_PROGRESS.
+    """
+    coordinators = list(coordinators)
+    unknown = [each for each in request.state_filters if each not in _BY_TITLE]
+    if not all(each.is_loaded for each in coordinators):
+        return ListTransactionsResponse(
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            unknown_state_filters=unknown,
+            transaction_states=[],
+        )
+    found = [
+        each
+        for coordinator in coordinators
+        for each in _matching(coordinator, request, {*request.state_filters}, now_ms)
+    ]
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
+
+
+def _matching(
+    coordinator: Coordinator,
+    request: ListTransactionsRequest,
+    titles: Collection[str],
+    now_ms: int,
+) -> list[ListedTransactionState]:
+    ids, duration_ms = {*request.producer_id_filters}, request.duration_filter
+    return [
+        ListedTransactionState(
+            transactional_id=transactional_id,
+            producer_id=known.producer.id,
+            transaction_state=known.state.title,
+        )
+        for transactional_id, known in coordinator.transactions.items()
+        if (not titles or known.state.title in titles)
+        and (not ids or known.producer.id in ids)
+        and (duration_ms < 0 or now_ms - known.started_ms > duration_ms)
+    ]
