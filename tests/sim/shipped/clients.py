@@ -7,6 +7,7 @@ told and read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from hightide.client.connection import Connection, ConnectionFailed
 from hightide.core.partition import NOBODY
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.controller import ResignControllerRequest
 from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from hightide.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from hightide.wire.messages.produce import (
@@ -29,15 +31,20 @@ from hightide.wire.messages.produce import (
 )
 from hightide.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
     ReassignablePartition,
     ReassignableTopic,
+    TopicPartitions,
 )
 from hightide.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
+from hightide.wire.types import NO_UUID
 from shipped.loop import Process, World
 
 sys.path.append(str(Path(__file__).parents[2] / "conformance"))
@@ -393,6 +400,47 @@ class Admin(Client):
                 return
             self._controller = NOBODY
             await self.rest(0.5)
+
+    async def _code(self, topic: str, request: Any, code_of: Callable[[Any], int]) -> int:
+        """What the controller makes of a request, which it may have carried out before."""
+        answer = await self._ask_controller(topic, request)
+        code = code_of(answer)
+        self.world.tell(f"{type(request).__name__} {topic}: {code}")
+        if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._controller = NOBODY
+        return code
+
+    async def toggle(self, topic: str) -> None:
+        """Create a topic, or delete it if it is there."""
+        made = CreatableTopic(
+            name=topic, num_partitions=2, replication_factor=2, assignments=[], configs=[]
+        )
+        create = CreateTopicsRequest(topics=[made], timeout_ms=500)
+        code = await self._code(topic, create, lambda answer: answer.topics[0].error_code)
+        if code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            gone = DeleteTopicState(name=topic, topic_id=NO_UUID)
+            delete = DeleteTopicsRequest(topics=[gone], topic_names=[topic], timeout_ms=500)
+            await self._code(topic, delete, lambda answer: answer.responses[0].error_code)
+
+    async def elect(self, partition: Partition) -> None:
+        """Let the preferred replica lead."""
+        topic, index = partition
+        which = [TopicPartitions(topic=topic, partitions=[index])]
+        request = ElectLeadersRequest(topic_partitions=which, timeout_ms=500)
+        await self._code(topic, request, lambda answer: answer.error_code)
+
+    async def resign(self) -> None:
+        """Let another broker be the controller."""
+        await self.refresh_quietly()
+        if self._controller != NOBODY:
+            with contextlib.suppress(ConnectionFailed):
+                answer = await self.ask(self._controller, ResignControllerRequest(), version=0)
+                self.world.tell(f"the controller resigns: {answer.error_code}")
+            self._controller = NOBODY
+
+    async def refresh_quietly(self) -> None:
+        with contextlib.suppress(ConnectionFailed):
+            await self.refresh("t")
 
     async def move(self, partition: Partition, target: tuple[int, ...] | None) -> None:
         topic, index = partition

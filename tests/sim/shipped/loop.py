@@ -162,7 +162,8 @@ class Process:
             try:
                 await main()
             except Exception as failure:
-                self.world.fail(failure)
+                if not loop.is_dead:
+                    self.world.fail(failure)
             if not loop.is_dead:
                 self._exit()
 

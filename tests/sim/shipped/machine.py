@@ -18,7 +18,7 @@ from hightide.log.disk import Disk
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import Corrupt, KafkaError
 from shipped.coordination import SimCoordination
-from shipped.disk import CrashDisk
+from shipped.disk import SimDisk
 from shipped.loop import Process, SimLoop, World
 from shipped.network import Listening
 
@@ -89,7 +89,10 @@ class Machine(Process):
         super().__init__(world, f"broker-{broker_id}")
         self.broker_id = broker_id
         self.settings = settings
-        self.disk = CrashDisk(world.random.getrandbits(64))
+        random = Random(world.random.getrandbits(64))
+        self.disk = SimDisk(random, f"disk-{broker_id}", self._power_fails)
+        self.on_power_cut: Callable[[], None] = lambda: None
+        """Called when the power went in the middle of something, as was wanted."""
         self.ticket: Ticket | None = None
         self.broker: Broker | None = None
         self.is_serving = False
@@ -135,5 +138,8 @@ class Machine(Process):
         self.broker = None
         self.is_serving = False
         if not self.has_power:
-            before, self.disk = self.disk, self.disk.after_crash()
-            before.is_off = True
+            self.disk = self.disk.after_power_cut()
+
+    def _power_fails(self) -> None:
+        self.crash(power=True)
+        self.on_power_cut()

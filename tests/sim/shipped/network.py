@@ -462,7 +462,8 @@ class SimTransport(asyncio.Transport):
         return False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not data or self._is_over or self._is_closing:
+        # A machine may lose its power in the middle of a callback.
+        if not data or self._is_over or self._is_closing or self._loop.is_dead:
             return
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
@@ -503,7 +504,7 @@ class SimTransport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        if not self._is_closing:
+        if not self._is_closing and not self._loop.is_dead:
             self._is_closing = True
             if not self._unsent:
                 self._finish()
@@ -515,7 +516,7 @@ class SimTransport(asyncio.Transport):
             self._lose(None)
 
     def abort(self) -> None:
-        if not self._is_over:
+        if not self._is_over and not self._loop.is_dead:
             self._is_closing = True
             self._end.pipe.put(RST)
             self._lose(None)

@@ -6,28 +6,20 @@ partition led, every replica in sync and equal to the others, every write answer
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import gc
-import logging
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from checkers import Violated
 
-from hightide.broker.replica import Replica
 from hightide.coordination import znodes
 from hightide.coordination.operation import Create, Multi, OpenSession
 from hightide.settings import Broker as Settings
 from shipped.clients import Admin, Client, Consumer, Producer
 from shipped.coordination import Coordinator
-from shipped.loop import Failed, Process, SimLoop, World
+from shipped.faults import Faults
+from shipped.loop import Process, World
 from shipped.machine import PORT, Machine
 from shipped.network import Network
 from shipped.witness import Partition, Witness
@@ -40,10 +32,6 @@ FAULTS_S = 20.0
 REST_S = 15.0
 SESSION_MS = 2000
 TOPIC = "t"
-_FAULTS = (
-    *("kill", "kill", "power", "leave", "pause", "slow", "disk", "coordinator", "reset"),
-    *("cut", "cut", "cut_one_way", "island", "heal", "heal", "move", "skew"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +82,7 @@ class Simulation:
         self.witness = Witness(
             self.machines,
             self.coordinator,
+            topic=TOPIC,
             min_isr=self.shape.min_isr,
             unclean=self.shape.unclean,
         )
@@ -105,8 +94,7 @@ class Simulation:
         }
         self._make_clients()
         world.after_each = self._after_each
-        for machine in self.machines.values():
-            machine.on_exit = lambda machine=machine: self._later(machine)
+        self.faults = Faults(self, FAULTS_S)
 
     def _settings(self, broker_id: int) -> Settings:
         return Settings(
@@ -168,16 +156,16 @@ class Simulation:
         self.admin.tell(lambda: self.admin.create(TOPIC, self._assignment(), self._configs()))
         for client in self.clients:
             world.at(random.uniform(0.5, 1.0), client.begin)
-        self.network.loss = self.shape.loss
-        world.at(3.0, self._fault)
+        world.at(3.0, self.faults.begin)
         world.run(FAULTS_S)
-        self._heal()
+        self.faults.heal()
         world.run(FAULTS_S + REST_S)
         self._has_rested(FAULTS_S + REST_S / 2)
         for client in self.producers:
             client.is_stopping = True
         world.run(FAULTS_S + REST_S + 3.0)
         self.checker.finished()
+        self._agree()
         self._judge()
 
     def _found_cluster(self) -> None:
@@ -206,6 +194,28 @@ class Simulation:
             if producer.answered_at < since:
                 raise Violated(f"L2 {producer.name} was answered last at {producer.answered_at}")
 
+    def _agree(self) -> None:
+        """Every broker knows the cluster as it is in the tree, and has what it should have."""
+        tree = self.coordinator.tree
+        topics = set(tree.children(znodes.TOPICS))
+        for machine in self.machines.values():
+            broker = machine.broker
+            if broker is None or not machine.is_serving:
+                raise Violated(f"L5 {machine.name} does not serve")
+            known = {topic.name for topic in broker.picture}
+            if known != topics:
+                raise Violated(f"L5 {machine.name} knows of {known}, there are {topics}")
+            for name, index in broker.store.logs:
+                state = broker.picture.state(name, index)
+                if state is None or machine.broker_id not in state.replicas:
+                    raise Violated(f"L5 {machine.name} has a log of {name}-{index}: {state}")
+            for partition, truth in self.checker.truths.items():
+                pictured = broker.picture.state(*partition)
+                if pictured is None or truth.state is None:
+                    raise Violated(f"L5 {machine.name} knows nothing of {partition}")
+                if pictured.partition_epoch != truth.state.partition_epoch:
+                    raise Violated(f"L5 {machine.name} knows {pictured}, decided was {truth.state}")
+
     def _judge(self) -> None:
         """What clients were told, by Kafka's promises alone."""
         logs = {}
@@ -218,222 +228,3 @@ class Simulation:
         found = [each for each in self.history.anomalies(logs) if each.partition in logs]
         if found:
             raise Violated("\n".join(str(each) for each in found[:20]))
-
-    # -- what goes wrong -------------------------------------------------------------------
-
-    def _fault(self) -> None:
-        if self.world.now >= FAULTS_S:
-            return
-        random = self.world.random
-        machine = random.choice(list(self.machines.values()))
-        fault = random.choice(_FAULTS)
-        if fault in ("kill", "power", "leave", "pause", "disk", "skew"):
-            self._break(fault, machine)
-        else:
-            self._disconnect(fault, machine)
-        self.world.at(random.choice((0.02, 0.1, 0.3, 0.8, 2.0)), self._fault)
-
-    def _break(self, fault: str, machine: Machine) -> None:
-        random, world = self.world.random, self.world
-        match fault:
-            case "kill" if machine.is_up:
-                machine.crash()
-                self._later(machine)
-            case "power" if machine.is_up and self.shape.power_cuts:
-                self.checker.lost[machine.broker_id] = None
-                machine.crash(power=True)
-                self._later(machine)
-            case "leave" if machine.is_serving and not machine.is_paused:
-                machine.terminate()
-            case "pause" if machine.is_up and not machine.is_paused:
-                machine.pause()
-                world.at(random.choice((0.2, 1.0, 3.0, 6.0)), self._resume, machine, machine.lives)
-            case "disk":
-                machine.slow_s = random.choice((0.02, 0.2, 1.0))
-                world.at(random.uniform(0.5, 3.0), self._speed_up, machine)
-            case "skew":
-                machine.skew_ms = random.choice((0, -5000, 300, 60_000))
-
-    def _disconnect(self, fault: str, machine: Machine) -> None:
-        random, network = self.world.random, self.network
-        others = [each for each in self.world.processes if each != machine.name]
-        peers = [*(each.name for each in self.machines.values()), self.coordinator.name]
-        other = random.choice(peers)
-        match fault:
-            case "cut":
-                self.world.tell(f"{machine.name} and {other} are cut off")
-                network.cut(machine.name, other)
-                network.cut(other, machine.name)
-            case "cut_one_way":
-                one, another = random.sample((machine.name, other), 2)
-                self.world.tell(f"nothing goes from {one} to {another}")
-                network.cut(one, another)
-            case "island":
-                self.world.tell(f"{machine.name} is an island")
-                for name in others:
-                    network.cut(machine.name, name)
-                    network.cut(name, machine.name)
-            case "slow":
-                delay_s = random.choice((0.02, 0.2, 0.8))
-                self.world.tell(f"{machine.name} is slow by {delay_s}")
-                for name in others:
-                    network.slow_down(machine.name, name, delay_s)
-            case "reset":
-                self.world.tell(f"{machine.name} and {other} are reset")
-                network.reset(machine.name, other)
-            case "heal":
-                self.world.tell("the network heals")
-                network.heal()
-                network.loss = self.shape.loss
-            case "coordinator" if self.coordinator.is_up:
-                self.coordinator.crash()
-                self.world.at(random.choice((0.05, 0.5, 2.5)), self._start_coordinator)
-            case "move" if self.shape.moves:
-                self._move()
-
-    def _move(self) -> None:
-        """Somebody wants a partition on other brokers, or gives up wanting it."""
-        random = self.world.random
-        partition = random.choice(list(self.partitions))
-        target = tuple(random.sample(list(self.machines), self.shape.replicas))
-        wanted = random.choice((target, target, None))
-        self.admin.tell(lambda: self.admin.move(partition, wanted))
-
-    def _later(self, machine: Machine) -> None:
-        if self.world.now < FAULTS_S:
-            delay_s = self.world.random.choice((0.01, 0.3, 1.5, 4.0))
-        else:
-            delay_s = 0.3
-        self.world.at(delay_s, self._start, machine)
-
-    def _start(self, machine: Machine) -> None:
-        if not machine.is_up:
-            machine.begin()
-
-    def _start_coordinator(self) -> None:
-        if not self.coordinator.is_up:
-            self.coordinator.start(self.coordinator.main)
-
-    def _resume(self, machine: Machine, life: int) -> None:
-        if machine.is_up and machine.is_paused and machine.lives == life:
-            machine.resume()
-
-    def _speed_up(self, machine: Machine) -> None:
-        machine.slow_s = 0.0
-
-    def _heal(self) -> None:
-        self.world.tell("everything heals")
-        self.network.heal()
-        self._start_coordinator()
-        for machine in self.machines.values():
-            machine.slow_s = 0.0
-            self._resume(machine, machine.lives)
-            self._start(machine)
-
-
-# -- around a run ----------------------------------------------------------------------------
-
-
-class _Noted(logging.Handler):
-    """Puts what brokers log into the story.  What they did not expect is the end of it."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.INFO)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        loop = asyncio._get_running_loop()
-        if not isinstance(loop, SimLoop) or loop.is_dead:
-            return
-        self._world.note(f"{loop.process.name} {record.levelname}: {record.getMessage()}")
-        if record.exc_info and record.levelno >= logging.ERROR:
-            failure = Failed(f"{loop.process.name}: {record.getMessage()}: {record.exc_info[1]!r}")
-            failure.__cause__ = record.exc_info[1]
-            self._world.fail(failure)
-
-
-class _Inline:
-    """An executor without threads."""
-
-    def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
-        return
-
-    def __enter__(self) -> _Inline:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        return
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def map(self, function: Callable[..., Any], items: Any) -> list[Any]:
-        return [function(item) for item in items]
-
-    def shutdown(self, wait: bool = True) -> None:
-        return
-
-
-@contextmanager
-def _controlled(simulation: Simulation) -> Iterator[None]:
-    """No threads, no collector, and the witness where a leader learns of its followers."""
-    noted = _Noted(simulation.world)
-    logger = logging.getLogger("hightide")
-    before = logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor
-    fetched = Replica.fetched
-
-    def witnessed(self: Replica, replica: int, offset: int, epoch: int, *rest: Any) -> None:
-        simulation.witness.fetched(self, replica, epoch)
-        fetched(self, replica, offset, epoch, *rest)
-
-    had_collector = gc.isenabled()
-    gc.disable()
-    logger.addHandler(noted)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    concurrent.futures.ThreadPoolExecutor = _Inline  # type: ignore[misc, assignment]
-    Replica.fetched = witnessed  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        simulation.world.close()
-        Replica.fetched = fetched  # type: ignore[method-assign]
-        logger.removeHandler(noted)
-        logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor = before  # type: ignore[misc]
-        if had_collector:
-            gc.enable()
-        gc.collect()
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    seed: int
-    events: int
-    fingerprint: int
-    virtual_s: float
-    real_s: float
-
-
-def run(seed: int, lines: int = 80) -> Result:
-    """Run a seed; raise what it violates, with the story that led to it."""
-    simulation = Simulation(seed)
-    world, began = simulation.world, time.process_time()
-    with _controlled(simulation):
-        try:
-            simulation.run()
-        except Exception as violation:
-            story = "\n".join(list(world.story)[-lines:])
-            replay = f"HIGHTIDE_SEED={seed} HIGHTIDE_SEEDS=1 pytest tests/sim/test_shipped.py"
-            raise AssertionError(
-                f"seed {seed}: {violation!r}\n{story}\nreplay it with: {replay}"
-            ) from violation
-    return Result(seed, world.events, world.fingerprint, world.now, time.process_time() - began)
-
-
-def fingerprint_of(seed: int) -> int:
-    return run(seed).fingerprint

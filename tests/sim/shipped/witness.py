@@ -108,6 +108,9 @@ class Shown:
         self.seen: dict[Partition, Role] = {}
         self.life: Any = None
         self._views: dict[Log, LogView] = {}
+        self.kept: dict[Partition, LogView] = {}
+        """What it had a role in, as its last life left it until the next one has opened it."""
+        self._disk = machine.disk
 
     @property
     def lives(self) -> int:
@@ -129,9 +132,13 @@ class Shown:
 
     @property
     def logs(self) -> dict[Partition, Any]:
-        """All that are on its disk and in order, also before it knows what to do with them."""
+        """All that are on its disk, also before it knows what to do with them."""
+        if self._disk is not self._machine.disk:
+            # The power went; nobody knows what is left before the next life has opened them.
+            self._disk, self.kept = self._machine.disk, {}
         store = getattr(self._machine.broker, "store", None)
-        return {key: self.view(log) for key, log in store.logs.items()} if store else {}
+        opened = {} if store is None else store.logs
+        return {**self.kept, **{key: self.view(log) for key, log in opened.items()}}
 
     def view(self, log: Log) -> LogView:
         found = self._views.get(log)
@@ -154,14 +161,16 @@ class Witness:
         machines: dict[int, Machine],
         coordinator: Coordinator,
         *,
+        topic: str,
         min_isr: int,
         unclean: bool,
     ) -> None:
+        """Of other topics than `topic`, which come and go, nothing is told."""
         self._shown = {broker_id: Shown(machine) for broker_id, machine in machines.items()}
         shown: Any = self._shown
         self.checker = Checker(min_isr, unclean, shown)
         self._coordinator = coordinator
-        self._registered: dict[int, int] = {}
+        self._topic = topic
         coordinator.written = self._written
 
     # -- brokers ---------------------------------------------------------------------------
@@ -175,11 +184,14 @@ class Witness:
             shown.begin(broker)
         seen, count = shown.seen, 0
         for replica in broker.replicas:
+            if replica.topic != self._topic:
+                continue
             count += 1
             role = seen.get((replica.topic, replica.partition))
             if role is None or role.replica is not replica:
                 role = Role(shown, replica)
                 seen[role.partition] = role
+                shown.kept[role.partition] = role.log
             if (
                 (replica.leader or replica.follower) is not role.machine
                 or replica.high_watermark != role.high_watermark
@@ -190,6 +202,7 @@ class Witness:
         if count < len(seen):
             present = [(each.topic, each.partition) for each in broker.replicas]
             shown.seen = {key: role for key, role in seen.items() if key in present}
+            shown.kept = {key: role.log for key, role in shown.seen.items()}
 
     def _changed(self, machine: Machine, role: Role) -> None:
         checker: Any = self.checker
@@ -251,6 +264,8 @@ class Witness:
 
     def _decided(self, path: str, data: bytes, version: int, writer: str) -> None:
         _, _, _, topic, _, index, _ = path.split("/")
+        if topic != self._topic:
+            return
         partition = (topic, int(index))
         node = self._coordinator.tree.node(znodes.topic_path(topic))
         assert node is not None
