@@ -439,8 +439,12 @@ class Broker:
     def _configured(self, settings: Settings) -> None:
         """The broker's own settings are others now."""
         self.settings = self.store.settings = settings
-        for topic in {topic: None for topic, _ in self.store.logs}:
-            self.store.reconfigure(topic)
+        by_topic: dict[str, TopicSettings] = {}
+        for (topic, _), each in self.store.logs.items():
+            config = by_topic.get(topic)
+            if config is None:
+                config = by_topic[topic] = self._topic_settings(topic)
+            each.reconfigure(config)
         for replica in self.replicas:
             replica.configured(settings.replica_lag_time_max_ms)
 

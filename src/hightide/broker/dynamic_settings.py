@@ -30,6 +30,7 @@ class DynamicSettings:
         self._broker_id = broker_id
         self._settings = settings
         self._apply = apply
+        self._applied: tuple[dict[str, str], dict[str, str]] | None = None
 
     async def read(self) -> None:
         self.cluster = await self._read(znodes.DEFAULT_ENTITY, Scope.CLUSTER, self.cluster)
@@ -59,10 +60,15 @@ class DynamicSettings:
         self._change()
 
     def _change(self) -> None:
+        # After a reconnect all is read, and mostly as it was; to apply it goes through every log.
+        wanted = (self.cluster, self.own)
+        if wanted == self._applied:
+            return
         try:
             settings = self._settings().changed(self.cluster, self.own)
         except InvalidSetting as wrong:
             # Anybody may write to the tree; what worked so far goes on working.
             log.error("settings in the tree are ignored: %s", wrong)
             return
+        self._applied = wanted
         self._apply(settings)
