@@ -1,0 +1,237 @@
+"""Markers on their way to the leaders of partitions, and what people are told of transactions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hightide.core.cluster import Partition
+from hightide.core.partition import NOBODY
+from hightide.core.transactions.coordinator import Coordinator, Ending, Limits
+from hightide.core.transactions.listing import describe, listed
+from hightide.core.transactions.outbox import MOST_AT_ONCE, RETRY_MS, Due, Outbox, Progress
+from hightide.core.transactions.transaction import Producer, State, Transaction
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
+LEADERS: dict[Partition, int | None] = {A0: 1, A1: 1, B0: 2}
+
+
+def ending(*partitions: Partition, producer_id: int = 7) -> Ending:
+    return Ending(f"tx{producer_id}", Producer(producer_id, 3), True, 5, 1, frozenset(partitions))
+
+
+def response(request: WriteTxnMarkersRequest, **errors: ErrorCode) -> WriteTxnMarkersResponse:
+    """Success, but for the topics that are named."""
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=index,
+                                error_code=errors.get(topic.name, ErrorCode.NONE),
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def test_each_leader_gets_the_markers_of_its_partitions() -> None:
+    outbox = Outbox()
+    outbox.add(ending(A0, A1, B0))
+    due = outbox.due(LEADERS.get, 0)
+    assert due.progress == []
+    assert due.requests[1] == WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=7,
+                producer_epoch=3,
+                transaction_result=True,
+                topics=[WritableTxnMarkerTopic(name="a", partition_indexes=[0, 1])],
+                coordinator_epoch=5,
+                transaction_version=1,
+            )
+        ]
+    )
+    assert [topic.name for topic in due.requests[2].markers[0].topics] == ["b"]
+    assert outbox.due(LEADERS.get, 10**6) == Due({}, []), "they are on their way"
+    assert outbox.deadline_ms() is None
+
+
+def test_what_the_answer_says_is_told_to_the_coordinator() -> None:
+    outbox = Outbox()
+    end = ending(A0, B0)
+    outbox.add(end)
+    due = outbox.due(LEADERS.get, 0)
+    assert outbox.answered(1, response(due.requests[1]), 0) == [Progress(end, frozenset({A0}))]
+    assert outbox.answered(2, response(due.requests[2]), 0) == [Progress(end, frozenset({B0}))]
+    assert outbox.answered(2, response(due.requests[2]), 0) == [], "a second answer"
+
+
+def test_a_marker_is_tried_again_at_whoever_leads_then() -> None:
+    outbox = Outbox()
+    end = ending(A0, B0)
+    outbox.add(end)
+    due = outbox.due({A0: 1, B0: 1}.get, 0)
+    answer = response(due.requests[1], b=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert outbox.answered(1, answer, 10) == [Progress(end, frozenset({A0}))]
+    assert outbox.deadline_ms() == 10 + RETRY_MS
+    assert outbox.due(LEADERS.get, 10).requests == {}
+    again = outbox.due(LEADERS.get, 10 + RETRY_MS)
+    assert list(again.requests) == [2]
+    outbox.unanswered(2, 100)
+    assert list(outbox.due(LEADERS.get, 100 + RETRY_MS).requests) == [2]
+
+
+def test_what_an_answer_leaves_out_was_not_done() -> None:
+    outbox = Outbox()
+    outbox.add(ending(A0))
+    outbox.due(LEADERS.get, 0)
+    assert outbox.answered(1, WriteTxnMarkersResponse(markers=[]), 0) == []
+    assert list(outbox.due(LEADERS.get, RETRY_MS).requests) == [1]
+
+
+def test_a_newer_coordinator_ends_it() -> None:
+    for error in (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+        outbox = Outbox()
+        end = ending(A0, B0)
+        outbox.add(end)
+        due = outbox.due(LEADERS.get, 0)
+        fenced = outbox.answered(1, response(due.requests[1], a=error), 0)
+        assert fenced == [Progress(end, frozenset(), is_fenced=True)]
+        assert outbox.answered(2, response(due.requests[2]), 0) == []
+        assert outbox.due(LEADERS.get, RETRY_MS) == Due({}, [])
+
+
+def test_partitions_that_are_gone_need_no_marker() -> None:
+    outbox = Outbox()
+    end = ending(A0, B0)
+    outbox.add(end)
+    due = outbox.due({A0: 1}.get, 0)
+    assert due.progress == [Progress(end, frozenset({B0}))]
+    assert list(due.requests) == [1]
+
+
+def test_partitions_that_nobody_leads_wait_and_hold_up_nobody_else() -> None:
+    outbox = Outbox()
+    outbox.add(ending(B0))
+    assert outbox.due({B0: NOBODY}.get, 0) == Due({}, [])
+    outbox.add(ending(A0, producer_id=8))
+    assert list(outbox.due({A0: 1, B0: NOBODY}.get, 1).requests) == [1]
+    assert outbox.deadline_ms() == RETRY_MS
+    assert list(outbox.due(LEADERS.get, RETRY_MS).requests) == [2]
+
+
+def test_one_request_at_a_time_takes_what_has_gathered() -> None:
+    outbox = Outbox()
+    outbox.add(ending(A0))
+    due = outbox.due(LEADERS.get, 0)
+    for each in range(100, 103):
+        outbox.add(ending(A1, producer_id=each))
+        assert outbox.due(LEADERS.get, 0).requests == {}
+    outbox.answered(1, response(due.requests[1]), 0)
+    assert len(outbox.due(LEADERS.get, 0).requests[1].markers) == 3
+
+
+def test_a_request_has_a_limit() -> None:
+    outbox = Outbox()
+    for each in range(MOST_AT_ONCE + 1):
+        outbox.add(ending(A0, producer_id=each))
+    due = outbox.due(LEADERS.get, 0)
+    assert len(due.requests[1].markers) == MOST_AT_ONCE
+    outbox.answered(1, response(due.requests[1]), 0)
+    assert len(outbox.due(LEADERS.get, 0).requests[1].markers) == 1
+
+
+def test_what_a_former_coordinator_left_is_dropped() -> None:
+    outbox = Outbox()
+    sent, waiting = ending(A0), ending(B0, producer_id=8)
+    outbox.add(sent)
+    due = outbox.due(LEADERS.get, 0)
+    outbox.add(waiting)
+    outbox.drop([sent, waiting, replace(sent, coordinator_epoch=9)])
+    assert outbox.answered(1, response(due.requests[1]), 0) == []
+    assert outbox.due(LEADERS.get, 10**6) == Due({}, [])
+
+
+# -- describing and listing --------------------------------------------------------------------
+
+
+def coordinator() -> Coordinator:
+    machine = Coordinator(1, Limits())
+    machine.apply("idle", Transaction(Producer(1, 0), 1000, 0))
+    machine.apply(
+        "busy",
+        Transaction(Producer(2, 4), 1000, 60, State.ONGOING, frozenset({A0, A1, B0}), 50),
+    )
+    return machine
+
+
+def ask(machine: Coordinator, **filters: object) -> ListTransactionsResponse:
+    fields = {"state_filters": [], "producer_id_filters": [], **filters}
+    return listed([machine], ListTransactionsRequest(**fields), 100)
+
+
+def test_a_transaction_is_described_with_its_partitions() -> None:
+    machine = coordinator()
+    assert describe(machine, "busy").error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    machine.loaded(0)
+    found = describe(machine, "busy")
+    assert (found.error_code, found.transaction_state) == (ErrorCode.NONE, "Ongoing")
+    assert (found.producer_id, found.producer_epoch) == (2, 4)
+    assert (found.transaction_start_time_ms, found.transaction_timeout_ms) == (50, 1000)
+    assert [(each.topic, each.partitions) for each in found.topics] == [("a", [0, 1]), ("b", [0])]
+    assert describe(machine, "none").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert describe(machine, "").error_code == ErrorCode.INVALID_REQUEST
+    assert describe(None, "busy").error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_transactions_are_listed_by_what_is_asked() -> None:
+    machine = coordinator()
+    assert ask(machine).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    machine.loaded(0)
+
+    def names(**filters: object) -> list[str]:
+        return [each.transactional_id for each in ask(machine, **filters).transaction_states]
+
+    assert names() == ["idle", "busy"]
+    assert names(state_filters=["Ongoing", "PrepareCommit"]) == ["busy"]
+    assert names(producer_id_filters=[1, 9]) == ["idle"]
+    assert names(state_filters=["Ongoing"], duration_filter=49) == ["busy"]
+    assert names(state_filters=["Ongoing"], duration_filter=50) == []
+    unknown = ask(machine, state_filters=["Asleep"])
+    assert unknown.unknown_state_filters == ["Asleep"]
+    assert unknown.transaction_states == []
+
+
+def test_states_have_kafkas_names() -> None:
+    assert [state.title for state in State] == [
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    ]
