@@ -19,7 +19,9 @@ from hightide.wire.errors import KafkaError
 Fault = Callable[["Chaos"], Iterator[str]]
 
 # What cannot be asked of a cluster that is harmed; the fault is then left out.
-NOT_NOW = (ConnectionFailed, KafkaError, AssertionError, OSError)
+NOT_NOW = (ConnectionFailed, KafkaError, AssertionError, OSError, KeyError, IndexError)
+SLOW_S = 5.0
+"""A start that takes longer is worth a note."""
 
 
 class Broken(Exception):
@@ -37,6 +39,7 @@ class Chaos:
         self.partitions = partitions
         self.side_topics: list[str] = []
         self.deleted_topics: list[str] = []
+        self.notes: list[str] = []
         self._made = 0
 
     def somebody(self) -> tuple[int, str]:
@@ -49,10 +52,10 @@ class Chaos:
         found = -1
         try:
             if role == "leader":
-                found = self.cluster.leader(self.topic, index)
+                found = self.cluster.partition(self.topic, index).leader_id
                 role = f"leader of partition {index}"
             elif role == "controller":
-                found = self.cluster.controller()
+                found = self.cluster.metadata(self.cluster.able()[0]).controller_id
         except NOT_NOW:
             pass
         if found not in running:
@@ -65,7 +68,11 @@ class Chaos:
 
     def start(self, broker_id: int) -> None:
         if not self.cluster.is_running(broker_id):
+            began_s = time.monotonic()
             self.cluster.restart(broker_id)
+            took_s = time.monotonic() - began_s
+            if took_s > SLOW_S:
+                self.notes.append(f"broker {broker_id} took {took_s:.1f} s to start")
 
     def new_name(self) -> str:
         self._made += 1

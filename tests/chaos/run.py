@@ -53,6 +53,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--coordinator", choices=COORDINATORS, default="own")
     parser.add_argument("--session-timeout-ms", type=int, default=2000)
+    parser.add_argument("--keep", action="store_true", help="keep logs and data")
     return parser.parse_args()
 
 
@@ -75,7 +76,10 @@ def main() -> int:
         return 1
     finally:
         world.stop()
-    shutil.rmtree(folder)
+    if arguments.keep:
+        report.say(f"everything is kept in {folder}")
+    else:
+        shutil.rmtree(folder)
     return 0
 
 
@@ -128,6 +132,8 @@ def harm(chaos: Chaos, report: Report) -> None:
             report.say(f"could not heal: {reason}"[:500])
     for each in chaos.cluster.brokers:
         chaos.start(each)
+    while chaos.notes:
+        report.say(chaos.notes.pop(0))
 
 
 def heals_when(fault: Iterator[str]) -> int:

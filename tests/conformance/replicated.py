@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from raw import Raw, produce_request, produced
 
-from hightide.client.admin import Admin
 from hightide.client.connection import Connection, ConnectionFailed
 from hightide.log.dump import Damage, DumpedBatch, dump
 from hightide.testing import Cluster
@@ -28,6 +27,7 @@ from hightide.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from hightide.wire.messages.controller import ResignControllerRequest
 from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from hightide.wire.messages.metadata import (
     MetadataRequest,
@@ -297,10 +297,12 @@ class Replicated(Cluster):
         eventually(lambda: self.leader_now(topic, index) == leader)
 
     def resign(self) -> tuple[int, int]:
-        async def ask(admin: Admin) -> tuple[int, int]:
-            return await admin.resign_controller()
-
-        return self._ask(ask)
+        """Let the controller hand its task to another broker; (who it was, who it is)."""
+        before = self.metadata(self.able()[0]).controller_id
+        answer = self.ask(before, ResignControllerRequest(), version=0)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), answer.error_message)
+        return before, answer.controller_id
 
     # -- records ---------------------------------------------------------------------------
 
