@@ -80,7 +80,7 @@ sim: setup ## whole clusters on virtual time: make sim SEEDS=2000, or SEED=8123 
 ifdef SEED
 	$(BIN)/python tests/sim/simulation.py $(SEED)
 else
-	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) HIGHTIDE_ALL_MUTANTS=1 $(BIN)/pytest tests/sim $(ARGS)
+	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) $(BIN)/pytest tests/sim/test_sim.py $(ARGS)
 endif
 
 # The workload and the checker are those of the conformance tests.
