@@ -1,0 +1,255 @@
+"""Whatever happens to a leader's partitions while a follower fetches, the follower hears of it.
+
+The leader's handler is driven by a follower that keeps the books of the other half of a session
+(`core/following.py`), over a connection that is a list.  The clock stands still, so that the leader
+never looks at everything for no reason, which would hide what it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hightide.broker.connection import Slot
+from hightide.broker.handlers import fetch as handler
+from hightide.broker.replica import Replica
+from hightide.broker.replicas import Replicas
+from hightide.broker.throttle import ReplicationThrottle
+from hightide.client.connection import CODES
+from hightide.core.follower import Position
+from hightide.core.following import Following, Round
+from hightide.core.partition import PartitionState
+from hightide.core.sessions import FetchSessions
+from hightide.log.disk import MemoryDisk
+from hightide.log.store import LogStore
+from hightide.settings import Broker as Settings
+from hightide.settings import Topic
+from hightide.wire.batch import Record, batches, build
+from hightide.wire.hot import replica_fetch
+from hightide.wire.hot.fetch import Fetch
+
+NOW_MS = 1_700_000_000_000
+LEADER, FOLLOWER = 1, 2
+LIVE = {LEADER: 10, FOLLOWER: 20}
+TOPIC = UUID(int=7)
+PATIENT_MS = 60_000
+
+
+class Wire:
+    """A connection, as far as the handler sees one."""
+
+    def __init__(self) -> None:
+        self._slots: deque[Slot] = deque()
+        self.answers: deque[bytes] = deque()
+
+    def send(self, parts: Any) -> None:
+        self.answers.append(
+            b"".join(
+                each if isinstance(each, bytes) else each.file.read(each.position, each.length)
+                for each in parts
+            )
+        )
+
+    def answered(self, parts: Any) -> None:
+        """As a connection does: in the order of requests."""
+        if parts is not None and self._slots:
+            slot = self.defer()
+            self.complete(slot, parts)
+        elif parts is not None:
+            self.send(parts)
+
+    def defer(self, cancel: Callable[[], object] | None = None) -> Slot:
+        slot = Slot()
+        slot.cancel = cancel
+        self._slots.append(slot)
+        return slot
+
+    def complete(self, slot: Slot, parts: Any) -> None:
+        slot.answer, slot.cancel = parts, None
+        while self._slots and self._slots[0].answer is not None:
+            self.send(self._slots.popleft().answer)
+
+
+class Copied:
+    """A partition as its follower has it."""
+
+    def __init__(self) -> None:
+        self.end = self.high_watermark = self.start = 0
+        self.epoch = 0
+        self.is_wanted = False
+        self.is_afresh = False
+        """An answer about it was passed over, so it leaves the session and comes again."""
+
+
+class World:
+    def __init__(self, partitions: int, **settings: Any) -> None:
+        self.settings = Settings(**settings)
+        self.replicas = Replicas()
+        store = LogStore([MemoryDisk()], self.settings, lambda _: Topic())
+        store.open(NOW_MS)
+        self.now_ms = NOW_MS
+        self.broker: Any = SimpleNamespace(
+            replicas=self.replicas,
+            settings=self.settings,
+            throttle=ReplicationThrottle(LEADER, lambda: self.settings),
+            fetch_sessions=FetchSessions(10, 60_000, Random(1)),
+            now_ms=lambda: self.now_ms,
+            metadata=SimpleNamespace(get_by_id=lambda _: None),
+        )
+        self.all = [
+            self.replicas.add(store.create("t", number, TOPIC), TOPIC, 0)
+            for number in range(partitions)
+        ]
+        for replica in self.all:
+            self.lead(replica, 0)
+        self.wire = Wire()
+        self.following = Following()
+        self.copied = [Copied() for _ in self.all]
+        self.under_way: deque[Round] = deque()
+
+    # -- the leader ------------------------------------------------------------------------
+
+    def lead(self, replica: Replica, epoch: int) -> None:
+        state = PartitionState((LEADER, FOLLOWER), LEADER, epoch, (LEADER, FOLLOWER))
+        replica.lead(state, LEADER, LIVE[LEADER], LIVE, frozenset(), 10_000, self.now_ms)
+        self.replicas.wake()
+
+    def append(self, number: int, size: int = 10) -> None:
+        buf = build([Record(0, NOW_MS, None, b"x" * size, ())])
+        self.all[number].append(buf, memoryview(buf), 0, len(buf), self.now_ms)
+        self.replicas.wake()
+
+    # -- the follower ----------------------------------------------------------------------
+
+    def position(self, number: int) -> Position | None:
+        mine = self.copied[number]
+        if not mine.is_wanted:
+            return None
+        last = self.all[number].log.epochs.end_offset_for(mine.epoch, mine.end)[0]
+        return Position(mine.end, last if mine.end else -1, mine.epoch, mine.start)
+
+    def ask(self, *, max_wait_ms: int = PATIENT_MS, max_bytes: int = 1 << 20) -> None:
+        positions: dict[tuple[bytes, int], Position | None] = {}
+        for number, mine in enumerate(self.copied):
+            positions[TOPIC.bytes, number] = None if mine.is_afresh else self.position(number)
+            mine.is_afresh = False
+        round_ = self.following.tell(positions, 1 << 20)
+        if round_ is None:
+            return
+        self.under_way.append(round_)
+        fetch = Fetch(
+            FOLLOWER,
+            0 if round_.is_full else max_wait_ms,
+            1,
+            max_bytes,
+            0,
+            round_.session_id,
+            round_.session_epoch,
+            round_.topics,
+            round_.forgotten,
+            None,
+            LIVE[FOLLOWER],
+        )
+        frame = bytearray(replica_fetch.encode(fetch, 1, b"c"))
+        wire: Any = self.wire
+        self.wire.answered(
+            handler.fetch(self.broker, wire, frame, memoryview(frame), 4, len(frame))
+        )
+        self.replicas.wake()
+
+    def take(self) -> replica_fetch.Answer | None:
+        """Take the next answer, if there is one."""
+        if not self.wire.answers:
+            return None
+        answer = replica_fetch.decode(memoryview(self.wire.answers.popleft())[4:])
+        round_ = self.under_way.popleft()
+        self.following.answered(round_, CODES[answer.error_code], answer.session_id)
+        for topic, results in answer.topics:
+            for given in results:
+                asked = self.following.asked(round_, (topic, given.partition))
+                if asked == self.position(given.partition):
+                    self._take(given)
+                else:
+                    self.copied[given.partition].is_afresh = True
+        return answer
+
+    def _take(self, given: replica_fetch.Given) -> None:
+        mine = self.copied[given.partition]
+        if given.error_code:
+            mine.is_wanted = False
+            return
+        assert given.diverging_epoch is None
+        for _, header in batches(given.records):
+            assert header.base_offset == mine.end
+            mine.end = header.last_offset + 1
+        mine.high_watermark = max(mine.high_watermark, min(given.high_watermark, mine.end))
+        mine.start = max(mine.start, given.log_start_offset)
+
+    def is_whole(self) -> bool:
+        return all(
+            (mine.end, mine.high_watermark) == (replica.log.end_offset, replica.high_watermark)
+            for mine, replica in zip(self.copied, self.all, strict=True)
+        )
+
+    async def settle(self) -> None:
+        """Fetch until the follower has and knows everything."""
+        for number, mine in enumerate(self.copied):
+            mine.is_wanted = True
+            mine.epoch = self.all[number].leader_epoch
+        deadline = asyncio.get_running_loop().time() + 3
+        # It may wait where it asked before; the first request ends that.
+        if self.following.may_overtake or not self.under_way:
+            self.ask(max_wait_ms=100)
+        while not self.is_whole() or self.wire.answers or self.is_wanting():
+            assert asyncio.get_running_loop().time() < deadline, "something was missed"
+            if self.take() is None:
+                await asyncio.sleep(0.001)
+            for mine in self.copied:
+                mine.is_wanted = True
+            if not self.under_way or (self.following.may_overtake and self.is_wanting()):
+                self.ask(max_wait_ms=100)
+
+    def is_wanting(self) -> bool:
+        positions = {
+            (TOPIC.bytes, number): self.position(number) for number in range(len(self.all))
+        }
+        return self.following.is_wanting(positions)
+
+
+def random_step(w: World, random: Random) -> None:
+    number = random.randrange(len(w.all))
+    match random.randrange(8):
+        case 0 | 1 | 2:
+            w.append(number, random.choice([10, 500]))
+        case 3 | 4:
+            if not w.under_way or (w.following.may_overtake and random.random() < 0.3):
+                w.ask(max_bytes=random.choice([200, 1 << 20]))
+        case 5:
+            w.take()
+        case 6:
+            w.copied[number].is_wanted = random.random() < 0.8
+        case _ if random.random() < 0.2:
+            w.lead(w.all[number], w.all[number].leader_epoch + 1)
+        case _:
+            w.copied[number].epoch = w.all[number].leader_epoch
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_missed_whatever_happens_in_whatever_order(seed: int) -> None:
+    async def test() -> None:
+        random = Random(seed)
+        w = World(random.randrange(1, 6))
+        for _ in range(random.randrange(150)):
+            random_step(w, random)
+            if random.random() < 0.1:
+                await asyncio.sleep(random.choice([0, 0.001, 0.012]))
+        await w.settle()
+
+    asyncio.run(test())
