@@ -58,7 +58,7 @@ class FollowerWaiter(Waiter, Protocol):
     """What has changed since it was looked at."""
 
     def tell(self, replica: Replica) -> None:
-        """Its high watermark has moved, and there were no records to tell it with."""
+        """Its high watermark or start has moved, and there were no records to tell it with."""
 
 
 class WaitingWrite(Protocol):
@@ -245,6 +245,13 @@ class Replica:
         self._follow_up(
             self.leader.fetched(replica, offset, broker_epoch, now_ms, log_start_offset)
         )
+
+    def delete_records(self, before_offset: int) -> None:
+        """Drop what is before an offset, here and, as they hear of it, on the followers."""
+        self.log.delete_records(before_offset)
+        for waiter in self.follower_waiters:
+            waiter.fresh[self.key] = None
+        self._replicas.tell_followers(self)
 
     def tick(self, now_ms: int) -> None:
         """Look for members of the ISR that are late."""

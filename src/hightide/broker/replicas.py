@@ -94,7 +94,7 @@ class Replicas:
             asyncio.get_running_loop().call_soon(self._serve_some)
 
     def tell_followers(self, replica: Replica) -> None:
-        """Let followers know of a new high watermark, if no records do so first."""
+        """Let followers know of a new high watermark or start, if no records do so first."""
         if not self._committed:
             asyncio.get_running_loop().call_later(_NEWS_S, self._tell_followers)
         self._committed[replica] = None

@@ -76,11 +76,14 @@ class Housekeeping:
         if self._is_due("points", now_ms, settings.log_flush_offset_checkpoint_interval_ms):
             for disk in self._disks:
                 yield self._recovery_points(disk)
+        # What is deleted is on disk before a high watermark that was heard with it: of a log that
+        # comes back, everything between its start and there counts as committed.
+        committed: list[Job] = []
         every_ms = settings.replica_high_watermark_checkpoint_interval_ms
         if self._is_due("committed", now_ms, every_ms):
-            for disk in self._disks:
-                yield self._high_watermarks(disk)
+            committed = [self._high_watermarks(disk) for disk in self._disks]
         yield from self._moved_starts()
+        yield from committed
         if settings.log_cleaner_enable and self._is_due(
             "compaction", now_ms, settings.log_cleaner_backoff_ms
         ):

@@ -148,10 +148,13 @@ class FollowerFetches:
         self.serve(is_last_try=True)
 
     def tell(self, replica: Replica) -> None:
-        """Answer if the high watermark is news, though there is nothing else to say."""
+        """Answer if the high watermark or the start is news, though nothing else is."""
         if self._slot is not None and replica.key in self.fresh:
             known = self._session.partitions.get(replica.key)
-            if known is not None and known.high_watermark < replica.high_watermark:
+            if known is not None and (
+                known.high_watermark < replica.high_watermark
+                or known.log_start_offset < replica.log.start_offset
+            ):
                 self.serve(is_last_try=True)
 
     def _stop_waiting(self) -> None:

@@ -193,7 +193,7 @@ def _delete_before(
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if "delete" not in replica.log.config.cleanup_policy:
             raise KafkaError(ErrorCode.POLICY_VIOLATION)
-        replica.log.delete_records(offset)
+        replica.delete_records(offset)
         low_watermark = replica.log.start_offset
     except KafkaError as error:
         if isinstance(error, DiskFailed):
