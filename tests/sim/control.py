@@ -216,7 +216,9 @@ class Control:
                 accepted = state is not None and set(state.isr) == set(request.proposal.isr)
                 if self.is_in_office:
                     code = ErrorCode.NONE if accepted else ErrorCode.INVALID_UPDATE_VERSION
-                    answer(Decided(code, state if accepted else None))
+                    # An answer on the wire lacks the ELR; then the leader waits for more.
+                    is_whole = self._broker.world.random.random() < 0.7
+                    answer(Decided(code, state if accepted and is_whole else None))
                 done()
 
             self._write([verdict.change], written)
@@ -250,11 +252,11 @@ class Control:
         if self._is_loaded:
             self._enqueue(work)
 
-    def elects(self, partition: Partition) -> None:
-        """Somebody wants the preferred leader."""
+    def elects(self, partition: Partition, kind: ElectionKind) -> None:
+        """Somebody wants the preferred leader, or any at all."""
 
         def work(done: Callable[[], None]) -> None:
-            verdict = self._machine.election_asked(ElectionKind.PREFERRED, [partition])[partition]
+            verdict = self._machine.election_asked(kind, [partition])[partition]
             self._write([] if verdict.change is None else [verdict.change], done)
 
         if self._is_loaded:

@@ -13,6 +13,7 @@ from broker import SimBroker
 from coordinator import Coordinator
 from messages import Partition
 
+from hightide.core.controller import ElectionKind
 from hightide.core.partition import NOBODY, PartitionState
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Blow = Callable[[SimBroker, int], None]
 BLOWS = (
     *("message loss", "delay", "cut", "one-way cut", "island", "crash", "power cut", "torn write"),
     *("lost disk", "clean restart", "pause", "slow disk", "session expiry", "clock skew"),
-    *("clock jump", "coordinator restart", "reassignment", "deletion", "preferred election"),
+    *("clock jump", "coordinator restart", "reassignment", "deletion", "asked election"),
     "other settings",
 )
 """The kinds of what can happen to a cluster; in enough seeds, all of them do."""
@@ -224,11 +225,11 @@ class Faults:
             self._tell("reassignment", f"{partition} shall move to {target}")
             controller.control.moves(partition, target)
 
-    def elect(self, partition: Partition) -> None:
+    def elect(self, partition: Partition, kind: ElectionKind) -> None:
         controller = self.controller()
         if controller is not None and controller.control is not None:
-            self._tell("preferred election", f"the preferred leader of {partition} shall lead")
-            controller.control.elects(partition)
+            self._tell("asked election", f"{kind.name} election of {partition} is asked for")
+            controller.control.elects(partition, kind)
 
     def configure(self, min_isr: int) -> None:
         """Brokers hear of other settings one by one."""
@@ -282,7 +283,8 @@ class Faults:
                 target = tuple(random.sample(list(self.brokers), self.shape.replicas))
                 self.move(self.partition(), random.choice((target, target, None)))
             case "elect":
-                self.elect(self.partition())
+                kinds = list(ElectionKind) if self.shape.unclean else [ElectionKind.PREFERRED]
+                self.elect(self.partition(), random.choice(kinds))
             case "configure" if self.shape.is_reconfigured:
                 self.configure(random.randint(1, self.shape.replicas))
             case "mend":
