@@ -6,16 +6,13 @@ Three brokers at each kind of coordinator serve the tests here; none of them is 
 from __future__ import annotations
 
 import random
-import threading
 import time
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 from broker_world import TOPIC, Brokers, Tree, configure, create, eventually, setting
 from client_world import Proxy
-from confluent_kafka import Consumer, Producer, TopicPartition
+from traffic import traffic
 
 from hightide.wire.errors import ErrorCode
 
@@ -65,90 +62,11 @@ def is_whole(cluster: Brokers) -> bool:
 
 @pytest.fixture
 def topic(cluster):
-    """A topic with a partition on every broker, and everybody knows it."""
-    name = cluster.create_topic(f"away-{random.randbytes(4).hex()}", partitions=3)
+    """A topic with a partition led by every broker and held by all, and everybody knows it."""
+    name = f"away-{random.randbytes(4).hex()}"
+    cluster.create_topic(name, partitions=3, replication_factor=3)
     eventually(lambda: all(len(cluster.partitions(n, name)) == 3 for n in cluster.brokers))
     return name
-
-
-class Traffic:
-    """A producer and a consumer of librdkafka that never stop, and what became of each record."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.errors: list[Any] = []
-        self.sent: set[bytes] = set()
-        self.read: list[bytes] = []
-        self._topic = topic
-        self._stopped = threading.Event()
-        common = {"bootstrap.servers": bootstrap, "error_cb": self.errors.append}
-        self._producer = Producer(
-            {**common, "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 60_000}
-        )
-        self._consumer = Consumer({**common, "group.id": "g", "enable.auto.commit": False})
-        self._consumer.assign([TopicPartition(topic, each, 0) for each in range(3)])
-        self._threads = [threading.Thread(target=each) for each in (self._produce, self._consume)]
-
-    def _produce(self) -> None:
-        number = 0
-        while not self._stopped.is_set():
-            number += 1
-            value = b"%d" % number
-            self._producer.produce(
-                self._topic, value, partition=number % 3, on_delivery=self._delivered
-            )
-            self._producer.poll(0.005)
-        self._producer.flush(60)
-
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.sent.add(message.value())
-        else:
-            self.errors.append(error)
-
-    def _consume(self) -> None:
-        deadline = float("inf")
-        while len(self.read) < len(self.sent) or self._threads[0].is_alive():
-            if self._stopped.is_set():
-                deadline = min(deadline, time.monotonic() + 30)
-            message = self._consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                self.read.append(message.value())
-            elif message is not None:
-                self.errors.append(message.error())
-            if time.monotonic() > deadline:
-                break
-        self._consumer.close()
-
-    def goes_on(self) -> None:
-        """Wait until records that are sent only now have been read."""
-        sent = len(self.sent)
-        eventually(lambda: len(self.sent) > sent + 20)
-        enough = len(self.sent)
-        eventually(lambda: len(self.read) >= enough)
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join(90)
-
-
-@contextmanager
-def traffic(cluster: Brokers, topic: str):
-    """Traffic during the block; afterwards every record was read once and nobody complained."""
-    running = Traffic(cluster.bootstrap, topic)
-    running.start()
-    try:
-        running.goes_on()
-        yield running
-        running.goes_on()
-    finally:
-        running.stop()
-    assert running.errors == []
-    assert sorted(running.read) == sorted(running.sent)
 
 
 def restart(backend) -> None:
