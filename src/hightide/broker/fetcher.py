@@ -243,7 +243,7 @@ class Fetcher:
         self._following = Following(self._following.session_id)
         self._due = dict.fromkeys(self._copies)
         try:
-            while endpoint == self._endpoint:
+            while endpoint is self._endpoint:
                 await self._round(connection)
         except ConnectionFailed:
             connection.close()
@@ -278,7 +278,9 @@ class Fetcher:
             if self._hurrying is not None:
                 self._hurrying.cancel()
                 self._hurrying = None
-        await self._take(request, answer)
+        records = await self._take(request, answer)
+        if records is not None:
+            connection.recycle(records)
 
     def _hurry(self) -> None:
         """What has come meanwhile shall not wait until the leader has something to give."""
@@ -358,17 +360,18 @@ class Fetcher:
 
     # -- answers ---------------------------------------------------------------------------
 
-    async def _take(self, request: Round, answer: Answer) -> None:
+    async def _take(self, request: Round, answer: Answer) -> memoryview | None:
+        """Carry the answer out; some of its records, if it had any."""
         code = CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
         self._following.answered(request, code, answer.session_id)
         if code is not ErrorCode.NONE:
             if code in OUT_OF_STEP and not request.is_full:
-                return
+                return None
             raise KafkaError(code, f"its answer is {code.name}")
         if self._pause_ms:
             log.info("fetching from broker %d again", self.leader_id)
             self._pause_ms = 0
-        self._is_busy = False
+        records = None
         copied = 0
         for topic, results in answer.topics:
             for given in results:
@@ -376,9 +379,11 @@ class Fetcher:
                     await asyncio.sleep(0)
                     copied = 0
                 if given.records:
-                    copied += len(given.records)
-                    self._is_busy = True
+                    records = given.records
+                    copied += len(records)
                 self._take_partition((topic, given.partition), request, given)
+        self._is_busy = records is not None
+        return records
 
     def _take_partition(self, key: TopicPartition, request: Round, given: Given) -> None:
         copy = self._copies.get(key)

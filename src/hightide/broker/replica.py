@@ -311,8 +311,11 @@ class Replica:
 
     def _settle(self, waits: list[_Wait], offset: int) -> None:
         leader = self.leader
+        due = []
         while waits and waits[0].end_offset <= offset:
-            wait = heappop(waits)
+            due.append(heappop(waits))
+        # A connection's answers leave in order: when the first is settled last, in one write.
+        for wait in reversed(due):
             code = ErrorCode.NONE
             if waits is self._commits and leader is not None:
                 code = leader.commit_verdict(wait.end_offset) or ErrorCode.NONE

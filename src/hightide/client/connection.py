@@ -12,8 +12,9 @@ A broker may be somebody else's or broken, so nothing it sends is trusted: the l
 answer is checked before any of it is kept, an answer nobody asked for ends the connection,
 and a caller waits no longer than its timeout.
 
-Answers are received in a small buffer and copied out of it; one that does not fit is received
-where it stays, so that megabytes of records, which followers fetch, are not copied at all.
+Answers are received in a buffer that grows with them.  Small ones are copied out of it; a large one
+is given away with it, so that megabytes of records, which followers fetch, are not copied at all.
+Who is done with such an answer gives the buffer back, and the next is received in it (`recycle`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ API_VERSIONS = 18
 LENGTH = struct.Struct(">i")
 ERROR_CODE = struct.Struct(">h")
 RECEIVE_BYTES = 64 * 1024
+_LARGE_BYTES = 16 * 1024
+_KEPT_BYTES = 4 * 1024 * 1024
 CODES = {code.value: code for code in ErrorCode}
 
 
@@ -58,8 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_answer_bytes = max_answer_bytes
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self._large: memoryview | None = None
-        self._filled = 0  # of the large answer if there is one, else of the buffer
+        self._filled = 0
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[memoryview]] = {}
         self._abandoned: set[int] = set()
@@ -175,20 +177,23 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         correlation_id = next(self._ids) & 0x7FFFFFFF
         data = encode(correlation_id)
-        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[memoryview] = loop.create_future()
         self._pending[correlation_id] = future
         self._transport.write(data)
+        timer = loop.call_later(timeout_ms / 1000, self._late, future, api_name, timeout_ms)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await future
-        except TimeoutError:
-            raise ConnectionFailed(
-                f"{self.address} did not answer {api_name} in {timeout_ms} ms."
-            ) from None
+            return await future
         finally:
+            timer.cancel()
             # The answer to a request that nobody waits for any more may still come.
             if self._pending.pop(correlation_id, None) is not None:
                 self._abandoned.add(correlation_id)
+
+    def _late(self, future: asyncio.Future[memoryview], api_name: str, timeout_ms: int) -> None:
+        if not future.done():
+            why = f"{self.address} did not answer {api_name} in {timeout_ms} ms."
+            future.set_exception(ConnectionFailed(why))
 
     def read(self, parse: Callable[[], T]) -> T:
         """What `parse` makes of an answer; one that it cannot read ends the connection."""
@@ -206,18 +211,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return (self._large or self._buffer)[self._filled :]
+        return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Hand over the answers that have come; what is left moves to the buffer's beginning."""
         self._filled += nbytes
-        if self._large is None:
-            self._take_answers()
-        elif self._filled == len(self._large):
-            answer, self._large, self._filled = self._large, None, 0
-            self._answered(answer)
-
-    def _take_answers(self) -> None:
-        """Hand over the answers that the buffer holds; what is left moves to its beginning."""
         at, filled, buffer = 0, self._filled, self._buffer
         while filled - at >= LENGTH.size:
             (size,) = LENGTH.unpack_from(buffer, at)
@@ -226,16 +224,24 @@ class Connection(asyncio.BufferedProtocol):
                 return
             body, end = at + LENGTH.size, at + LENGTH.size + size
             if end > filled:
-                if LENGTH.size + size > len(buffer):
-                    self._large = memoryview(bytearray(size))
-                    self._large[: filled - body] = buffer[body:filled]
-                    self._filled = filled - body
-                    return
+                if end - at > len(buffer):
+                    self._buffer = memoryview(bytearray(end - at))
                 break
+            if size >= _LARGE_BYTES and at == 0 and end == filled:
+                self._buffer, self._filled = memoryview(bytearray(RECEIVE_BYTES)), 0
+                self._answered(buffer[body:end])
+                return
             self._answered(memoryview(bytes(buffer[body:end])))
             at = end
-        buffer[: filled - at] = bytes(buffer[at:filled])
-        self._filled = filled - at
+        if at or self._buffer is not buffer:
+            self._buffer[: filled - at] = bytes(buffer[at:filled])
+            self._filled = filled - at
+
+    def recycle(self, part: memoryview) -> None:
+        """Use the buffer again that this is a part of: nobody looks at that answer any more."""
+        buffer = part.obj
+        if isinstance(buffer, bytearray) and len(buffer) <= _KEPT_BYTES and not self._filled:
+            self._buffer = memoryview(buffer)
 
     def _answered(self, answer: memoryview) -> None:
         (correlation_id,) = LENGTH.unpack_from(answer)

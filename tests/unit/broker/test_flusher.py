@@ -55,15 +55,19 @@ class Connection:
 
     def __init__(self) -> None:
         self.produce_prefix = 0
+        self.slots: list[list[bytes]] = []
         self.answers: list[bytes] = []
         self.answered = asyncio.Event()
 
-    def defer(self, _cancel: object) -> object:
-        return object()
+    def defer(self, _cancel: object) -> list[bytes]:
+        self.slots.append([])
+        return self.slots[-1]
 
-    def complete(self, _slot: object, answer: bytes) -> None:
-        self.answers.append(answer)
-        self.answered.set()
+    def complete(self, slot: list[bytes], answer: bytes) -> None:
+        slot.append(answer)
+        while self.slots and self.slots[0]:
+            self.answers += self.slots.pop(0)
+            self.answered.set()
 
     def close(self, why: str) -> None:
         raise AssertionError(why)

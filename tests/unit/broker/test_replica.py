@@ -86,6 +86,26 @@ def test_a_write_is_answered_when_the_whole_isr_has_it():
     assert (second.codes, replica.log.committed_offset) == ([ErrorCode.NONE], 2)
 
 
+def test_of_writes_that_are_answered_together_the_first_is_the_last():
+    """Behind it the others are ready, and a connection sends all in one write."""
+    replica = make()
+    lead(replica)
+    order: list[int] = []
+
+    class Numbered:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def settle(self, _code: ErrorCode) -> None:
+            order.append(self.number)
+
+    for number in range(4):
+        replica.when_committed(append(replica), Numbered(number))
+    fetched(replica, 2, 3)
+    fetched(replica, 3, 3)
+    assert order == [2, 1, 0]
+
+
 def test_a_write_is_not_lost_nor_sure_when_another_leads():
     replica = make()
     lead(replica)

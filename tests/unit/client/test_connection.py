@@ -321,6 +321,33 @@ def test_answers_of_any_size_come_whole_in_pieces_of_any_size(chunk):
     run(script, client)
 
 
+def test_a_buffer_that_is_given_back_is_used_again():
+    sizes = [1_000_000, 900_000, 10, 500_000, 1_000_000, 20_000_000, 30_000]
+
+    async def script(peer):
+        await peer.greet((FETCH, 4, 17), (API_VERSIONS, 0, 4))
+        for size in sizes:
+            peer.send(fetch_answer((await peer.request()).correlation_id, size)[0])
+
+    async def client(port):
+        connection = await Connection.open("127.0.0.1", port)
+        buffers = []
+        for size in sizes:
+            answer = await replica_fetch.fetch(connection, ASKED)
+            ((_, (given,)),) = answer.topics
+            assert given.records == fetch_answer(0, size)[1]
+            buffers.append(given.records.obj)
+            connection.recycle(given.records)
+        connection.close()
+        first = buffers[0]
+        is_first = [each is first for each in buffers]
+        assert is_first == [True, True, False, True, True, False, False]
+        assert isinstance(buffers[2], bytes), "a small one is copied"
+        assert buffers[-1] is not buffers[-2], "one of 20 MB is not kept"
+
+    run(script, client)
+
+
 def test_a_fetch_answer_that_is_none_ends_the_connection():
     async def script(peer):
         await peer.greet((FETCH, 4, 17), (API_VERSIONS, 0, 4))
