@@ -1,0 +1,267 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: who may, and what becomes a record.
+
+A group that has members takes commits only of them, and only in their present generation: one that
+was replaced must not take back the progress of its successor.  Whoever has no group to speak of (an
+administrator, or a consumer that chose its partitions itself) may commit while nobody is a member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hightide.core.groups.classic import ClassicGroup, State
+from hightide.core.groups.offsets import Offsets, TopicPartition, tombstone
+from hightide.core.groups.turn import Ticket, Turn
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from hightide.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from hightide.wire.records.consumer_offsets import (
+    NO_EXPIRY,
+    GroupRecord,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+NO_OFFSET = -1
+NO_RETENTION = -1
+
+CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsWritten:
+    """An answer that waits for offset records."""
+
+    ticket: Ticket
+    request: CommitRequest | OffsetDeleteRequest
+    response: Any
+
+
+class _Partition(Protocol):
+    """What both commits say of a partition."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+
+# -- who may -------------------------------------------------------------------------------
+
+
+def commit_error(
+    group: ClassicGroup,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    *,
+    is_transactional: bool = False,
+) -> ErrorCode:
+    """Whether the group takes this commit."""
+    if generation < 0 and group.state is State.EMPTY:
+        return ErrorCode.NONE
+    if generation >= 0 or member_id or instance_id is not None:
+        error = group.member_error(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+    elif not is_transactional:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    # Old versions of TxnOffsetCommit do not say who sends them: its producer epoch fences them.
+    if not is_transactional and group.state is State.COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def delete_error(group: ClassicGroup) -> ErrorCode:
+    """Whether offsets of the group can be deleted one by one.
+
+    Of consumers it is known what they subscribe to; the members of another kind of group may be
+    at work anywhere.
+    """
+    if group.state is State.EMPTY or group.is_consumer:
+        return ErrorCode.NONE
+    return ErrorCode.NON_EMPTY_GROUP
+
+
+# -- commits -------------------------------------------------------------------------------
+
+
+def commit_records(
+    request: CommitRequest, turn: Turn
+) -> tuple[list[GroupRecord], dict[TopicPartition, ErrorCode]]:
+    """The records of a commit that is allowed, and the partitions that are left out."""
+    records = []
+    refused = {}
+    expires_ms = NO_EXPIRY
+    if isinstance(request, OffsetCommitRequest) and request.retention_time_ms != NO_RETENTION:
+        expires_ms = turn.now_ms + request.retention_time_ms
+    for topic in request.topics:
+        for each in topic.partitions:
+            metadata = each.committed_metadata or ""
+            if len(metadata) > turn.rules.offset_metadata_max_bytes:
+                partition = TopicPartition(topic.name, each.partition_index)
+                refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            key = OffsetCommitKey(
+                group=request.group_id, topic=topic.name, partition=each.partition_index
+            )
+            value = OffsetCommitValue(
+                offset=each.committed_offset,
+                leader_epoch=each.committed_leader_epoch,
+                metadata=metadata,
+                commit_timestamp=turn.now_ms,
+                expire_timestamp=expires_ms,
+            )
+            records.append(GroupRecord(key, value))
+    return records, refused
+
+
+def commit_response(
+    request: CommitRequest,
+    error: ErrorCode = ErrorCode.NONE,
+    refused: dict[TopicPartition, ErrorCode] | None = None,
+) -> OffsetCommitResponse | TxnOffsetCommitResponse:
+    """The answer to a commit; `refused` are the partitions with an error of their own."""
+    refused = refused or {}
+
+    def code(topic: str, partition: _Partition) -> ErrorCode:
+        return refused.get(TopicPartition(topic, partition.partition_index), error)
+
+    if isinstance(request, TxnOffsetCommitRequest):
+        return TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        TxnOffsetCommitResponsePartition(
+                            partition_index=each.partition_index, error_code=code(topic.name, each)
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=code(topic.name, each)
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refusal(request: CommitRequest | OffsetDeleteRequest, error: ErrorCode) -> Any:
+    """The answer if nothing of it was done."""
+    if isinstance(request, OffsetDeleteRequest):
+        return OffsetDeleteResponse(error_code=error, topics=[])
+    return commit_response(request, error)
+
+
+# -- deletions -----------------------------------------------------------------------------
+
+
+def delete(
+    request: OffsetDeleteRequest, is_subscribed_to: Callable[[str], bool], offsets: Offsets
+) -> tuple[list[GroupRecord], OffsetDeleteResponse]:
+    """Tombstones for what there is, and the answer when they are written."""
+    records = []
+    topics = []
+    for topic in request.topics:
+        is_subscribed = is_subscribed_to(topic.name)
+        error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
+        partitions = []
+        for each in topic.partitions:
+            partition = TopicPartition(topic.name, each.partition_index)
+            partitions.append(
+                OffsetDeleteResponsePartition(
+                    partition_index=each.partition_index, error_code=error
+                )
+            )
+            is_there = partition in offsets.of(request.group_id)
+            if not is_subscribed and (is_there or offsets.is_unstable(request.group_id, partition)):
+                records.append(tombstone(request.group_id, partition))
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+    return records, OffsetDeleteResponse(topics=topics)
+
+
+# -- looking -------------------------------------------------------------------------------
+
+
+def fetch(
+    request: OffsetFetchRequestGroup, offsets: Offsets, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """What the group has committed in these partitions, or in all."""
+    group_id = request.group_id
+    asked: Iterable[TopicPartition]
+    if request.topics is None:
+        everything = {*offsets.of(group_id)}
+        if require_stable:
+            everything |= offsets.unstable(group_id)
+        asked = sorted(everything)
+    else:
+        asked = (
+            TopicPartition(topic.name, index)
+            for topic in request.topics
+            for index in topic.partition_indexes
+        )
+    topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    for each in asked:
+        found = _fetched(group_id, each, offsets, require_stable)
+        topics.setdefault(each.topic, []).append(found)
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        topics=[
+            OffsetFetchResponseTopics(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+    )
+
+
+def _fetched(
+    group_id: str, partition: TopicPartition, offsets: Offsets, require_stable: bool
+) -> OffsetFetchResponsePartitions:
+    committed = offsets.of(group_id).get(partition)
+    is_unstable = require_stable and offsets.is_unstable(group_id, partition)
+    if is_unstable or committed is None:
+        return OffsetFetchResponsePartitions(
+            partition_index=partition.partition,
+            committed_offset=NO_OFFSET,
+            metadata="",
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
+        )
+    return OffsetFetchResponsePartitions(
+        partition_index=partition.partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )

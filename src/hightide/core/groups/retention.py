@@ -1,0 +1,72 @@
+"""Which offsets are old enough to be forgotten, and which groups with them.
+
+Retention counts from when the group lost its last member.  While it has members, only offsets of
+topics are forgotten that nobody subscribes to any more, counted from their commit; as are those of
+a simple group, of which it cannot be known whether anybody is still at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hightide.core.groups.classic import NO_TIME, ClassicGroup, State
+from hightide.core.groups.offsets import Committed, Offsets, tombstone
+from hightide.core.groups.turn import Ticket
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.groups import DeletableGroupResult, DeleteGroupsResponse
+from hightide.wire.records.consumer_offsets import GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsDeleted:
+    """Tombstones of whole groups, asked for by somebody or not."""
+
+    groups: tuple[ClassicGroup, ...]
+    ticket: Ticket | None = None
+    results: Sequence[DeletableGroupResult] = ()
+
+    def response(self, error: ErrorCode = ErrorCode.NONE) -> DeleteGroupsResponse:
+        """The answer; with an error if the tombstones could not be written."""
+        deleted = {group.id for group in self.groups}
+        results = [
+            DeletableGroupResult(
+                group_id=each.group_id,
+                error_code=error if each.group_id in deleted else each.error_code,
+            )
+            for each in self.results
+        ]
+        return DeleteGroupsResponse(results=results)
+
+
+def expired(
+    group: ClassicGroup, offsets: Offsets, now_ms: int, retention_ms: int
+) -> list[GroupRecord]:
+    """Tombstones for the offsets of the group that have outlived their use."""
+    knows_subscribed = group.is_consumer and group.subscribed is not None
+    if group.state is not State.EMPTY and not (group.state is State.STABLE and knows_subscribed):
+        return []
+
+    def since_ms(committed: Committed) -> int:
+        is_simple = group.protocol_type is None
+        if group.state is State.EMPTY and not is_simple and group.state_ms != NO_TIME:
+            return group.state_ms
+        return committed.committed_ms
+
+    return [
+        tombstone(group.id, partition)
+        for partition, committed in sorted(offsets.of(group.id).items())
+        if not group.is_subscribed_to(partition.topic)
+        and committed.is_expired(since_ms(committed), now_ms, retention_ms)
+        and not offsets.is_unstable(group.id, partition)
+    ]
+
+
+def is_forgettable(group: ClassicGroup, offsets: Offsets, expired_count: int) -> bool:
+    """Whether nothing of an empty group is left after that."""
+    return (
+        group.state is State.EMPTY
+        and not group.pending
+        and expired_count == len(offsets.of(group.id))
+        and not offsets.unstable(group.id)
+    )

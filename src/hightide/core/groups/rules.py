@@ -1,0 +1,23 @@
+"""What an operator decides about groups: the settings, in the shape that the machines use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MINUTE_MS = 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Each is named like its setting; the defaults are Kafka's."""
+
+    initial_rebalance_delay_ms: int = 3000
+    min_session_timeout_ms: int = 6000
+    max_session_timeout_ms: int = 30 * MINUTE_MS
+    max_size: int = 1000
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
+    offsets_retention_check_interval_ms: int = 10 * MINUTE_MS
+    new_member_join_timeout_ms: int = 5 * MINUTE_MS
+    """How long a JoinGroup of a new member may wait.  Its sender does not know its id yet and
+    cannot send heartbeats, so nothing else tells whether it is there.  No setting in Kafka."""

@@ -1,0 +1,152 @@
+"""What `__consumer_offsets` holds: committed offsets, and what is known of each group.
+
+    key    ── version 0, 1 ─▶ OffsetCommitKey    value ─▶ OffsetCommitValue
+      │    ── version 2 ────▶ GroupMetadataKey         ─▶ GroupMetadataValue
+      └─ a key without a value takes back what was there
+
+The version in front of a key says what kind of record it is.  Later kinds have later numbers, and a
+coordinator passes over those that it does not know, so that a newer one may have written them.
+
+Values are written in the newest version without tags, as Kafka does: older brokers can read it.
+Only a commit with a time of its own to expire is written in the one version that has room for it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, NamedTuple
+
+from hightide.wire.codec import decode as decode_message
+from hightide.wire.codec import encode_into
+from hightide.wire.errors import Corrupt, WireError
+from hightide.wire.types import api_of, field, i32, i64, message, part
+
+_VERSION = Struct(">h")
+
+NO_EXPIRY = -1
+
+
+@message(versions=(0, 1))
+class OffsetCommitKey:
+    """The partition that a group has committed an offset of."""
+
+    group: str
+    topic: str
+    partition: i32
+
+
+@message(versions=(0, 4), flexible=4)
+class OffsetCommitValue:
+    """How far the group has come in it."""
+
+    offset: i64
+    leader_epoch: i32 = field(since=3, ignorable=True, default=-1)
+    metadata: str
+    commit_timestamp: i64
+    expire_timestamp: i64 = field(since=1, until=1, ignorable=True, default=NO_EXPIRY)
+
+
+@message(versions=(2, 2))
+class GroupMetadataKey:
+    """A group of the classic protocol."""
+
+    group: str
+
+
+@part
+class GroupMetadataMember:
+    member_id: str
+    group_instance_id: str | None = field(since=3, ignorable=True, default=None)
+    client_id: str
+    client_host: str
+    rebalance_timeout: i32 = field(since=1, ignorable=True, default=-1)
+    session_timeout: i32
+    subscription: bytes
+    assignment: bytes
+
+
+@message(versions=(0, 4), flexible=4)
+class GroupMetadataValue:
+    """A generation of a group: who is in it, and what each of them was given."""
+
+    protocol_type: str
+    generation: i32
+    protocol: str | None
+    leader: str | None
+    current_state_timestamp: i64 = field(since=2, ignorable=True, default=-1)
+    members: list[GroupMetadataMember]
+
+
+class Kind(NamedTuple):
+    """What the version of a key means, and the version in which its value is written."""
+
+    key: type[Any]
+    value: type[Any]
+    value_version: int
+
+
+KINDS: dict[int, Kind] = {
+    0: Kind(OffsetCommitKey, OffsetCommitValue, 3),
+    1: Kind(OffsetCommitKey, OffsetCommitValue, 3),
+    2: Kind(GroupMetadataKey, GroupMetadataValue, 3),
+}
+_WITH_EXPIRY = 1
+# Of the versions that one kind of key has, the newest is written.
+_KEY_VERSIONS: dict[type[Any], int] = {kind.key: version for version, kind in KINDS.items()}
+
+
+Key = OffsetCommitKey | GroupMetadataKey
+Value = OffsetCommitValue | GroupMetadataValue
+
+
+class GroupRecord(NamedTuple):
+    """A record of the topic.  Without a value it takes back what the key stands for."""
+
+    key: Key
+    value: Value | None
+
+
+def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
+    """The bytes of key and value."""
+    version = _KEY_VERSIONS[type(record.key)]
+    key = bytearray(_VERSION.pack(version))
+    encode_into(key, record.key, version)
+    if record.value is None:
+        return bytes(key), None
+    value_version = KINDS[version].value_version
+    if isinstance(record.value, OffsetCommitValue) and record.value.expire_timestamp != NO_EXPIRY:
+        value_version = _WITH_EXPIRY
+    value = bytearray(_VERSION.pack(value_version))
+    encode_into(value, record.value, value_version)
+    return bytes(key), bytes(value)
+
+
+def decode(key: bytes | None, value: bytes | None) -> GroupRecord | None:
+    """The record that these bytes are, or None for one of a kind that is not known here.
+
+    Corrupt if they are none, or if a value has a version that is not known: to pass over it would
+    be to forget a group.
+    """
+    if key is None or len(key) < _VERSION.size:
+        raise Corrupt("a record of the groups' topic has no complete key")
+    (version,) = _VERSION.unpack_from(key)
+    kind = KINDS.get(version)
+    if kind is None:
+        if version < 0:
+            raise Corrupt(f"a record of the groups' topic has a key of version {version}")
+        return None
+    try:
+        decoded = decode_message(kind.key, memoryview(key)[_VERSION.size :], version)
+        return GroupRecord(decoded, None if value is None else _decode_value(kind, value))
+    except WireError as error:
+        raise Corrupt(f"a record of the groups' topic cannot be read: {error}") from error
+
+
+def _decode_value(kind: Kind, value: bytes) -> Any:
+    if len(value) < _VERSION.size:
+        raise Corrupt(f"a {kind.value.__name__} of {len(value)} bytes has no version")
+    (version,) = _VERSION.unpack_from(value)
+    low, high = api_of(kind.value).versions
+    if not low <= version <= high:
+        raise Corrupt(f"a {kind.value.__name__} of version {version}; {low} to {high} are known")
+    return decode_message(kind.value, memoryview(value)[_VERSION.size :], version)

@@ -1,0 +1,537 @@
+"""A group coordinator in a world of its own: consumers, a log that commits late, time, failover.
+
+The consumers behave as clients do, except that any of them may be slow, restart, or go on without
+having noticed that the group went on.  The world knows everything that anybody was ever told, and
+looks whether it fits together:
+
+- I18: in a generation a partition has one owner, whoever the coordinator is
+- I19: what a group has committed does not go back
+- I20: generations go up, and in a stable group all work is shared out
+- no answer is given twice, and none before what it says is committed
+- what is committed in the log means the same as what the coordinator has in mind
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from hightide.core.groups.classic import ClassicGroup, State
+from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.offsets import TopicPartition
+from hightide.core.groups.rules import Rules
+from hightide.core.groups.turn import Client, Outcome, Write
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.groups import (
+    DeleteGroupsRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from hightide.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from hightide.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from hightide.wire.records.consumer_offsets import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    decode,
+    encode,
+)
+
+GROUP = "g"
+TOPIC = "t"
+PARTITIONS = range(4)
+RULES = Rules(
+    initial_rebalance_delay_ms=5,
+    min_session_timeout_ms=1,
+    max_session_timeout_ms=1000,
+    max_size=4,
+    offsets_retention_ms=500,
+    offsets_retention_check_interval_ms=50,
+    new_member_join_timeout_ms=60,
+)
+
+
+class Wrong(AssertionError):
+    """Somebody was told what must not be."""
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer says about itself, in version 0 of its protocol."""
+    names = b"".join(len(each).to_bytes(2, "big") + each.encode() for each in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+@dataclass
+class Consumer:
+    """A client, and what it believes."""
+
+    name: str
+    instance_id: str | None
+    member_id: str = ""
+    generation: int = -1
+    waits: int | None = None
+    must_join: bool = True
+    leads: list[str] | None = None
+    owned: list[int] | None = None
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def reset(self) -> None:
+        self.member_id, self.generation = "", -1
+        self.forget()
+
+    def forget(self) -> None:
+        self.waits, self.leads, self.owned, self.must_join = None, None, None, True
+        self.positions.clear()
+
+    @property
+    def identity(self) -> str:
+        return self.instance_id or self.member_id
+
+
+@dataclass
+class Batch:
+    """What was appended and is not committed yet."""
+
+    write: Write | None
+    records: list[tuple[bytes, bytes | None]]
+    producer_id: int = -1
+    is_commit: bool | None = None
+    """Of a marker: whether the transaction commits."""
+    groups: set[str] = field(default_factory=set)
+
+
+class World:
+    """One coordinator at a time, one group."""
+
+    looks_for_wrong_only = False
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.now_ms = 1000
+        self.log: list[Batch] = []
+        self.in_flight: list[Batch] = []
+        self.refuses = False
+        self.tickets = 0
+        self.asked: dict[int, tuple[Consumer | None, Any]] = {}
+        self.consumers = [Consumer(f"c{n}", f"i{n}" if n % 2 else None) for n in range(5)]
+        # What was told: (incarnation of the group, generation) → owner → partitions.
+        self.shares: dict[tuple[int, int], dict[str, list[int]]] = {}
+        self.incarnation = self.checked_incarnation = 0
+        self.generation = 0
+        self.late: list[OffsetCommitRequest] = []
+        self.progress: dict[TopicPartition, int] = {}
+        self.is_dirty = False
+        # Knows nothing but the log.
+        self.reader = Coordinator(RULES, Random(0))
+        self.read_offset = 0
+        self.coordinator = self.start()
+
+    def start(self) -> Coordinator:
+        coordinator = Coordinator(RULES, Random(self.random.getrandbits(32)))
+        offset = 0
+        for batch in self.log:
+            offset = replay(coordinator, batch, offset)
+        group = coordinator.groups.get(GROUP)
+        self.generation = group.generation if group else 0
+        return coordinator
+
+    def append(self, batch: Batch) -> int:
+        """To what is committed."""
+        base_offset = self.read_offset
+        self.log.append(batch)
+        self.read_offset = replay(self.reader, batch, base_offset)
+        return base_offset
+
+    # -- the coordinator -------------------------------------------------------------------
+
+    def ask(self, consumer: Consumer | None, method: str, request: Any, *how: Any) -> None:
+        self.tickets += 1
+        self.asked[self.tickets] = consumer, request
+        if consumer is not None and method in ("join_asked", "sync_asked"):
+            consumer.waits = self.tickets
+        ask = getattr(self.coordinator, method)
+        self.carry_out(ask(self.tickets, request, *how, self.now_ms))
+
+    def carry_out(self, outcome: Outcome) -> None:
+        for ticket, response in outcome.answers:
+            if ticket not in self.asked:
+                raise Wrong(f"{ticket} is answered twice")
+            consumer, request = self.asked.pop(ticket)
+            self.answered(ticket, consumer, request, response)
+        for write in outcome.writes:
+            if self.refuses:
+                self.is_dirty = True
+                error = ErrorCode.NOT_ENOUGH_REPLICAS
+                self.carry_out(self.coordinator.write_failed(write, error, self.now_ms))
+                continue
+            records = [encode(each) for each in write.records]
+            groups = {key.group for key, _ in write.records if isinstance(key, GroupMetadataKey)}
+            self.in_flight.append(Batch(write, records, write.producer_id, groups=groups))
+
+    def commit_batch(self) -> None:
+        """The oldest that is not committed becomes so."""
+        batch = self.in_flight.pop(0)
+        base_offset = self.append(batch)
+        if batch.is_commit is not None:
+            ended = self.coordinator.transaction_ended(
+                batch.producer_id, batch.is_commit, self.now_ms
+            )
+            self.carry_out(ended)
+            return
+        assert batch.write is not None
+        for key, value in (decode(*each) or (None, None) for each in batch.records):
+            if isinstance(key, GroupMetadataKey):
+                self.is_dirty = False
+                if value is None:
+                    self.incarnation += 1
+        self.carry_out(self.coordinator.written(batch.write, base_offset, self.now_ms))
+
+    def fail_over(self, kept_count: int) -> None:
+        """Another broker takes over, with some of what was not committed."""
+        for ticket, response in self.coordinator.resigned().answers:
+            consumer, request = self.asked.pop(ticket)
+            self.answered(ticket, consumer, request, response)
+        if self.asked and not self.looks_for_wrong_only:
+            raise Wrong(f"{self.asked} are never answered")
+        for batch in self.in_flight[:kept_count]:
+            self.append(batch)
+            for key, value in (decode(*each) or (None, None) for each in batch.records):
+                if isinstance(key, GroupMetadataKey) and value is None:
+                    self.incarnation += 1
+        self.in_flight.clear()
+        self.is_dirty = False
+        self.coordinator = self.start()
+        self.note_progress()
+        self.carry_out(self.coordinator.loaded(self.now_ms))
+
+    def pass_time(self, passed_ms: int) -> None:
+        until_ms = self.now_ms + passed_ms
+        while (at_ms := self.coordinator.deadline_ms) is not None and at_ms <= until_ms:
+            self.now_ms = max(self.now_ms, at_ms)
+            self.carry_out(self.coordinator.time_passed(self.now_ms))
+        self.now_ms = until_ms
+
+    # -- consumers -------------------------------------------------------------------------
+
+    def join(self, consumer: Consumer, version: int, topics: tuple[str, ...] = (TOPIC,)) -> None:
+        names = ("range", "roundrobin") if consumer.name < "c3" else ("roundrobin", "sticky")
+        self.ask(
+            consumer,
+            "join_asked",
+            JoinGroupRequest(
+                group_id=GROUP,
+                session_timeout_ms=30,
+                rebalance_timeout_ms=40,
+                member_id=consumer.member_id,
+                group_instance_id=consumer.instance_id,
+                protocol_type="consumer",
+                protocols=[
+                    JoinGroupRequestProtocol(name=each, metadata=subscription(*topics))
+                    for each in names
+                ],
+            ),
+            version,
+            Client(consumer.name, "/host"),
+        )
+
+    def sync(self, consumer: Consumer, rotation: int = 0) -> None:
+        assignments = []
+        if consumer.leads is not None:
+            shares: dict[str, list[int]] = {each: [] for each in consumer.leads}
+            for partition in PARTITIONS:
+                owner = consumer.leads[(partition + rotation) % len(consumer.leads)]
+                shares[owner].append(partition)
+            assignments = [
+                SyncGroupRequestAssignment(member_id=each, assignment=bytes(share))
+                for each, share in shares.items()
+            ]
+        self.ask(
+            consumer,
+            "sync_asked",
+            SyncGroupRequest(
+                group_id=GROUP,
+                generation_id=consumer.generation,
+                member_id=consumer.member_id,
+                group_instance_id=consumer.instance_id,
+                assignments=assignments,
+            ),
+        )
+
+    def heartbeat(self, consumer: Consumer) -> None:
+        self.ask(
+            consumer,
+            "heartbeat_asked",
+            HeartbeatRequest(
+                group_id=GROUP,
+                generation_id=consumer.generation,
+                member_id=consumer.member_id,
+                group_instance_id=consumer.instance_id,
+            ),
+        )
+
+    def leave(self, consumer: Consumer) -> None:
+        identity = MemberIdentity(
+            member_id=consumer.member_id, group_instance_id=consumer.instance_id
+        )
+        request = LeaveGroupRequest(group_id=GROUP, members=[identity])
+        self.ask(None, "leave_asked", request, 5)
+        consumer.reset()
+
+    def work(self, consumer: Consumer, count: int, is_late: bool = False) -> None:
+        """Consume some of what is owned, and commit it; the commit may be late."""
+        for partition in consumer.owned or ():
+            if partition not in consumer.positions:
+                found = self.committed(partition)
+                if found is None:
+                    continue  # Not known yet, so nothing can be read.
+                consumer.positions[partition] = found
+            consumer.positions[partition] += count
+        if not consumer.positions:
+            return
+        request = commit(consumer)
+        # What a client sends does not overtake what it has sent before.
+        self.late = [each for each in self.late if sender(each) != sender(request)]
+        if is_late:
+            self.late.append(request)
+        else:
+            self.ask(None, "commit_asked", request, 8)
+
+    def deliver(self, which: int) -> None:
+        if self.late:
+            self.ask(None, "commit_asked", self.late.pop(which % len(self.late)), 8)
+
+    def committed(self, partition: int) -> int | None:
+        topic = OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[partition])
+        asked = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
+        found = self.coordinator.fetch_asked(asked, require_stable=True).topics[0].partitions[0]
+        if found.error_code:
+            return None
+        return max(0, found.committed_offset)
+
+    def delete_group(self) -> None:
+        self.ask(None, "delete_groups_asked", DeleteGroupsRequest(groups_names=[GROUP]))
+
+    def commit_in_transaction(self, producer_id: int, offset: int) -> None:
+        partition = TxnOffsetCommitRequestPartition(
+            partition_index=producer_id % 2, committed_offset=offset, committed_metadata=None
+        )
+        topics = [TxnOffsetCommitRequestTopic(name="other", partitions=[partition])]
+        request = TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id=GROUP,
+            producer_id=producer_id,
+            producer_epoch=0,
+            topics=topics,
+        )
+        self.ask(None, "transactional_commit_asked", request)
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        self.in_flight.append(Batch(None, [], producer_id, is_commit))
+
+    # -- what is told ----------------------------------------------------------------------
+
+    def answered(self, ticket: int, consumer: Consumer | None, request: Any, response: Any) -> None:
+        if isinstance(response, SyncGroupResponse) and not response.error_code:
+            self.note_share(request, list(response.assignment))
+        if consumer is None:
+            return
+        match response:
+            case JoinGroupResponse() if consumer.waits == ticket:
+                consumer.waits = None
+                self.join_answered(consumer, response)
+            case SyncGroupResponse() if consumer.waits == ticket:
+                consumer.waits = None
+                self.sync_answered(consumer, response)
+            case HeartbeatResponse(error_code=code) if request.member_id == consumer.member_id:
+                if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    consumer.must_join = True
+                elif code != ErrorCode.NONE:
+                    consumer.reset()
+
+    def join_answered(self, consumer: Consumer, response: JoinGroupResponse) -> None:
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            consumer.member_id = response.member_id
+        elif response.error_code:
+            consumer.reset()
+        else:
+            consumer.forget()
+            consumer.must_join = False
+            consumer.member_id = response.member_id
+            consumer.generation = response.generation_id
+            if response.leader == consumer.member_id and not response.skip_assignment:
+                consumer.leads = [each.member_id for each in response.members]
+
+    def sync_answered(self, consumer: Consumer, response: SyncGroupResponse) -> None:
+        if response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            consumer.must_join = True
+        elif response.error_code:
+            consumer.reset()
+        else:
+            consumer.owned = list(response.assignment)
+            consumer.leads = None
+
+    def note_share(self, request: SyncGroupRequest, share: list[int]) -> None:
+        """Somebody was told what is his."""
+        told = self.shares.setdefault((self.incarnation, request.generation_id), {})
+        owner = request.group_instance_id or request.member_id
+        if told.setdefault(owner, share) != share:
+            raise Wrong(f"{owner} is told {told[owner]} and then {share}")
+        owned = [each for shares in told.values() for each in shares]
+        if len(owned) != len(set(owned)):
+            raise Wrong(f"two owners: {told}")
+        if not any(is_share(each, request, share) for each in self.log):
+            raise Wrong(f"{owner} is told of {share} before it is committed")
+
+    def note_progress(self) -> None:
+        """I19."""
+        committed = self.coordinator.offsets.of(GROUP)
+        for partition, known in committed.items():
+            if partition.topic == TOPIC:
+                if known.offset < self.progress.get(partition, 0):
+                    raise Wrong(f"{partition} went back to {known.offset}")
+                self.progress[partition] = known.offset
+        # Whoever deletes a group wants to begin anew.
+        for partition in self.progress.keys() - committed.keys():
+            del self.progress[partition]
+
+    # -- what must hold --------------------------------------------------------------------
+
+    def check(self) -> None:
+        self.note_progress()
+        group = self.coordinator.groups.get(GROUP)
+        self.check_generation(group.generation if group else 0)
+        if group is not None and group.state is State.STABLE:
+            owned = sorted(each for member in group.members.values() for each in member.assignment)
+            if owned != [*PARTITIONS]:
+                raise Wrong(f"not all work is shared out: {owned}")
+        if not self.looks_for_wrong_only:
+            self.coordinator.check()
+        self.check_log()
+
+    def check_generation(self, generation: int) -> None:
+        """It goes up, unless the group was deleted meanwhile and another was founded."""
+        is_another = self.incarnation != self.checked_incarnation or self.is_dirty
+        is_being_deleted = any(GROUP in each.groups for each in self.in_flight)
+        if 0 < generation < self.generation and not is_another and not is_being_deleted:
+            raise Wrong(f"generation {generation} after {self.generation}")
+        self.generation, self.checked_incarnation = generation, self.incarnation
+
+    def check_log(self) -> None:
+        """What is committed means what the coordinator has in mind."""
+        if self.reader.offsets != self.coordinator.offsets:
+            raise Wrong("other offsets are in the log")
+        if self.is_dirty or any(GROUP in each.groups for each in self.in_flight):
+            return
+        ours, theirs = self.coordinator.groups.get(GROUP), self.reader.groups.get(GROUP)
+        if ours is not None and ours.state in (State.STABLE, State.EMPTY):
+            if meaning(ours) != meaning(theirs):
+                raise Wrong(f"the log says {meaning(theirs)}, not {meaning(ours)}")
+        elif ours is None and meaning(theirs) is not None:
+            raise Wrong("a group of the log is not known")
+
+    def go_on(self, consumers: list[Consumer]) -> None:
+        """Each does what is next for it, and what is written is committed."""
+        for consumer in consumers:
+            if consumer.waits is None:
+                if consumer.must_join:
+                    self.join(consumer, 9)
+                elif consumer.owned is None:
+                    self.sync(consumer)
+                else:
+                    self.heartbeat(consumer)
+        while self.in_flight:
+            self.commit_batch()
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more: all who stay must come to work, each with his share."""
+        self.refuses = False
+        staying = self.consumers[:3]
+        for consumer in self.consumers[3:]:
+            if consumer.member_id:
+                self.leave(consumer)
+        for _ in range(60):
+            self.go_on(staying)
+            self.pass_time(5)
+            self.check()
+            group = self.coordinator.groups.get(GROUP)
+            is_ready = all(each.owned is not None and not each.must_join for each in staying)
+            if is_ready and group is not None and len(group.members) == len(staying):
+                return
+        raise Wrong(f"they do not come to work: {staying}")
+
+
+def commit(consumer: Consumer) -> OffsetCommitRequest:
+    partitions = [
+        OffsetCommitRequestPartition(
+            partition_index=each, committed_offset=position, committed_metadata=None
+        )
+        for each, position in consumer.positions.items()
+    ]
+    return OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=consumer.generation,
+        member_id=consumer.member_id,
+        group_instance_id=consumer.instance_id,
+        topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
+    )
+
+
+def sender(request: OffsetCommitRequest) -> tuple[str, int]:
+    return request.member_id, request.generation_id_or_member_epoch
+
+
+def replay(coordinator: Coordinator, batch: Batch, offset: int) -> int:
+    """Returns the offset after the batch."""
+    if batch.is_commit is not None:
+        coordinator.replay_marker(batch.producer_id, batch.is_commit)
+        return offset + 1
+    for key, value in batch.records:
+        record = decode(key, value)
+        assert record is not None
+        coordinator.replay(record, offset, batch.producer_id)
+        offset += 1
+    return offset
+
+
+def is_share(batch: Batch, request: SyncGroupRequest, share: list[int]) -> bool:
+    """Whether the batch gives this share to the sender, who may have had another id then."""
+    for key, value in batch.records:
+        record = decode(key, value)
+        if record is not None and isinstance(record.value, GroupMetadataValue):
+            for member in record.value.members:
+                if (
+                    record.value.generation == request.generation_id
+                    and list(member.assignment) == share
+                    and request.member_id == member.member_id
+                ):
+                    return True
+    return False
+
+
+def meaning(group: ClassicGroup | None) -> Any:
+    """What of a group is the same for every coordinator."""
+    if group is None or (group.state is State.EMPTY and not group.is_stored):
+        return None
+    value = group.record().value
+    assert isinstance(value, GroupMetadataValue)
+    if group.state is not State.EMPTY:
+        value.current_state_timestamp = -1
+    return value

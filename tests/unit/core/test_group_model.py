@@ -1,0 +1,313 @@
+"""A classic group shares out its work, and keeps its progress, whatever happens to it.
+
+What can happen are the moves below, on the world of `group_world.py`.  Hypothesis plays them and
+makes a failure short; a plain random walk plays far more of them in the same time.  Then one rule
+after the other is taken out of the coordinator, and each time that must be noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from group_world import World, Wrong
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from hightide.core.groups import coordinator, joining, rebalance
+from hightide.core.groups.classic import ClassicGroup
+from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.offsets import Offsets
+from hightide.core.groups.turn import Turn, Write
+from hightide.wire.errors import ErrorCode
+
+ANYBODY = range(5)
+ANY = range(4)
+SELDOM = (False,) * 4 + (True,)
+
+
+class Move(NamedTuple):
+    """Something that can happen, how often, and what can be chosen about it."""
+
+    play: Callable[..., None]
+    weight: float
+    choices: dict[str, Any]
+
+
+MOVES: list[Move] = []
+
+
+def move(weight: float, **choices: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def add(play: Callable[..., None]) -> Callable[..., None]:
+        MOVES.append(Move(play, weight, choices))
+        return play
+
+    return add
+
+
+@move(10, who=ANYBODY, version=(3, 5, 9), topics=(("t",), ("t",), ("t",), ("t", "u")))
+def a_consumer_joins(world: World, who: int, version: int, topics: tuple[str, ...]) -> None:
+    consumer = world.consumers[who]
+    if consumer.waits is None and consumer.must_join:
+        world.join(consumer, version, topics)
+
+
+@move(8, who=ANYBODY, rotation=ANY, again=SELDOM)
+def a_consumer_syncs(world: World, who: int, rotation: int, again: bool) -> None:
+    consumer = world.consumers[who]
+    is_free = consumer.waits is None or again
+    if is_free and not consumer.must_join and consumer.owned is None:
+        world.sync(consumer, rotation)
+
+
+@move(6, who=ANYBODY)
+def a_consumer_heartbeats(world: World, who: int) -> None:
+    consumer = world.consumers[who]
+    if consumer.waits is None and consumer.generation >= 0:
+        world.heartbeat(consumer)
+
+
+@move(10, who=ANYBODY, count=(1, 2, 5), is_late=SELDOM)
+def a_consumer_works(world: World, who: int, count: int, is_late: bool) -> None:
+    world.work(world.consumers[who], count, is_late)
+
+
+@move(2, which=ANY)
+def a_late_commit_arrives(world: World, which: int) -> None:
+    world.deliver(which)
+
+
+@move(6, first=ANYBODY, count=(2, 3), rounds=(1, 5))
+def some_go_on(world: World, first: int, count: int, rounds: int) -> None:
+    for _ in range(rounds):
+        world.go_on([world.consumers[(first + n) % 5] for n in range(count)])
+        world.pass_time(2)
+
+
+@move(1, who=ANYBODY)
+def a_consumer_leaves(world: World, who: int) -> None:
+    if world.consumers[who].member_id:
+        world.leave(world.consumers[who])
+
+
+@move(1.5, who=ANYBODY)
+def a_consumer_restarts(world: World, who: int) -> None:
+    world.consumers[who].reset()
+
+
+@move(0.5, who=ANYBODY)
+def a_consumer_joins_again(world: World, who: int) -> None:
+    world.consumers[who].must_join = True
+
+
+@move(12)
+def something_is_committed(world: World) -> None:
+    if world.in_flight:
+        world.commit_batch()
+
+
+@move(4)
+def all_is_committed(world: World) -> None:
+    while world.in_flight:
+        world.commit_batch()
+
+
+@move(1, refuses=(True, False, False))
+def writes_are_refused_from_now_on(world: World, refuses: bool) -> None:
+    world.refuses = refuses
+
+
+@move(6, passed_ms=(1, 3, 3, 6, 12, 45))
+def time_passes(world: World, passed_ms: int) -> None:
+    world.pass_time(passed_ms)
+
+
+@move(0.1)
+def much_time_passes(world: World) -> None:
+    world.pass_time(700)
+
+
+@move(0.7, kept_count=(0, 1, 1, 5))
+def the_coordinator_moves(world: World, kept_count: int) -> None:
+    world.fail_over(kept_count)
+
+
+@move(0.3)
+def somebody_deletes_the_group(world: World) -> None:
+    world.delete_group()
+
+
+@move(0.5, producer_id=(7, 8), offset=(1, 2, 3))
+def a_transaction_commits_offsets(world: World, producer_id: int, offset: int) -> None:
+    world.commit_in_transaction(producer_id, offset)
+
+
+@move(0.5, producer_id=(7, 8), is_commit=(True, False))
+def a_transaction_ends(world: World, producer_id: int, is_commit: bool) -> None:
+    world.end_transaction(producer_id, is_commit)
+
+
+@move(0.05)
+def everything_heals(world: World) -> None:
+    world.heal()
+
+
+class OneGroup(RuleBasedStateMachine):
+    """Up to five consumers."""
+
+    world: World
+
+    @initialize(seed=st.integers(0, 9))
+    def begin(self, seed: int) -> None:
+        self.world = World(seed)
+
+    @invariant()
+    def all_that_was_told_fits_together(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+
+def as_rule(each: Move) -> Any:
+    def play(self: OneGroup, **chosen: Any) -> None:
+        each.play(self.world, **chosen)
+
+    play.__name__ = each.play.__name__
+    return rule(**{name: st.sampled_from(of) for name, of in each.choices.items()})(play)
+
+
+for each in MOVES:
+    setattr(OneGroup, each.play.__name__, as_rule(each))
+
+OneGroup.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestOneGroup = OneGroup.TestCase
+
+
+def walk(seed: int, step_count: int = 120) -> None:
+    random = Random(seed)
+    world = World(seed)
+    weights = [each.weight for each in MOVES]
+    for _ in range(step_count):
+        (each,) = random.choices(MOVES, weights)
+        each.play(world, **{name: random.choice(of) for name, of in each.choices.items()})
+        world.check()
+    world.heal()
+
+
+def test_a_long_random_walk() -> None:
+    for seed in range(60):
+        walk(seed)
+
+
+# -- rules taken out -------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+def commits_of_any_generation(patch: Patch) -> None:
+    """B18.  Whoever was a member once may still commit."""
+    patch.setattr(coordinator.commits, "commit_error", lambda *_, **__: ErrorCode.NONE)
+
+
+def commits_of_an_old_generation(patch: Patch) -> None:
+    """B18, for one who is still a member."""
+    real = coordinator.commits.commit_error
+
+    def generous(group: ClassicGroup, member_id: str, *how: Any, **more: Any) -> ErrorCode:
+        error = real(group, member_id, *how, **more)
+        return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
+
+    patch.setattr(coordinator.commits, "commit_error", generous)
+
+
+def telling_before_it_is_written(patch: Patch) -> None:
+    def write(self: Turn, purpose: object, *records: Any) -> None:
+        self.writes.append(Write(records, purpose))
+        if isinstance(purpose, rebalance.Assigned):
+            rebalance.assigned(purpose, self)
+
+    patch.setattr(Turn, "write", write)
+
+
+def offsets_count_before_they_are_written(patch: Patch) -> None:
+    begun = Offsets.begun
+
+    def finish(self: Coordinator, turn: Turn, *groups: str) -> Any:
+        for write in turn.writes:
+            for key, value in write.records:
+                if isinstance(key, coordinator.OffsetCommitKey):
+                    self._apply_offset(key, value, 0, write.producer_id)
+        return real(self, turn, *groups)
+
+    real = Coordinator._finish
+    patch.setattr(Offsets, "begun", begun)
+    patch.setattr(Coordinator, "_finish", finish)
+
+
+def sharing_out_twice(patch: Patch) -> None:
+    """The leader's second assignment for a generation is written as well."""
+    real = rebalance.sync
+
+    def again(group: ClassicGroup, *how: Any) -> None:
+        group.assigning = None
+        real(group, *how)
+
+    patch.setattr(rebalance, "sync", again)
+
+
+def unstable_offsets_are_shown(patch: Patch) -> None:
+    patch.setattr(Offsets, "is_unstable", lambda *_: False)
+
+
+def a_generation_is_not_counted(patch: Patch) -> None:
+    real = ClassicGroup.begin_generation
+
+    def stuck(self: ClassicGroup, now_ms: int) -> None:
+        real(self, now_ms)
+        self.generation = max(1, self.generation - 1)
+
+    patch.setattr(ClassicGroup, "begin_generation", stuck)
+
+
+def a_restarted_member_is_told_too_soon(patch: Patch) -> None:
+    def write(self: Turn, purpose: object, *records: Any) -> None:
+        self.writes.append(Write(records, purpose))
+        if isinstance(purpose, joining.Replaced):
+            joining.replaced(purpose, self)
+
+    patch.setattr(Turn, "write", write)
+
+
+def nobody_is_missed(patch: Patch) -> None:
+    patch.setattr(rebalance, "session_ended", lambda *_: None)
+
+
+BUGS = [
+    commits_of_any_generation,
+    commits_of_an_old_generation,
+    telling_before_it_is_written,
+    offsets_count_before_they_are_written,
+    sharing_out_twice,
+    unstable_offsets_are_shown,
+    a_generation_is_not_counted,
+    a_restarted_member_is_told_too_soon,
+    nobody_is_missed,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_rule_that_is_missing_is_missed(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    bug(monkeypatch)
+    monkeypatch.setattr(ClassicGroup, "check", lambda _: None)
+    monkeypatch.setattr(World, "looks_for_wrong_only", True)
+
+    def walk_many() -> None:
+        for seed in range(2000):
+            walk(seed)
+
+    with pytest.raises(Wrong):
+        walk_many()

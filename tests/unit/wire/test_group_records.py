@@ -1,0 +1,141 @@
+"""Records of `__consumer_offsets`: bytes as Kafka writes them, and back."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from message_values import bare, drawn, full, versions_of
+
+from hightide.wire import codec
+from hightide.wire.errors import Corrupt
+from hightide.wire.records.consumer_offsets import (
+    KINDS,
+    GroupMetadataKey,
+    GroupMetadataMember,
+    GroupMetadataValue,
+    GroupRecord,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    decode,
+    encode,
+)
+
+COMMIT = GroupRecord(
+    OffsetCommitKey(group="g", topic="t", partition=3),
+    OffsetCommitValue(offset=5, leader_epoch=7, metadata="m", commit_timestamp=9),
+)
+GROUP = GroupRecord(
+    GroupMetadataKey(group="g"),
+    GroupMetadataValue(
+        protocol_type="consumer",
+        generation=2,
+        protocol="range",
+        leader="m",
+        current_state_timestamp=9,
+        members=[
+            GroupMetadataMember(
+                member_id="m",
+                group_instance_id=None,
+                client_id="c",
+                client_host="/h",
+                rebalance_timeout=4,
+                session_timeout=3,
+                subscription=b"s",
+                assignment=b"a",
+            )
+        ],
+    ),
+)
+CASES = [
+    pytest.param(cls, version, id=f"{cls.__name__}-{version}")
+    for cls in dict.fromkeys(each for kind in KINDS.values() for each in (kind.key, kind.value))
+    for version in versions_of(cls)
+]
+
+
+def text(value: str) -> str:
+    return f"{len(value):04x}{value.encode().hex()}"
+
+
+def test_a_commit_is_written_in_versions_1_and_3() -> None:
+    key, value = encode(COMMIT)
+    assert key.hex() == "0001" + text("g") + text("t") + "00000003"
+    assert value is not None
+    assert value.hex() == "0003" + f"{5:016x}{7:08x}" + text("m") + f"{9:016x}"
+    assert decode(key, value) == COMMIT
+
+
+def test_a_commit_with_a_time_to_expire_is_written_in_version_1() -> None:
+    record = COMMIT._replace(
+        value=OffsetCommitValue(offset=5, metadata="m", commit_timestamp=9, expire_timestamp=10)
+    )
+    key, value = encode(record)
+    assert value is not None
+    assert value.hex() == "0001" + f"{5:016x}" + text("m") + f"{9:016x}{10:016x}"
+    assert decode(key, value) == record
+
+
+def test_a_group_is_written_in_versions_2_and_3() -> None:
+    key, value = encode(GROUP)
+    assert key.hex() == "0002" + text("g")
+    assert value is not None
+    assert value.hex() == (
+        "0003" + text("consumer") + f"{2:08x}" + text("range") + text("m") + f"{9:016x}"
+        f"{1:08x}" + text("m") + "ffff" + text("c") + text("/h") + f"{4:08x}{3:08x}"
+        f"{1:08x}73{1:08x}61"
+    )
+    assert decode(key, value) == GROUP
+
+
+def test_what_is_taken_back_has_no_value() -> None:
+    record = GroupRecord(COMMIT.key, None)
+    key, value = encode(record)
+    assert value is None
+    assert decode(key, None) == record
+
+
+@pytest.mark.parametrize(("cls", "version"), CASES)
+def test_every_version_comes_back_as_it_was(cls: type, version: int) -> None:
+    for message in (full(cls, version), bare(cls, version)):
+        assert codec.decode(cls, codec.encode(message, version), version) == message
+
+    @settings(max_examples=5, deadline=None, database=None)
+    @given(drawn(cls, version))
+    def comes_back(message: Any) -> None:
+        assert codec.decode(cls, codec.encode(message, version), version) == message
+
+    comes_back()
+
+
+def test_a_kind_of_later_times_is_passed_over() -> None:
+    assert decode(b"\x7f\x00anything", b"whatever") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b""),
+        (b"", b""),
+        (b"\0", None),
+        (b"\xff\xff", None),
+        (encode(COMMIT)[0][:-1], None),
+        (encode(COMMIT)[0], b""),
+        (encode(COMMIT)[0], b"\0\x05"),
+        (encode(COMMIT)[0], b"\0\x03"),
+        (encode(GROUP)[0], encode(COMMIT)[1]),
+    ],
+)
+def test_what_is_no_record_is_corrupt(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(Corrupt):
+        decode(key, value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([0, 1, 2]), st.binary(max_size=60), st.none() | st.binary(max_size=80))
+def test_any_bytes_are_a_record_or_corrupt(version: int, key: bytes, value: bytes | None) -> None:
+    with suppress(Corrupt):
+        decode(version.to_bytes(2, "big") + key, value)
