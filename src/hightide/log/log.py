@@ -215,6 +215,8 @@ class Log(LogSegments):
         if self.failure is not None:
             raise self._refused()
         at, end = 0, len(data)
+        if self.end_offset == self.start_offset and end >= HEADER_BYTES:
+            self._begin_with(BatchHeader._make(_unpack_header(data, 0)), now_ms)
         run: list[BatchHeader] = []
         run_at, end_offset, epoch = 0, self.end_offset, self._epoch
         damage: Corrupt | None = None
@@ -245,6 +247,15 @@ class Log(LogSegments):
         if damage is not None:
             raise damage
         return self.end_offset
+
+    def _begin_with(self, header: BatchHeader, now_ms: int) -> None:
+        """Let an empty log begin where its first batch does.
+
+        The leader's log starts within that batch if records were deleted up to there. Who copies
+        it learns the start with every answer, and hides what is before.
+        """
+        if header.base_offset < self.end_offset <= header.last_offset:
+            self.restart_at(header.base_offset, now_ms)
 
     def _write_copies(self, data: memoryview, run: list[BatchHeader], now_ms: int) -> None:
         """Write whole batches to the active segment, which has room for them."""

@@ -26,7 +26,7 @@ from hightide.log.log import Log
 from hightide.log.store import LogStore
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
-from hightide.wire.errors import Corrupt
+from hightide.wire.errors import Corrupt, KafkaError
 
 CONFIG = topic(segment_bytes=900, index_interval_bytes=150, file_delete_delay_ms=0)
 
@@ -124,6 +124,37 @@ def test_a_batch_that_does_not_follow_is_refused_and_nothing_is_written():
         with pytest.raises(Corrupt, match="does not follow 2"):
             follower.append_fetched(data, NOW)
     assert contents(follower) == contents(leader)
+
+
+def test_a_log_can_begin_within_a_batch_whose_first_records_were_deleted():
+    """The leader's log starts there, and so does the copy, which had nothing left to go on from."""
+    disk = MemoryDisk()
+    _, leader = new_log()
+    store, follower = new_log(disk)
+    append(leader, batch([b"a", b"b"]), 0)
+    append(leader, batch([b"c", b"d", b"e"]), 2)
+    leader.start_at(3)
+    follower.restart_at(3)
+    copy(leader, follower)
+    follower.start_at(3)
+    assert (follower.start_offset, follower.end_offset) == (3, 5)
+    assert contents(follower) == contents(leader)
+    assert follower.epochs.entries == leader.epochs.entries
+    with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE"):
+        follower.read(2, 100, 5)
+    store.close(NOW)
+    (reopened,) = open_store(disk, CONFIG).logs.values()
+    assert (reopened.start_offset, reopened.end_offset) == (3, 5)
+
+
+def test_an_empty_log_takes_no_batch_from_before_it():
+    _, leader = new_log()
+    _, follower = new_log()
+    append(leader, batch([b"a", b"b"]), 0)
+    follower.restart_at(3)
+    with pytest.raises(Corrupt, match="does not follow 2"):
+        follower.append_fetched(sent(leader, 0, 100), NOW)
+    assert (follower.start_offset, follower.end_offset) == (3, 3)
 
 
 def test_an_epoch_that_goes_back_is_refused():
