@@ -154,6 +154,10 @@ class ConsumerPlan(Plan):
         leader = replica.leader
         if leader is None and (replica.follower is None or self._from_leader_only):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if leader is None and not self._rack and wanted.fetch_offset > replica.log.end_offset:
+            # Who names no rack was sent here by nobody, and takes this broker for the leader that
+            # it was before it restarted. It must look for another and not begin anew.
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         high_watermark = replica.high_watermark
         records = None
         preferred = -1
