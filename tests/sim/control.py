@@ -18,7 +18,8 @@ from world import Reply
 
 from hightide.coordination.errors import CoordinationError, MultiFailed, NoNode
 from hightide.coordination.operation import Check, Create, Operation, SetData
-from hightide.core.controller import Controller, ElectionKind, PartitionChange, TopicRules
+from hightide.core.cluster import TopicRules
+from hightide.core.controller import Controller, ElectionKind, PartitionChange
 from hightide.core.election import UNCLEAN, Broker
 from hightide.core.partition import PartitionState
 from hightide.core.picture import published_partition
@@ -149,7 +150,8 @@ class Control:
 
     def _read_brokers(self, done: Callable[[], None]) -> None:
         self._brokers_due = False
-        tree, found = self._broker.tree, {}
+        tree = self._broker.tree
+        found: dict[int, Broker] = {}
 
         def listed(names: Any) -> None:
             if failed(names):

@@ -74,13 +74,13 @@ class Faults:
         return None if state is None else self.brokers.get(state.leader)
 
     def followers(self, partition: Partition) -> list[SimBroker]:
-        """In any order."""
+        """Those that are in sync, in any order."""
         state = self.state(partition)
         if state is None or state.leader == NOBODY:
             return []
-        others = [self.brokers[each] for each in state.replicas if each != state.leader]
+        others = [self.brokers[each] for each in state.isr if each != state.leader]
         self.random.shuffle(others)
-        return others
+        return [each for each in others if each.is_up]
 
     def controller(self) -> SimBroker | None:
         return next(

@@ -16,9 +16,10 @@ import leading
 import pytest
 from simulation import Simulation
 
+from hightide.coordination.operation import SetData
 from hightide.core import alteration, controller, election, reassignment
-from hightide.core.follower import Follower, Moved
-from hightide.core.picture import Picture, Received
+from hightide.core.follower import Follower, Moved, divergence
+from hightide.core.picture import Follow, Picture, Received
 from hightide.core.replica import Leader
 from hightide.wire.errors import ErrorCode
 
@@ -31,7 +32,7 @@ def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
     def cutting(self: wiring.SimBroker, change: Any) -> None:
         partition = (change.topic, change.index)
-        if isinstance(change, wiring.Follow) and partition in self.logs:
+        if isinstance(change, Follow) and partition in self.logs:
             self.logs[partition].truncate(self.high_watermark(partition))
         change_role(self, change)
 
@@ -40,7 +41,7 @@ def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 def looks_for_divergence_once(patch: pytest.MonkeyPatch) -> None:
     """B2: one question by epoch when following begins, and none afterwards (KIP-279)."""
-    real = leading.divergence
+    real = divergence
     asked: dict[tuple[Any, int], None] = {}
 
     def once(epochs: Any, end_offset: int, offset: int, last_epoch: int) -> Any:
@@ -137,10 +138,10 @@ def writes_without_the_epoch(patch: pytest.MonkeyPatch) -> None:
     checks the controller epoch nor compares versions."""
 
     def check(_path: str, _version: int) -> Any:
-        return control.SetData("/brokers", b"")
+        return SetData("/brokers", b"")
 
     def overwrite(path: str, data: bytes, _version: int) -> Any:
-        return control.SetData(path, data)
+        return SetData(path, data)
 
     patch.setattr(control, "Check", check)
     patch.setattr(control, "Overwrite", overwrite)
