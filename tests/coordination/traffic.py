@@ -86,6 +86,8 @@ class Traffic:
         self._stopped.set()
         for thread in self._threads:
             thread.join(90)
+        # They hold each other; librdkafka would look for dead brokers until the tests end.
+        del self._producer, self._consumer
 
 
 @contextmanager
@@ -139,3 +141,4 @@ class OneByOne:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join(60)
+        del self._producer
