@@ -71,6 +71,7 @@ SETTINGS: Mapping[str, object] = {
     "replica.fetch.backoff.ms": 100,
     "controlled.shutdown.retry.backoff.ms": 200,
     "log.retention.ms": -1,
+    "log.cleaner.backoff.ms": 200,
 }
 
 

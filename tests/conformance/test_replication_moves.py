@@ -296,8 +296,11 @@ def test_a_follower_shows_nothing_that_is_not_committed(racked, near_and_far):
         racked.resume(2)
     with Raw(racked, 3) as raw:
         eventually(lambda: values_of(fetch(raw, topic, 3, rack_id="b").records) == [b"not yet"])
-        # Beyond its log the reader must ask the leader again.
-        assert fetch(raw, topic, 99).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        # Beyond its log a reader that was sent here must ask the leader again, and one that was
+        # not, and takes this broker for the leader, must look for it.
+        found = fetch(raw, topic, 99, rack_id="b")
+        assert found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert fetch(raw, topic, 99).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_fetch_that_waits_at_a_follower_is_woken_by_the_commit(racked, near_and_far):
