@@ -285,6 +285,29 @@ def test_a_mark_is_taken_away_where_nothing_may_be_deleted(zookeeper, name):
         assert read(cluster.bootstrap, name, 0) == b"kept"
 
 
+def test_a_deletion_that_nobody_was_there_for_is_finished_and_leaves_nothing(zookeeper, name):
+    with Brokers(zookeeper.hosts, 2) as cluster:
+        cluster.create_topic(name, partitions=2, replication_factor=2)
+        write(cluster.bootstrap, name, 0, b"unwanted")
+        for broker_id in cluster.brokers:
+            cluster.terminate(broker_id)
+        cluster.tree.client.create(f"/admin/delete_topics/{name}")
+        for broker_id in cluster.brokers:
+            cluster.launch(broker_id)
+        for broker_id in cluster.brokers:
+            cluster.wait_until_it_listens(broker_id)
+            assert not cluster.partitions(broker_id, name)
+        eventually(lambda: traces_of(cluster.tree, name) == [], 5)
+        # Whoever starts second may find the topic gone before it was told that it was deleted.
+        first = cluster.elected()
+        assert [
+            each.name
+            for each in cluster.data(first).glob(f"{name}-*")
+            if "-delete" not in each.name
+        ] == []
+        assert f"{name}-0 is deleted with its topic" in cluster.log(first)
+
+
 @pytest.mark.parametrize(
     "old",
     [

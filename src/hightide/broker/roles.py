@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from hightide.broker.fetcher import Fetchers
 from hightide.broker.replica import Replica
@@ -85,7 +85,7 @@ class Roles:
                 for replica in self._replicas:
                     replica.brokers_changed(picture.live, picture.shutting_down)
             if picture.is_whole and not self.are_known.is_set():
-                await self._set_strays_aside()
+                await self._set_strays_aside(message.removed_topics)
                 self.are_known.set()
             return ErrorCode.NONE
 
@@ -196,13 +196,18 @@ class Roles:
             elif then == "set aside":
                 self._set_aside(key, "the cluster knows no such partition")
 
-    async def _set_strays_aside(self) -> None:
+    async def _set_strays_aside(self, removed: Collection[uuid.UUID]) -> None:
         """Take logs out of the way that the cluster does not know, or knows to be elsewhere.
 
-        Topics that are there but cannot be used may be put right; their logs stay.
+        Topics that are there but cannot be used may be put right; their logs stay.  Of those that
+        were `removed` the deletion was cut short, and is finished.
         """
         for name, index in list(self._store.logs):
             if self._replicas.get(name.encode(), index) is not None:
+                continue
+            if self._store.topic_ids.get((name, index)) in removed:
+                log.info("%s-%d is deleted with its topic", name, index)
+                self._store.delete(name, index)
                 continue
             state = self._picture.state(name, index)
             if state is not None:
