@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +181,15 @@ class Producer(Client):
                 return answer.producer_id, answer.producer_epoch
 
     async def _produce(self, partition: Partition) -> None:
+        # A value names its writer and its partition, but not its topic.
+        writer = replace(self._writer, name=f"{self.name}@{partition[0]}")
         sequence, identity = 0, (-1, -1)
         while not self.is_stopping:
             if self._writer.is_idempotent and sequence == 0:
                 identity = await self._take_id()
             await self.rest(0.2)
             count = self.random.choice((1, 1, 1, 2, 5))
-            sends = [self._history.send(self._writer, *partition) for _ in range(count)]
+            sends = [self._history.send(writer, *partition) for _ in range(count)]
             for send in sends:
                 self._checker.sends(partition, send.value.decode(), self._now_ms())
             is_in_order = await self._settle(partition, sends, sequence, identity)

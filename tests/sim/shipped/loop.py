@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shipped.network import Network
 
-_STORY_LINES = 1500
 _TASKS_KEPT = 200  # before those that are done are let go of
 
 # What comes due while a process is stopped happens in this order when it goes on, as a selector
@@ -48,14 +47,14 @@ class World:
 
     network: Network
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, story_lines: int = 1000) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.now = 0.0
         self.events = 0
         self.processes: dict[str, Process] = {}
         self.lives: list[SimLoop] = []
-        self.story: deque[str] = deque(maxlen=_STORY_LINES)
+        self.story: deque[str] = deque(maxlen=story_lines)
         self.fingerprint = 0
         """Of everything that was told or delivered; equal for equal seeds."""
         self.after_each: Callable[[Process], None] = lambda _process: None

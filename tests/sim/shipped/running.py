@@ -6,13 +6,19 @@ import asyncio
 import concurrent.futures
 import gc
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hightide.broker.replica import Replica
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
+
 from shipped.loop import Failed, SimLoop, World
 from shipped.simulation import Simulation
 
@@ -103,15 +109,15 @@ class Result:
 
 
 def run(seed: int, lines: int = 80) -> Result:
-    """Run a seed; raise what it violates, with the story that led to it."""
-    simulation = Simulation(seed)
+    """Run a seed; raise what it violates, with the end of the story that led to it."""
+    simulation = Simulation(seed, lines)
     world, began = simulation.world, time.process_time()
     with _controlled(simulation):
         try:
             simulation.run()
         except Exception as violation:
-            story = "\n".join(list(world.story)[-lines:])
-            replay = f"HIGHTIDE_SEED={seed} HIGHTIDE_SEEDS=1 pytest tests/sim/test_shipped.py"
+            story = "\n".join(world.story)
+            replay = f".venv/bin/python tests/sim/shipped/running.py {seed}"
             raise AssertionError(
                 f"seed {seed}: {violation!r}\n{story}\nreplay it with: {replay}"
             ) from violation
@@ -120,3 +126,7 @@ def run(seed: int, lines: int = 80) -> Result:
 
 def fingerprint_of(seed: int) -> int:
     return run(seed).fingerprint
+
+
+if __name__ == "__main__":
+    print(run(int(sys.argv[1]), 1_000_000))

@@ -31,7 +31,9 @@ from history import History
 FAULTS_S = 20.0
 REST_S = 15.0
 SESSION_MS = 2000
-TOPIC = "t"
+TOPIC, LATER = "t", "later"
+"""Of these everything is watched: one that is there before anything goes wrong, and one that is
+made while it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,16 @@ class Shape:
     moves: bool
     flushes: bool
     segment_bytes: int
+    later_s: float
+    """When another topic is made."""
+    is_reconfigured: bool = False
 
 
 class Simulation:
     """One run."""
 
-    def __init__(self, seed: int) -> None:
-        self.world = world = World(seed)
+    def __init__(self, seed: int, story_lines: int = 1000) -> None:
+        self.world = world = World(seed, story_lines)
         self.network = Network(world)
         random = world.random
         brokers = random.choice((2, 3, 3, 3, 4))
@@ -72,6 +77,7 @@ class Simulation:
             random.random() < 0.5,
             random.random() < 0.2,
             random.choice((1024, 4096, 1 << 30)),
+            random.uniform(4.0, FAULTS_S),
         )
         world.tell(f"{self.shape}")
         self.coordinator = Coordinator(world)
@@ -82,15 +88,14 @@ class Simulation:
         self.witness = Witness(
             self.machines,
             self.coordinator,
-            topic=TOPIC,
-            min_isr=self.shape.min_isr,
-            unclean=self.shape.unclean,
+            topics=(TOPIC, LATER),
+            shape=self.shape,
         )
         self.checker = self.witness.checker
         self.history = History(lambda: world.now)
         self.partitions: dict[Partition, tuple[int, ...]] = {
-            (TOPIC, index): tuple(random.sample(list(self.machines), replicas))
-            for index in range(self.shape.partitions)
+            partition: tuple(random.sample(list(self.machines), replicas))
+            for partition in ((LATER, 0), *((TOPIC, at) for at in range(self.shape.partitions)))
         }
         self._make_clients()
         world.after_each = self._after_each
@@ -153,7 +158,8 @@ class Simulation:
         for machine in self.machines.values():
             world.at(random.uniform(0.0, 0.3), machine.begin)
         self.admin.begin()
-        self.admin.tell(lambda: self.admin.create(TOPIC, self._assignment(), self._configs()))
+        self._create(TOPIC)
+        world.at(self.shape.later_s, self._create, LATER)
         for client in self.clients:
             world.at(random.uniform(0.5, 1.0), client.begin)
         world.at(3.0, self.faults.begin)
@@ -176,17 +182,17 @@ class Simulation:
             Multi((Create("/cluster"), Create(znodes.CLUSTER_ID, found.encode()))), 1 << 40
         )
 
-    def _assignment(self) -> dict[int, tuple[int, ...]]:
-        return {index: replicas for (_, index), replicas in self.partitions.items()}
-
-    def _configs(self) -> dict[str, str]:
+    def _create(self, topic: str) -> None:
+        assignment = {
+            index: replicas for (name, index), replicas in self.partitions.items() if name == topic
+        }
         configs = {
             "min.insync.replicas": str(self.shape.min_isr),
             "segment.bytes": str(self.shape.segment_bytes),
         }
         if self.shape.flushes:
             configs["flush.messages"] = "1"
-        return configs
+        self.admin.tell(lambda: self.admin.create(topic, assignment, configs))
 
     def _has_rested(self, since: float) -> None:
         """L2: everybody was answered since then."""

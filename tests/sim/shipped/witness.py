@@ -23,6 +23,7 @@ from shipped.coordination import Coordinator
 
 if TYPE_CHECKING:
     from shipped.machine import Machine
+    from shipped.simulation import Shape
 
 Partition = tuple[str, int]
 
@@ -101,8 +102,9 @@ class Role:
 class Shown:
     """A shipped broker, as the checker wants to see brokers."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, min_isr: int) -> None:
         self._machine = machine
+        self.min_isr = min_isr
         self.id = machine.broker_id
         self.name = machine.name
         self.seen: dict[Partition, Role] = {}
@@ -161,16 +163,18 @@ class Witness:
         machines: dict[int, Machine],
         coordinator: Coordinator,
         *,
-        topic: str,
-        min_isr: int,
-        unclean: bool,
+        topics: tuple[str, ...],
+        shape: Shape,
     ) -> None:
-        """Of other topics than `topic`, which come and go, nothing is told."""
-        self._shown = {broker_id: Shown(machine) for broker_id, machine in machines.items()}
+        """Of other topics than these, which come and go, nothing is told."""
+        self._shown = {
+            broker_id: Shown(machine, shape.min_isr) for broker_id, machine in machines.items()
+        }
         shown: Any = self._shown
-        self.checker = Checker(min_isr, unclean, shown)
+        seen: Any = shape
+        self.checker = Checker(seen, shown)
         self._coordinator = coordinator
-        self._topic = topic
+        self._topics = topics
         coordinator.written = self._written
 
     # -- brokers ---------------------------------------------------------------------------
@@ -184,7 +188,7 @@ class Witness:
             shown.begin(broker)
         seen, count = shown.seen, 0
         for replica in broker.replicas:
-            if replica.topic != self._topic:
+            if replica.topic not in self._topics:
                 continue
             count += 1
             role = seen.get((replica.topic, replica.partition))
@@ -264,7 +268,7 @@ class Witness:
 
     def _decided(self, path: str, data: bytes, version: int, writer: str) -> None:
         _, _, _, topic, _, index, _ = path.split("/")
-        if topic != self._topic:
+        if topic not in self._topics:
             return
         partition = (topic, int(index))
         node = self._coordinator.tree.node(znodes.topic_path(topic))
