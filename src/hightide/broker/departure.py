@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hightide.client.connection import CODES, ConnectionFailed
 from hightide.coordination.errors import CoordinationError
+from hightide.coordination.interface import SessionState
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -21,24 +22,42 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SOON_S = 0.25  # a new controller needs no longer to be found
+_LIMIT_S = 10.0
 
 
 async def hand_over(broker: Broker) -> None:
     """Let others lead, as far as there are others."""
     if broker.metadata.broker_ids == [broker.broker_id]:
         return
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            await _ask_a_few_times(broker)
+    except TimeoutError:
+        log.warning("the controller did not let this broker go in %.0f s", _LIMIT_S)
+
+
+async def _ask_a_few_times(broker: Broker) -> None:
     settings = broker.settings
     pause_s = min(settings.controlled_shutdown_retry_backoff_ms / 1000, _SOON_S)
     for _ in range(1 + settings.controlled_shutdown_max_retries):
-        try:
-            answer = await broker.ask_to_leave()
-        except (ConnectionFailed, KafkaError, CoordinationError) as failure:
-            log.warning("the controller does not let this broker go: %s", failure)
-        else:
-            if answer.error_code == ErrorCode.NONE:
-                for each in answer.remaining_partitions:
-                    topic, index = each.topic_name, each.partition_index
-                    log.warning("nobody else can lead %s-%d", topic, index)
-                return
-            log.warning("the controller answers %s", CODES.get(answer.error_code))
+        # Without a coordinator nobody can be elected. It may only be moving.
+        if broker.coordination.state is not SessionState.CONNECTED:
+            log.warning("nobody can take over: the coordinator is away")
+        elif await _may_go(broker):
+            return
         await asyncio.sleep(pause_s)
+
+
+async def _may_go(broker: Broker) -> bool:
+    try:
+        answer = await broker.ask_to_leave()
+    except (ConnectionFailed, KafkaError, CoordinationError) as failure:
+        log.warning("the controller does not let this broker go: %s", failure)
+        return False
+    if answer.error_code != ErrorCode.NONE:
+        code = CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        log.warning("the controller does not let this broker go: %s", code.name)
+        return False
+    for each in answer.remaining_partitions:
+        log.warning("nobody else can lead %s-%d", each.topic_name, each.partition_index)
+    return True
