@@ -221,14 +221,25 @@ FAULTS: dict[Fault, int] = {
 """With the weight that each has in the choice."""
 
 
-def chosen(random: Random) -> tuple[list[Fault], float]:
+# What brokers that keep everything in memory do not get over, if it happens to more than one
+# before the others have copied it, or to the coordinator.
+_LOSING = {kill_a_broker, kill_a_broker_while_it_starts, restart_a_broker}
+_LOSING_TOO_MUCH = {kill_two_brokers, kill_all_brokers, kill_the_coordinator}
+
+
+def chosen(random: Random, *, is_forgetful: bool) -> tuple[list[Fault], float]:
     """What happens together, and for how long: often one thing, sometimes two or three."""
     count = random.choices([1, 2, 3], [6, 3, 1])[0]
     faults: list[Fault] = []
     while len(faults) < count:
         (each,) = random.choices(list(FAULTS), list(FAULTS.values()))
-        if each not in faults:
-            faults.append(each)
+        if each in faults:
+            continue
+        if is_forgetful and (
+            each in _LOSING_TOO_MUCH or (each in _LOSING and _LOSING.intersection(faults))
+        ):
+            continue
+        faults.append(each)
     # Less than a session, about one, or much longer.
     hold_s = random.choice([random.uniform(0, 1), random.uniform(1, 4), random.uniform(4, 8)])
     return faults, hold_s

@@ -45,8 +45,15 @@ class World:
     """Running brokers and their coordinator, in a folder that is kept if something goes wrong."""
 
     def __init__(
-        self, folder: Path, brokers: int, coordinator: str, session_timeout_ms: int
+        self,
+        folder: Path,
+        brokers: int,
+        coordinator: str,
+        session_timeout_ms: int,
+        *,
+        memory: bool = False,
     ) -> None:
+        self.is_forgetful = memory
         settings = {
             **SETTINGS,
             "zookeeper.session.timeout.ms": session_timeout_ms,
@@ -64,6 +71,7 @@ class World:
             brokers,
             settings=settings,
             data=folder,
+            memory=memory,
             zookeeper_connect=self._server.hosts if self._server is not None else None,
         )
         self.coordinator: Coordinator = self._server or Own(self.cluster)

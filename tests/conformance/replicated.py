@@ -71,6 +71,9 @@ SETTINGS: Mapping[str, object] = {
     "replica.fetch.backoff.ms": 100,
     "controlled.shutdown.retry.backoff.ms": 200,
     "log.retention.ms": -1,
+    # Compaction soon; only what is known to be safely on disk is compacted.
+    "log.initial.task.delay.ms": 0,
+    "log.flush.offset.checkpoint.interval.ms": 500,
     "log.cleaner.backoff.ms": 200,
 }
 
@@ -382,6 +385,25 @@ class Replicated(Cluster):
                 assert not isinstance(item, Damage), item
                 assert item.crc_ok, item
                 assert not item.problems, item
+
+    def check_equal_answers(self, topic: str, index: int = 0) -> None:
+        """All replicas serve the same bytes, from the first offset to the high watermark."""
+        replicas = sorted(self.partition(topic, index).replica_nodes)
+        eventually(lambda: len({self.served(each, topic, index) for each in replicas}) == 1)
+
+    def served(self, broker_id: int, topic: str, index: int = 0) -> bytes:
+        """What a consumer that was sent to this replica is given."""
+        found, offset = b"", 0
+        with Raw(self, broker_id) as raw:
+            while True:
+                part = fetch(raw, topic, offset, index=index, rack_id="any")
+                assert part.error_code == 0, ErrorCode(part.error_code)
+                data = bytes(part.records or b"")
+                for _, header in batch.batches(data):
+                    offset = header.last_offset + 1
+                found += data
+                if not data:
+                    return found
 
 
 # -- on the bare wire --------------------------------------------------------------------------
