@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from broker_world import Brokers, eventually, seconds_until
@@ -21,6 +22,8 @@ from hightide.wire.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
 )
+
+T = TypeVar("T")
 
 KINDS = ("embedded", "zookeeper")
 PARTITIONS = 3
@@ -165,6 +168,18 @@ def create_on(cluster: Brokers, brokers: list[int]) -> str:
 # -- all at once ----------------------------------------------------------------------------------
 
 
+def at_once(do: Callable[[int], T], brokers: list[int]) -> list[T]:
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(do, brokers))
+
+
+def start_all(cluster: Brokers) -> None:
+    for each in cluster.brokers:
+        cluster.launch(each)
+    for each in cluster.brokers:
+        cluster.wait_until_it_listens(each)
+
+
 @pytest.mark.parametrize("end", ["terminate", "kill"])
 def test_all_brokers_at_once_come_back_with_everything(
     cluster, topic, end, record_testsuite_property
@@ -172,13 +187,9 @@ def test_all_brokers_at_once_come_back_with_everything(
     written = fill(cluster, topic, 300)
     before = states(cluster, topic)
     said = {each: len(cluster.log(each)) for each in cluster.brokers}
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(getattr(cluster, end), cluster.brokers))
+    at_once(getattr(cluster, end), cluster.brokers)
     began = time.monotonic()
-    for each in cluster.brokers:
-        cluster.launch(each)
-    for each in cluster.brokers:
-        cluster.wait_until_it_listens(each)
+    start_all(cluster)
     record_testsuite_property(f"{cluster.kind}: {end}: up s", round(time.monotonic() - began, 2))
     eventually(lambda: is_whole(cluster))
     eventually(lambda: is_in_sync(cluster, topic))
@@ -263,3 +274,20 @@ def test_a_coordinator_that_is_restarted_moves_no_leader_and_no_replica(world, c
     assert states(cluster, topic) == before
     eventually(lambda: is_whole(cluster))
     eventually(lambda: is_copied(cluster, topic))
+
+
+def test_brokers_that_stop_while_it_is_away_do_so_soon_and_come_back_whole(world, cluster, topic):
+    """Nobody can be elected and no session be closed; what they know of themselves is enough."""
+    backend, _ = world
+    written = fill(cluster, topic, 30)
+    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+    backend.kill()
+    began = time.monotonic()
+    assert at_once(cluster.terminate, cluster.brokers) == [0, 0, 0]
+    assert time.monotonic() - began < 8
+    backend.start()
+    start_all(cluster)
+    eventually(lambda: is_in_sync(cluster, topic))
+    assert content(cluster, topic) == written
+    for each in cluster.brokers:
+        assert "UNCLEAN" not in cluster.log(each)[said[each] :]
