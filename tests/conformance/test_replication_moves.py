@@ -316,35 +316,65 @@ def test_a_fetch_that_waits_at_a_follower_is_woken_by_the_commit(racked, near_an
     assert time.monotonic() - began < 2
 
 
-def test_confluent_reads_from_the_follower_in_its_rack(racked, near_and_far):
-    """As its own statistics tell: the follower was asked for records, and the leader sent none."""
-    topic = near_and_far
-    fetches: Counter[int] = Counter()
+class Nearby:
+    """A consumer in rack b, and how often it has asked each broker for records."""
 
-    def note(text):
+    def __init__(self, cluster, topic):
+        self.fetches: Counter[int] = Counter()
+        self.source = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": "unused",
+                "client.rack": "b",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "reconnect.backoff.max.ms": 500,
+                "statistics.interval.ms": 100,
+                "stats_cb": self._note,
+            }
+        )
+        self.source.assign([TopicPartition(topic, 0, 0)])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.source.close()
+
+    def _note(self, text):
         for each in json.loads(text)["brokers"].values():
-            fetches[each["nodeid"]] = each["req"]["Fetch"]
+            self.fetches[each["nodeid"]] = each["req"]["Fetch"]
 
-    consumer = Consumer(
-        {
-            "bootstrap.servers": racked.bootstrap,
-            "group.id": "unused",
-            "client.rack": "b",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "statistics.interval.ms": 100,
-            "stats_cb": note,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        assert values(confluent.poll(consumer, 3)) == [b"a", b"b", b"c"]
-        racked.write(topic, b"d")
-        assert values(confluent.poll(consumer, 1)) == [b"d"]
+    def read(self, count):
+        return values(confluent.poll(self.source, count))
+
+    def fetched(self):
+        """The counts, when they are up to date."""
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
-            consumer.poll(0.1)
-    finally:
-        consumer.close()
+            self.source.poll(0.1)
+        return self.fetches
+
+
+def test_confluent_reads_from_the_follower_in_its_rack(racked, near_and_far):
+    """As its own statistics tell: the follower was asked for records, again and again."""
+    with Nearby(racked, near_and_far) as nearby:
+        assert nearby.read(3) == [b"a", b"b", b"c"]
+        racked.write(near_and_far, b"d")
+        assert nearby.read(1) == [b"d"]
+        fetches = nearby.fetched()
     assert fetches[3] > fetches[1], fetches
     assert fetches[2] == 0
+
+
+def test_confluent_goes_back_to_the_leader_when_the_follower_in_its_rack_dies(racked, near_and_far):
+    with Nearby(racked, near_and_far) as nearby:
+        assert nearby.read(3) == [b"a", b"b", b"c"]
+        assert nearby.fetched()[3] > 0
+        racked.kill(3)
+        racked.write(near_and_far, b"d", acks=1)
+        assert nearby.read(1) == [b"d"]
+        racked.restart(3)
+        eventually(lambda: racked.all_say_isr(near_and_far, ALL))
+        racked.write(near_and_far, b"e")
+        assert nearby.read(1) == [b"e"]
