@@ -15,6 +15,7 @@ registers again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -55,7 +56,7 @@ from hightide.broker.throttle import ReplicationThrottle
 from hightide.broker.topic_configs import TopicConfigs
 from hightide.client.connection import ConnectionFailed
 from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss, SessionLost
+from hightide.coordination.errors import ConnectionLoss, CoordinationError, SessionLost
 from hightide.coordination.interface import SessionState
 from hightide.coordination.watchdog import Watchdog
 from hightide.core.picture import Picture
@@ -298,6 +299,8 @@ class Broker:
                 replica.tick(now_ms)
             try:
                 await self._roles.try_again()
+                with contextlib.suppress(CoordinationError):
+                    await self.topic_configs.read_missing()
             except Exception:
                 log.exception("carrying out roles again failed")
 

@@ -99,7 +99,7 @@ class Roles:
         try:
             await self._configs.read(topics)
         except CoordinationError as failure:
-            # After the reconnect everything is read anew; the defaults do until then.
+            # They are read when they can be; until then the topics are led with caution.
             log.warning("the settings of %d new topics are not known yet: %s", len(topics), failure)
 
     async def _carry_out(self, changes: Iterable[RoleChange]) -> None:

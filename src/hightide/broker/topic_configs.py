@@ -21,6 +21,9 @@ from hightide.wire.errors import KafkaError
 log = logging.getLogger(__name__)
 
 _NONE: Mapping[str, str] = {}
+# A topic whose settings could not be read is led as if all its replicas were wanted: the controller
+# knows the true number, and fewer must not count as safe here than there.
+_UNKNOWN: Mapping[str, str] = {"min.insync.replicas": str(2**31 - 1)}
 
 
 class TopicConfigs:
@@ -30,8 +33,11 @@ class TopicConfigs:
         self._coordination = coordination
         self._changed = changed
         self._overrides: dict[str, dict[str, str]] = {}
+        self._unread: dict[str, None] = {}
 
     def overrides(self, name: str) -> Mapping[str, str]:
+        if name in self._unread:
+            return _UNKNOWN
         return self._overrides.get(name, _NONE)
 
     async def read_all(self) -> None:
@@ -52,24 +58,36 @@ class TopicConfigs:
             await self.read([name])
 
     async def read(self, names: Iterable[str]) -> None:
-        """Learn what is set for these topics."""
+        """Learn what is set for these topics.  What is not known before, is not until then."""
+        wanted = list(names)
+        self._unread.update(dict.fromkeys(name for name in wanted if name not in self._overrides))
 
         async def read_one(name: str) -> None:
+            had = self._overrides.get(name, _NONE)
             found = await read_config(
-                self._coordination, f"topics/{name}", TopicSettings.check, self.overrides(name)
+                self._coordination, f"topics/{name}", TopicSettings.check, had
             )
             # After a reconnect all are read, and almost none are others than they were.
-            if found != self.overrides(name):
-                self._overrides[name] = found
+            before = self.overrides(name)
+            self._unread.pop(name, None)
+            self._overrides[name] = found
+            if found != before:
                 self._changed(name)
 
-        await in_groups(list(names), read_one)
+        await in_groups(wanted, read_one)
+
+    async def read_missing(self) -> None:
+        """Try again what could not be read."""
+        if self._unread:
+            await self.read(list(self._unread))
 
     async def configure(self, name: str, change: Change) -> None:
         """Change the settings that are the topic's own."""
         config = await change_config(self._coordination, f"topics/{name}", change)
         self._overrides[name] = dict(config)
+        self._unread.pop(name, None)
         self._changed(name)
 
     def forget(self, name: str) -> None:
+        self._unread.pop(name, None)
         self._overrides.pop(name, None)

@@ -1,0 +1,80 @@
+"""The settings of topics, known and not known yet."""
+
+import asyncio
+
+import pytest
+
+from hightide.broker.topic_configs import TopicConfigs
+from hightide.coordination import znodes
+from hightide.coordination.errors import ConnectionLoss
+from hightide.coordination.interface import ensure_path
+from hightide.coordination.memory import LocalCoordination
+from hightide.settings import Broker as Settings
+from hightide.settings import Topic as TopicSettings
+
+
+class Away(LocalCoordination):
+    """A coordinator that cannot be reached now and then."""
+
+    is_away = False
+
+    async def get(self, path, watch=None):
+        if self.is_away:
+            raise ConnectionLoss(path)
+        return await super().get(path, watch)
+
+
+def run(test) -> None:
+    async def go() -> None:
+        coordination = await Away.open(None)
+        try:
+            await ensure_path(coordination, znodes.config_path("topics"))
+            changed: list[str] = []
+            await test(coordination, TopicConfigs(coordination, changed.append), changed)
+        finally:
+            await coordination.close()
+
+    asyncio.run(go())
+
+
+async def write(coordination: LocalCoordination, topic: str, **overrides: str) -> None:
+    data = znodes.EntityConfig({k.replace("_", "."): v for k, v in overrides.items()}).encode()
+    await coordination.create(znodes.topic_config_path(topic), data)
+
+
+def test_a_topic_whose_settings_could_not_be_read_is_led_with_caution():
+    async def test(coordination, configs, changed):
+        await write(coordination, "t", min_insync_replicas="2")
+        coordination.is_away = True
+        with pytest.raises(ConnectionLoss):
+            await configs.read(["t"])
+        settings = TopicSettings.effective(Settings(), configs.overrides("t"))
+        assert settings.min_insync_replicas >= 3, "no ISR may seem large enough"
+        coordination.is_away = False
+        await configs.read_missing()
+        assert configs.overrides("t") == {"min.insync.replicas": "2"}
+        assert changed == ["t"]
+
+    run(test)
+
+
+def test_what_was_known_goes_on_while_it_cannot_be_read():
+    async def test(coordination, configs, _changed):
+        await write(coordination, "t", retention_ms="5")
+        await configs.read(["t"])
+        coordination.is_away = True
+        with pytest.raises(ConnectionLoss):
+            await configs.read(["t"])
+        assert configs.overrides("t") == {"retention.ms": "5"}
+
+    run(test)
+
+
+def test_a_topic_without_settings_of_its_own_is_not_led_with_caution():
+    async def test(_coordination, configs, _changed):
+        await configs.read(["plain"])
+        assert configs.overrides("plain") == {}
+        configs.forget("plain")
+        assert configs.overrides("plain") == {}
+
+    run(test)
