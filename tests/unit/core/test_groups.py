@@ -573,7 +573,7 @@ def test_a_coordinator_that_resigns_answers_all_who_wait(desk: Desk) -> None:
 
 def test_a_stable_group_is_described_whole_and_another_in_part(desk: Desk) -> None:
     leader, _ = desk.stable(protocols={"range": b"offer"})
-    found = desk.coordinator.describe_asked("g", 5)
+    found = desk.coordinator.administration.describe("g", 5)
     assert (found.group_state, found.protocol_type, found.protocol_data) == (
         "Stable",
         "consumer",
@@ -583,13 +583,13 @@ def test_a_stable_group_is_described_whole_and_another_in_part(desk: Desk) -> No
     assert found.members[0].member_assignment == b"share of 0"
     assert found.members[0].client_host == "/host"
     desk.join(leader.member_id)
-    found = desk.coordinator.describe_asked("g", 5)
+    found = desk.coordinator.administration.describe("g", 5)
     assert (found.group_state, found.protocol_data) == ("PreparingRebalance", "")
     assert found.members[0].member_assignment == b""
 
 
 def test_a_group_that_is_not_there_is_dead_or_not_found(desk: Desk) -> None:
-    old, new = (desk.coordinator.describe_asked("g", version) for version in (5, 6))
+    old, new = (desk.coordinator.administration.describe("g", version) for version in (5, 6))
     assert (old.group_state, old.error_code) == ("Dead", ErrorCode.NONE)
     assert new.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert new.error_message
@@ -601,7 +601,7 @@ def test_groups_are_listed_by_state_and_type(desk: Desk) -> None:
 
     def listed(states: list[str], types: list[str]) -> list[str]:
         request = ListGroupsRequest(states_filter=states, types_filter=types)
-        return [each.group_id for each in desk.coordinator.list_asked(request)]
+        return [each.group_id for each in desk.coordinator.administration.listed(request)]
 
     assert listed([], []) == ["g", "simple"]
     assert listed(["stable"], []) == ["g"]

@@ -135,7 +135,7 @@ def test_what_is_no_record_is_corrupt(key: bytes | None, value: bytes | None) ->
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from([0, 1, 2]), st.binary(max_size=60), st.none() | st.binary(max_size=80))
+@given(st.sampled_from([*KINDS]), st.binary(max_size=60), st.none() | st.binary(max_size=80))
 def test_any_bytes_are_a_record_or_corrupt(version: int, key: bytes, value: bytes | None) -> None:
     with suppress(Corrupt):
         decode(version.to_bytes(2, "big") + key, value)

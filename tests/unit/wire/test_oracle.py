@@ -48,7 +48,8 @@ def both(name: str, *versions: int) -> set[tuple[str, int]]:
 # knows has its bytes written out in test_replication.py.
 OURS = both("ResignController", 0) | both("PublishState", 0) | both("DescribeReplicas", 0)
 NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
-KAFKA_PYTHON_LACKS = NO_ORACLE | both("AlterPartition", 2, 3)
+NEWER_GROUPS = both("ConsumerGroupHeartbeat", 0, 1) | both("ConsumerGroupDescribe", 0, 1)
+KAFKA_PYTHON_LACKS = NO_ORACLE | NEWER_GROUPS | both("AlterPartition", 2, 3)
 KIO_LACKS = NO_ORACLE
 
 CASES = every_case()

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hightide.core.groups.classic import ClassicGroup, State
+from hightide.core.groups.consumer.group import ConsumerGroup
 from hightide.core.groups.offsets import Offsets, TopicPartition, tombstone
-from hightide.core.groups.turn import Ticket, Turn
+from hightide.core.groups.turn import Ticket, Turn, Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.offsets import (
     OffsetCommitRequest,
@@ -44,6 +45,8 @@ from hightide.wire.records.consumer_offsets import (
 
 NO_OFFSET = -1
 NO_RETENTION = -1
+# From this version of OffsetCommit on, clients know member epochs and groups that are not there.
+EPOCHS_ARE_KNOWN = 9
 
 CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
 
@@ -94,18 +97,93 @@ def commit_error(
     return ErrorCode.NONE
 
 
-def delete_error(group: ClassicGroup) -> ErrorCode:
+def consumer_commit_error(
+    group: ConsumerGroup, member_id: str, epoch: int, *, is_transactional: bool = False
+) -> ErrorCode:
+    """Whether a group of the newer protocol takes this commit: of a member in its epoch."""
+    is_nobody = epoch < 0 and (not group.members or (is_transactional and not member_id))
+    if is_nobody:
+        return ErrorCode.NONE
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch != member.epoch:
+        stale = ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.ILLEGAL_GENERATION if is_transactional else stale
+    return ErrorCode.NONE
+
+
+def refused(
+    group: ClassicGroup | ConsumerGroup | None, request: OffsetCommitRequest, version: int
+) -> ErrorCode:
+    """Why an OffsetCommit is not allowed, if it is not."""
+    epoch = request.generation_id_or_member_epoch
+    if isinstance(group, ConsumerGroup):
+        is_member = request.member_id in group.members
+        if is_member and version < EPOCHS_ARE_KNOWN:
+            return ErrorCode.UNSUPPORTED_VERSION
+        return consumer_commit_error(group, request.member_id, epoch)
+    if group is not None:
+        return commit_error(group, request.member_id, request.group_instance_id, epoch)
+    if epoch < 0:
+        return ErrorCode.NONE
+    not_found = ErrorCode.GROUP_ID_NOT_FOUND
+    return not_found if version >= EPOCHS_ARE_KNOWN else ErrorCode.ILLEGAL_GENERATION
+
+
+def refused_transactional(
+    group: ClassicGroup | ConsumerGroup | None, request: TxnOffsetCommitRequest
+) -> ErrorCode:
+    """Why a TxnOffsetCommit is not allowed, if it is not."""
+    member_id, epoch = request.member_id, request.generation_id
+    if isinstance(group, ConsumerGroup):
+        return consumer_commit_error(group, member_id, epoch, is_transactional=True)
+    if group is not None:
+        instance_id = request.group_instance_id
+        return commit_error(group, member_id, instance_id, epoch, is_transactional=True)
+    return ErrorCode.ILLEGAL_GENERATION if epoch >= 0 else ErrorCode.NONE
+
+
+def fetch_error(group: ConsumerGroup | None, request: OffsetFetchRequestGroup) -> ErrorCode:
+    """Whoever says that it is a member must be one."""
+    epoch, member_id = request.member_epoch, request.member_id
+    if group is None or (member_id is None and epoch < 0):
+        return ErrorCode.NONE
+    member = group.members.get(member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def delete_error(group: ClassicGroup | ConsumerGroup) -> ErrorCode:
     """Whether offsets of the group can be deleted one by one.
 
     Of consumers it is known what they subscribe to; the members of another kind of group may be
     at work anywhere.
     """
-    if group.state is State.EMPTY or group.is_consumer:
+    if isinstance(group, ConsumerGroup) or group.state is State.EMPTY or group.is_consumer:
         return ErrorCode.NONE
     return ErrorCode.NON_EMPTY_GROUP
 
 
 # -- commits -------------------------------------------------------------------------------
+
+
+def commit(ticket: Ticket, request: CommitRequest, error: ErrorCode, turn: Turn) -> None:
+    """Write what a commit says, or tell why not."""
+    if error is not ErrorCode.NONE:
+        turn.answer(ticket, commit_response(request, error))
+        return
+    records, refused = commit_records(request, turn)
+    response = commit_response(request, refused=refused)
+    purpose = OffsetsWritten(ticket, request, response)
+    if not records:
+        turn.answer(ticket, response)
+    elif isinstance(request, TxnOffsetCommitRequest):
+        producer = request.producer_id, request.producer_epoch
+        turn.writes.append(Write(tuple(records), purpose, *producer))
+    else:
+        turn.write(purpose, *records)
 
 
 def commit_records(

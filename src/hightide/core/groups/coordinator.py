@@ -17,14 +17,18 @@ known the shell goes on to wait: it may answer the client, but not this machine.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hightide.core.groups import answers, commits, joining, leaving, looking, rebalance
+from hightide.core.groups import answers, commits, joining, leaving, rebalance
+from hightide.core.groups.administration import Administration
 from hightide.core.groups.classic import ClassicGroup, State
+from hightide.core.groups.consumer import heartbeat
+from hightide.core.groups.consumer.group import Topic
+from hightide.core.groups.consumer.groups import ConsumerGroups, ConsumerGroupWritten, refusal
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
 from hightide.core.groups.offsets import Offsets
-from hightide.core.groups.retention import GroupsDeleted, expired, is_forgettable
+from hightide.core.groups.retention import GroupsDeleted, is_empty
 from hightide.core.groups.rules import Rules
 from hightide.core.groups.turn import (
     NO_PRODUCER,
@@ -35,17 +39,14 @@ from hightide.core.groups.turn import (
     Write,
     told_as,
 )
-from hightide.wire.errors import ErrorCode
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from hightide.wire.messages.groups import (
-    DeletableGroupResult,
     DeleteGroupsRequest,
-    DescribedGroup,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    ListedGroup,
-    ListGroupsRequest,
     SyncGroupRequest,
 )
 from hightide.wire.messages.offsets import (
@@ -56,6 +57,7 @@ from hightide.wire.messages.offsets import (
 )
 from hightide.wire.messages.transactions import TxnOffsetCommitRequest
 from hightide.wire.records.consumer_offsets import (
+    ConsumerGroupKey,
     GroupMetadataKey,
     GroupMetadataValue,
     GroupRecord,
@@ -66,9 +68,6 @@ from hightide.wire.records.consumer_offsets import (
 if TYPE_CHECKING:
     from random import Random
 
-# From this version on, a commit to a group that is not there is told so.
-GROUP_ID_NOT_FOUND = 9
-
 
 class Coordinator:
     """All groups of one partition."""
@@ -76,7 +75,9 @@ class Coordinator:
     def __init__(self, rules: Rules, random: Random) -> None:
         self.rules = rules
         self.groups: dict[str, ClassicGroup] = {}
+        self.consumers = ConsumerGroups()
         self.offsets = Offsets()
+        self.administration = Administration(self.groups, self.consumers, self.offsets)
         self._random = random
         self._deadlines = Deadlines()
         # In the order in which they were decided, which is that of the log.
@@ -95,8 +96,12 @@ class Coordinator:
                 self.groups[key.group] = ClassicGroup.replayed(key.group, value)
             case GroupRecord(GroupMetadataKey() as key, None):
                 self.groups.pop(key.group, None)
-            case _:
-                raise AssertionError(f"the value does not belong to the key: {record}")
+            case GroupRecord(key):
+                assert isinstance(key, ConsumerGroupKey), f"the value does not suit: {record}"
+                self.consumers.replay(key, record)
+                # It has come in the place of one that had only offsets.
+                if key.group in self.consumers.groups:
+                    self.groups.pop(key.group, None)
 
     def replay_marker(self, producer_id: int, is_committed: bool) -> None:
         """A control record of the log that ends a transaction."""
@@ -109,6 +114,7 @@ class Coordinator:
         self._deadlines.set(
             Deadline(Kind.EXPIRY), now_ms + self.rules.offsets_retention_check_interval_ms
         )
+        self.consumers.loaded(turn)
         for group in self.groups.values():
             for member in group.members.values():
                 rebalance.keep_session(group, member, turn)
@@ -126,6 +132,8 @@ class Coordinator:
                     turn.answer(member.joining, answers.not_joined(error, member.id))
                 if member.syncing is not None:
                     turn.answer(member.syncing, answers.not_synced(error))
+        for ticket, _ in self.consumers.waiting():
+            turn.answer(ticket, refusal(error, error.meaning))
         for write in self._under_way:
             match write.purpose:
                 case commits.OffsetsWritten(ticket, request):
@@ -140,28 +148,58 @@ class Coordinator:
         self, ticket: Ticket, request: JoinGroupRequest, version: int, client: Client, now_ms: int
     ) -> Outcome:
         turn = self._turn(now_ms)
-        error = ErrorCode.NONE
-        rules = self.rules
-        if not request.group_id:
-            error = ErrorCode.INVALID_GROUP_ID
-        elif not (
-            rules.min_session_timeout_ms
-            <= request.session_timeout_ms
-            <= rules.max_session_timeout_ms
-        ):
-            error = ErrorCode.INVALID_SESSION_TIMEOUT
+        error = joining.request_error(request, self.rules)
         group = self.groups.get(request.group_id)
-        if group is None and request.member_id and error is ErrorCode.NONE:
+        other = self.consumers.get(request.group_id)
+        if error is ErrorCode.NONE and other is not None and not is_empty(other):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif error is ErrorCode.NONE and group is None and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
             turn.answer(ticket, answers.not_joined(error, request.member_id))
             return self._finish(turn)
+        if other is not None:
+            turn.write(GroupsDeleted((other,)), *self.consumers.dissolve(other))
         if group is None:
             group = self.groups[request.group_id] = ClassicGroup(request.group_id)
         prefix = client.id if request.group_instance_id is None else request.group_instance_id
-        new_id = f"{prefix}-{uuid.UUID(int=self._random.getrandbits(128), version=4)}"
+        new_id = f"{prefix}-{self._new_id()}"
         joining.join(group, joining.Join(ticket, request, version, client, new_id), turn)
         return self._finish(turn, group.id)
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def consumer_heartbeat_asked(
+        self,
+        ticket: Ticket,
+        request: ConsumerGroupHeartbeatRequest,
+        client: Client,
+        now_ms: int,
+    ) -> Outcome:
+        """A member of the newer protocol joins, leaves, or is there."""
+        turn = self._turn(now_ms)
+        try:
+            heartbeat.check_request(request, self.rules.consumer_assignors)
+            classic = self.groups.get(request.group_id)
+            if classic is not None and not is_empty(classic):
+                detail = f"{request.group_id} is a group of the classic protocol"
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
+            # An empty group gives way to one of the other kind.
+            tombstones = [GroupRecord(GroupMetadataKey(group=request.group_id), None)]
+            is_stored = classic is not None and classic.is_stored
+            beat = heartbeat.Beat(request, client, self.consumers.topics)
+            replaced = classic, tombstones if is_stored else []
+            self.consumers.beat(ticket, beat, self._new_id(), replaced, turn)
+            if classic is not None:
+                self.administration.dissolve_classic(classic, turn)
+        except KafkaError as error:
+            turn.answer(ticket, refusal(error.code, error.detail))
+        return self._finish(turn)
+
+    def topics_changed(self, topics: Mapping[str, Topic]) -> None:
+        """All topics of the cluster, which groups of the newer protocol share out."""
+        self.consumers.topics_changed(topics)
 
     def sync_asked(self, ticket: Ticket, request: SyncGroupRequest, now_ms: int) -> Outcome:
         turn = self._turn(now_ms)
@@ -207,21 +245,13 @@ class Coordinator:
         self, ticket: Ticket, request: OffsetCommitRequest, version: int, now_ms: int
     ) -> Outcome:
         turn = self._turn(now_ms)
-        generation = request.generation_id_or_member_epoch
-        group = self.groups.get(request.group_id)
-        error = ErrorCode.NONE
-        if group is not None:
-            error = commits.commit_error(
-                group, request.member_id, request.group_instance_id, generation
-            )
+        group = self.administration.find(request.group_id)
+        error = commits.refused(group, request, version)
+        if error is ErrorCode.NONE and isinstance(group, ClassicGroup):
             member = group.members.get(request.member_id)
-            if error is ErrorCode.NONE and member is not None:
+            if member is not None:
                 rebalance.keep_session(group, member, turn)
-        elif generation >= 0:
-            error = ErrorCode.ILLEGAL_GENERATION
-            if version >= GROUP_ID_NOT_FOUND:
-                error = ErrorCode.GROUP_ID_NOT_FOUND
-        self._commit(ticket, request, error, turn)
+        commits.commit(ticket, request, error, turn)
         return self._finish(turn)
 
     def transactional_commit_asked(
@@ -230,37 +260,9 @@ class Coordinator:
         """TxnOffsetCommit.  That the transaction is open, and its epoch the current one, has been
         seen to."""
         turn = self._turn(now_ms)
-        group = self.groups.get(request.group_id)
-        error = ErrorCode.NONE
-        if group is not None:
-            error = commits.commit_error(
-                group,
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id,
-                is_transactional=True,
-            )
-        elif request.generation_id >= 0:
-            error = ErrorCode.ILLEGAL_GENERATION
-        self._commit(ticket, request, error, turn)
+        group = self.administration.find(request.group_id)
+        commits.commit(ticket, request, commits.refused_transactional(group, request), turn)
         return self._finish(turn)
-
-    def _commit(
-        self, ticket: Ticket, request: commits.CommitRequest, error: ErrorCode, turn: Turn
-    ) -> None:
-        if error is not ErrorCode.NONE:
-            turn.answer(ticket, commits.commit_response(request, error))
-            return
-        records, refused = commits.commit_records(request, turn)
-        response = commits.commit_response(request, refused=refused)
-        purpose = commits.OffsetsWritten(ticket, request, response)
-        if not records:
-            turn.answer(ticket, response)
-        elif isinstance(request, TxnOffsetCommitRequest):
-            producer = request.producer_id, request.producer_epoch
-            turn.writes.append(Write(tuple(records), purpose, *producer))
-        else:
-            turn.write(purpose, *records)
 
     def transaction_ended(self, producer_id: int, is_committed: bool, now_ms: int) -> Outcome:
         """The marker that ends a transaction is committed in this partition."""
@@ -271,13 +273,16 @@ class Coordinator:
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
         """OffsetFetch of one group.  Changes nothing and waits for nothing."""
+        error = commits.fetch_error(self.consumers.get(request.group_id), request)
+        if error is not ErrorCode.NONE:
+            return OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=error)
         return commits.fetch(request, self.offsets, require_stable=require_stable)
 
     def delete_offsets_asked(
         self, ticket: Ticket, request: OffsetDeleteRequest, now_ms: int
     ) -> Outcome:
         turn = self._turn(now_ms)
-        group = self.groups.get(request.group_id)
+        group = self.administration.find(request.group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else commits.delete_error(group)
         if group is None or error is not ErrorCode.NONE:
             turn.answer(ticket, commits.refusal(request, error))
@@ -297,50 +302,13 @@ class Coordinator:
             turn.write(None, *records)
         return self._finish(turn)
 
-    # -- administration --------------------------------------------------------------------
-
-    def describe_asked(self, group_id: str, version: int) -> DescribedGroup:
-        return looking.described(group_id, self.groups.get(group_id), version)
-
-    def list_asked(self, request: ListGroupsRequest) -> list[ListedGroup]:
-        return looking.listed(self.groups.values(), request)
-
     def delete_groups_asked(
         self, ticket: Ticket, request: DeleteGroupsRequest, now_ms: int
     ) -> Outcome:
-        """Of the groups of this partition.  A group is gone at once; whoever joins founds another,
-        and its records come after these."""
+        """Of the groups of this partition."""
         turn = self._turn(now_ms)
-        results = []
-        deleted = []
-        records: list[GroupRecord] = []
-        for group_id in dict.fromkeys(request.groups_names):
-            group = self.groups.get(group_id)
-            error = ErrorCode.NONE
-            if group is None:
-                error = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not State.EMPTY:
-                error = ErrorCode.NON_EMPTY_GROUP
-            else:
-                records += self._dissolve(group)
-                deleted.append(group)
-            results.append(DeletableGroupResult(group_id=group_id, error_code=error))
-        purpose = GroupsDeleted(tuple(deleted), ticket, tuple(results))
-        if records:
-            turn.write(purpose, *records)
-        else:
-            turn.answer(ticket, purpose.response())
+        self.administration.delete(ticket, request, turn)
         return self._finish(turn)
-
-    def _dissolve(self, group: ClassicGroup) -> list[GroupRecord]:
-        """Take an empty group out, and what takes it out of the log."""
-        for member_id in group.pending:
-            self._deadlines.cancel(Deadline(Kind.SESSION, group.id, member_id))
-        del self.groups[group.id]
-        records = self.offsets.tombstones(group.id)
-        if group.is_stored:
-            records.append(GroupRecord(GroupMetadataKey(group=group.id), None))
-        return records
 
     # -- time ------------------------------------------------------------------------------
 
@@ -354,8 +322,9 @@ class Coordinator:
         touched = set()
         while (deadline := self._deadlines.due(now_ms)) is not None:
             if deadline.kind is Kind.EXPIRY:
-                self._expire(turn)
-                continue
+                self.administration.expire(turn)
+            elif deadline.kind in (Kind.CONSUMER_SESSION, Kind.REVOCATION):
+                self.consumers.time_is_up(deadline, turn)
             group = self.groups.get(deadline.group_id)
             if group is None:
                 continue
@@ -368,18 +337,6 @@ class Coordinator:
                 case Kind.SYNC:
                     rebalance.sync_time_is_up(group, turn)
         return self._finish(turn, *sorted(touched))
-
-    def _expire(self, turn: Turn) -> None:
-        interval_ms = self.rules.offsets_retention_check_interval_ms
-        self._deadlines.set(Deadline(Kind.EXPIRY), turn.now_ms + interval_ms)
-        for group in [*self.groups.values()]:
-            old = expired(group, self.offsets, turn.now_ms, self.rules.offsets_retention_ms)
-            if is_forgettable(group, self.offsets, len(old)):
-                records = self._dissolve(group)
-                if records:
-                    turn.write(GroupsDeleted((group,)), *records)
-            elif old:
-                turn.write(None, *old)
 
     # -- writes ----------------------------------------------------------------------------
 
@@ -401,6 +358,8 @@ class Coordinator:
                 rebalance.assigned(assigned, turn)
             case joining.Replaced() as replaced:
                 joining.replaced(replaced, turn)
+            case ConsumerGroupWritten() as purpose:
+                self.consumers.written(purpose, turn)
             case GroupsDeleted(ticket=int(ticket)) as deleted:
                 turn.answer(ticket, deleted.response())
         return self._finish(turn, *touched)
@@ -417,12 +376,13 @@ class Coordinator:
                 rebalance.not_assigned(assigned, error, turn)
             case joining.Replaced() as replaced:
                 joining.not_replaced(replaced, error, turn)
+            case ConsumerGroupWritten() as purpose:
+                self.consumers.not_written(purpose, error, turn)
+                if purpose.replaced is not None and purpose.group_id not in self.consumers.groups:
+                    self.administration.restore(purpose.replaced)
             case GroupsDeleted() as deleted:
                 for group in deleted.groups:
-                    group.pending.clear()
-                    # If another was founded, the log has a record of the one before it.
-                    there = self.groups.setdefault(group.id, group)
-                    there.is_stored = there.is_stored or group.is_stored
+                    self.administration.restore(group)
                 if deleted.ticket is not None:
                     turn.answer(deleted.ticket, deleted.response(told_as(error)))
         return self._finish(turn, *(_groups_of(write)))
@@ -453,10 +413,10 @@ class Coordinator:
         self, key: OffsetCommitKey, value: Any, record_offset: int, producer_id: int
     ) -> None:
         self.offsets.apply(key, value, record_offset, producer_id)
-        if value is not None:
+        if value is not None and key.group not in self.consumers.groups:
             # Whoever commits without being a member has a group all the same, a simple one.
             self.groups.setdefault(key.group, ClassicGroup(key.group))
-        else:
+        elif value is None:
             self._settle(key.group)
 
     def _settle(self, group_id: str) -> None:
@@ -473,6 +433,8 @@ class Coordinator:
 
     def check(self) -> None:
         """Assert what must hold between any two facts."""
+        assert not self.groups.keys() & self.consumers.groups.keys()
+        self.consumers.check(self._deadlines)
         for group in self.groups.values():
             group.check()
             session = {each: Deadline(Kind.SESSION, group.id, each) for each in group.pending}

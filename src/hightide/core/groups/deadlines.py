@@ -19,6 +19,8 @@ class Kind(IntEnum):
     JOIN = 1
     SYNC = 2
     EXPIRY = 3
+    CONSUMER_SESSION = 4
+    REVOCATION = 5
 
 
 class Deadline(NamedTuple):

@@ -23,6 +23,7 @@ from hightide.core.groups.rebalance import (
     prepare_or_complete,
     remove,
 )
+from hightide.core.groups.rules import Rules
 from hightide.core.groups.turn import Client, Ticket, Turn, told_as
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import JoinGroupRequest
@@ -80,6 +81,16 @@ class Replaced:
     before: Member
     member: Member
     leader_before: str | None
+
+
+def request_error(request: JoinGroupRequest, rules: Rules) -> ErrorCode:
+    """What is wrong with a request, whatever its group is like."""
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    least_ms, most_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
+    if not least_ms <= request.session_timeout_ms <= most_ms:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    return ErrorCode.NONE
 
 
 def join(group: ClassicGroup, asked: Join, turn: Turn) -> None:

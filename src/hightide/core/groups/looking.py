@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hightide.core.groups.classic import ClassicGroup, State
+from hightide.core.groups.consumer.group import ConsumerGroup
+from hightide.core.groups.subscription import CONSUMER
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import (
     DescribedGroup,
@@ -13,7 +15,7 @@ from hightide.wire.messages.groups import (
     ListGroupsRequest,
 )
 
-CLASSIC = "Classic"
+TYPES = {ClassicGroup: "Classic", ConsumerGroup: "Consumer"}
 # Before this version of DescribeGroups, a group that is not there is one that is dead.
 NOT_FOUND_IS_TOLD = 6
 
@@ -52,18 +54,24 @@ def described(group_id: str, group: ClassicGroup | None, version: int) -> Descri
     )
 
 
-def listed(groups: Iterable[ClassicGroup], request: ListGroupsRequest) -> list[ListedGroup]:
+def listed(
+    groups: Iterable[ClassicGroup | ConsumerGroup], request: ListGroupsRequest
+) -> list[ListedGroup]:
     """The groups in one of the wanted states and of one of the wanted types; none means any."""
     states = {each.lower() for each in request.states_filter}
     types = {each.lower() for each in request.types_filter}
-    return [
-        ListedGroup(
-            group_id=group.id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type=CLASSIC,
-        )
-        for group in groups
-        if (not states or group.state.value.lower() in states)
-        and (not types or CLASSIC.lower() in types)
-    ]
+    found = []
+    for group in groups:
+        state, kind = group.state.value, TYPES[type(group)]
+        is_wanted = not states or state.lower() in states
+        if is_wanted and (not types or kind.lower() in types):
+            protocol = CONSUMER if isinstance(group, ConsumerGroup) else group.protocol_type
+            found.append(
+                ListedGroup(
+                    group_id=group.id,
+                    protocol_type=protocol or "",
+                    group_state=state,
+                    group_type=kind,
+                )
+            )
+    return found

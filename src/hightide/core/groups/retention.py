@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hightide.core.groups.classic import NO_TIME, ClassicGroup, State
+from hightide.core.groups.consumer.group import ConsumerGroup
 from hightide.core.groups.offsets import Committed, Offsets, tombstone
 from hightide.core.groups.turn import Ticket
 from hightide.wire.errors import ErrorCode
@@ -22,7 +23,7 @@ from hightide.wire.records.consumer_offsets import GroupRecord
 class GroupsDeleted:
     """Tombstones of whole groups, asked for by somebody or not."""
 
-    groups: tuple[ClassicGroup, ...]
+    groups: tuple[ClassicGroup | ConsumerGroup, ...]
     ticket: Ticket | None = None
     results: Sequence[DeletableGroupResult] = ()
 
@@ -40,18 +41,20 @@ class GroupsDeleted:
 
 
 def expired(
-    group: ClassicGroup, offsets: Offsets, now_ms: int, retention_ms: int
+    group: ClassicGroup | ConsumerGroup, offsets: Offsets, now_ms: int, retention_ms: int
 ) -> list[GroupRecord]:
     """Tombstones for the offsets of the group that have outlived their use."""
-    knows_subscribed = group.is_consumer and group.subscribed is not None
-    if group.state is not State.EMPTY and not (group.state is State.STABLE and knows_subscribed):
-        return []
+    empty_since_ms = NO_TIME
+    if isinstance(group, ClassicGroup):
+        knows_subscribed = group.is_consumer and group.subscribed is not None
+        is_at_work = group.state is State.STABLE and knows_subscribed
+        if group.state is not State.EMPTY and not is_at_work:
+            return []
+        if group.state is State.EMPTY and group.protocol_type is not None:
+            empty_since_ms = group.state_ms
 
     def since_ms(committed: Committed) -> int:
-        is_simple = group.protocol_type is None
-        if group.state is State.EMPTY and not is_simple and group.state_ms != NO_TIME:
-            return group.state_ms
-        return committed.committed_ms
+        return committed.committed_ms if empty_since_ms == NO_TIME else empty_since_ms
 
     return [
         tombstone(group.id, partition)
@@ -62,11 +65,19 @@ def expired(
     ]
 
 
-def is_forgettable(group: ClassicGroup, offsets: Offsets, expired_count: int) -> bool:
+def is_forgettable(
+    group: ClassicGroup | ConsumerGroup, offsets: Offsets, expired_count: int
+) -> bool:
     """Whether nothing of an empty group is left after that."""
     return (
-        group.state is State.EMPTY
-        and not group.pending
+        is_empty(group)
+        and not (isinstance(group, ClassicGroup) and group.pending)
         and expired_count == len(offsets.of(group.id))
         and not offsets.unstable(group.id)
     )
+
+
+def is_empty(group: ClassicGroup | ConsumerGroup) -> bool:
+    if isinstance(group, ConsumerGroup):
+        return not group.members
+    return group.state is State.EMPTY

@@ -21,3 +21,7 @@ class Rules:
     new_member_join_timeout_ms: int = 5 * MINUTE_MS
     """How long a JoinGroup of a new member may wait.  Its sender does not know its id yet and
     cannot send heartbeats, so nothing else tells whether it is there.  No setting in Kafka."""
+    consumer_session_timeout_ms: int = 45 * 1000
+    consumer_heartbeat_interval_ms: int = 5000
+    consumer_max_size: int = 1000
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")

@@ -62,6 +62,8 @@ APIS: dict[int, tuple[str, str]] = {
     61: ("DescribeProducers", "transactions"),
     65: ("DescribeTransactions", "transactions"),
     66: ("ListTransactions", "transactions"),
+    68: ("ConsumerGroupHeartbeat", "consumer_groups"),
+    69: ("ConsumerGroupDescribe", "consumer_groups"),
     75: ("DescribeTopicPartitions", "metadata"),
     # Our own; see the modules.
     30000: ("ResignController", "controller"),

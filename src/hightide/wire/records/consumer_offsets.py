@@ -2,6 +2,7 @@
 
     key    ── version 0, 1 ─▶ OffsetCommitKey    value ─▶ OffsetCommitValue
       │    ── version 2 ────▶ GroupMetadataKey         ─▶ GroupMetadataValue
+      │    ── versions 3 to 8: groups of the newer protocol, in several records each
       └─ a key without a value takes back what was there
 
 The version in front of a key says what kind of record it is.  Later kinds have later numbers, and a
@@ -13,13 +14,14 @@ Only a commit with a time of its own to expire is written in the one version tha
 
 from __future__ import annotations
 
+import uuid
 from struct import Struct
 from typing import Any, NamedTuple
 
 from hightide.wire.codec import decode as decode_message
 from hightide.wire.codec import encode_into
 from hightide.wire.errors import Corrupt, WireError
-from hightide.wire.types import api_of, field, i32, i64, message, part
+from hightide.wire.types import api_of, field, i8, i32, i64, message, part
 
 _VERSION = Struct(">h")
 
@@ -77,6 +79,127 @@ class GroupMetadataValue:
     members: list[GroupMetadataMember]
 
 
+@message(versions=(3, 3))
+class ConsumerGroupMetadataKey:
+    """A group of the newer protocol (KIP-848)."""
+
+    group: str
+
+
+@message(versions=(0, 0), flexible=0)
+class ConsumerGroupMetadataValue:
+    """How often what it subscribes to has changed."""
+
+    epoch: i32
+
+
+@message(versions=(4, 4))
+class ConsumerGroupPartitionMetadataKey:
+    """What the topics were like that a group subscribes to."""
+
+    group: str
+
+
+@part
+class SubscribedPartition:
+    partition: i32
+    racks: list[str]
+
+
+@part
+class SubscribedTopic:
+    topic_id: uuid.UUID
+    topic_name: str
+    num_partitions: i32
+    partition_metadata: list[SubscribedPartition]
+
+
+@message(versions=(0, 0), flexible=0)
+class ConsumerGroupPartitionMetadataValue:
+    """Each of these topics when the work was last shared out."""
+
+    topics: list[SubscribedTopic]
+
+
+@message(versions=(5, 5))
+class ConsumerGroupMemberMetadataKey:
+    """A member of a group."""
+
+    group: str
+    member_id: str
+
+
+@message(versions=(0, 0), flexible=0)
+class ConsumerGroupMemberMetadataValue:
+    """What a member says about itself.
+
+    Kafka tags on what it needs of a member that speaks the classic protocol; that is passed over.
+    """
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str | None
+    rebalance_timeout_ms: i32 = -1
+    server_assignor: str | None
+
+
+@message(versions=(6, 6))
+class ConsumerGroupTargetAssignmentMetadataKey:
+    """The shares of a group as a whole."""
+
+    group: str
+
+
+@message(versions=(0, 0), flexible=0)
+class ConsumerGroupTargetAssignmentMetadataValue:
+    """The group epoch for which they were made."""
+
+    assignment_epoch: i32
+
+
+@message(versions=(7, 7))
+class ConsumerGroupTargetAssignmentMemberKey:
+    """The share of a member."""
+
+    group: str
+    member_id: str
+
+
+@part
+class AssignedPartitions:
+    topic_id: uuid.UUID
+    partitions: list[i32]
+
+
+@message(versions=(0, 0), flexible=0)
+class ConsumerGroupTargetAssignmentMemberValue:
+    """What the member shall have."""
+
+    topic_partitions: list[AssignedPartitions]
+
+
+@message(versions=(8, 8))
+class ConsumerGroupCurrentMemberAssignmentKey:
+    """How far a member has come on the way to its share."""
+
+    group: str
+    member_id: str
+
+
+@message(versions=(0, 0), flexible=0)
+class ConsumerGroupCurrentMemberAssignmentValue:
+    """What the member has."""
+
+    member_epoch: i32
+    previous_member_epoch: i32
+    state: i8
+    assigned_partitions: list[AssignedPartitions]
+    partitions_pending_revocation: list[AssignedPartitions]
+
+
 class Kind(NamedTuple):
     """What the version of a key means, and the version in which its value is written."""
 
@@ -89,14 +212,38 @@ KINDS: dict[int, Kind] = {
     0: Kind(OffsetCommitKey, OffsetCommitValue, 3),
     1: Kind(OffsetCommitKey, OffsetCommitValue, 3),
     2: Kind(GroupMetadataKey, GroupMetadataValue, 3),
+    3: Kind(ConsumerGroupMetadataKey, ConsumerGroupMetadataValue, 0),
+    4: Kind(ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue, 0),
+    5: Kind(ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue, 0),
+    6: Kind(
+        ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue, 0
+    ),
+    7: Kind(ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue, 0),
+    8: Kind(ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue, 0),
 }
 _WITH_EXPIRY = 1
 # Of the versions that one kind of key has, the newest is written.
 _KEY_VERSIONS: dict[type[Any], int] = {kind.key: version for version, kind in KINDS.items()}
 
 
-Key = OffsetCommitKey | GroupMetadataKey
-Value = OffsetCommitValue | GroupMetadataValue
+ConsumerGroupKey = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+)
+ConsumerGroupValue = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+)
+Key = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
+Value = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
 
 
 class GroupRecord(NamedTuple):

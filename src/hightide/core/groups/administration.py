@@ -1,0 +1,116 @@
+"""What is done to whole groups: looking at them, deleting them, forgetting them when they are old.
+
+A group that is deleted is gone at once; whoever joins founds another, and its records come after
+the tombstones.  If these could not be written it is there again.
+"""
+
+from __future__ import annotations
+
+from hightide.core.groups import looking
+from hightide.core.groups.classic import ClassicGroup
+from hightide.core.groups.consumer import looking as consumer_looking
+from hightide.core.groups.consumer.group import ConsumerGroup
+from hightide.core.groups.consumer.groups import ConsumerGroups
+from hightide.core.groups.deadlines import Deadline, Kind
+from hightide.core.groups.offsets import Offsets
+from hightide.core.groups.retention import GroupsDeleted, expired, is_empty, is_forgettable
+from hightide.core.groups.turn import Ticket, Turn
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.consumer_groups import DescribedConsumerGroup
+from hightide.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DescribedGroup,
+    ListedGroup,
+    ListGroupsRequest,
+)
+from hightide.wire.records.consumer_offsets import GroupMetadataKey, GroupRecord
+
+
+class Administration:
+    """Of the groups of one coordinator, of both kinds."""
+
+    def __init__(
+        self, classic: dict[str, ClassicGroup], consumers: ConsumerGroups, offsets: Offsets
+    ) -> None:
+        self._classic = classic
+        self._consumers = consumers
+        self._offsets = offsets
+
+    def find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        return self._classic.get(group_id) or self._consumers.get(group_id)
+
+    def describe(self, group_id: str, version: int) -> DescribedGroup:
+        return looking.described(group_id, self._classic.get(group_id), version)
+
+    def describe_consumers(self, group_id: str, default_assignor: str) -> DescribedConsumerGroup:
+        group = self._consumers.get(group_id)
+        return consumer_looking.described(group_id, group, default_assignor)
+
+    def all(self) -> list[ClassicGroup | ConsumerGroup]:
+        groups: list[ClassicGroup | ConsumerGroup] = [*self._classic.values()]
+        return [*groups, *self._consumers.groups.values()]
+
+    def listed(self, request: ListGroupsRequest) -> list[ListedGroup]:
+        return looking.listed(self.all(), request)
+
+    # -- deleting --------------------------------------------------------------------------
+
+    def delete(self, ticket: Ticket, request: DeleteGroupsRequest, turn: Turn) -> None:
+        results = []
+        deleted: list[ClassicGroup | ConsumerGroup] = []
+        records: list[GroupRecord] = []
+        for group_id in dict.fromkeys(request.groups_names):
+            group = self.find(group_id)
+            error = ErrorCode.NONE
+            if group is None:
+                error = ErrorCode.GROUP_ID_NOT_FOUND
+            elif not is_empty(group):
+                error = ErrorCode.NON_EMPTY_GROUP
+            else:
+                records += self._dissolve(group, turn)
+                deleted.append(group)
+            results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+        purpose = GroupsDeleted(tuple(deleted), ticket, tuple(results))
+        if records:
+            turn.write(purpose, *records)
+        else:
+            turn.answer(ticket, purpose.response())
+
+    def _dissolve(self, group: ClassicGroup | ConsumerGroup, turn: Turn) -> list[GroupRecord]:
+        """Take an empty group out, and what takes it and its offsets out of the log."""
+        records = self._offsets.tombstones(group.id)
+        if isinstance(group, ConsumerGroup):
+            return records + self._consumers.dissolve(group)
+        return records + self.dissolve_classic(group, turn)
+
+    def dissolve_classic(self, group: ClassicGroup, turn: Turn) -> list[GroupRecord]:
+        for member_id in group.pending:
+            turn.deadlines.cancel(Deadline(Kind.SESSION, group.id, member_id))
+        del self._classic[group.id]
+        if not group.is_stored:
+            return []
+        return [GroupRecord(GroupMetadataKey(group=group.id), None)]
+
+    def restore(self, group: ClassicGroup | ConsumerGroup) -> None:
+        """Its tombstones could not be written."""
+        if isinstance(group, ConsumerGroup):
+            if group.id not in self._classic:
+                self._consumers.restore(group)
+        elif self._consumers.get(group.id) is None:
+            group.pending.clear()
+            # If another was founded, the log has a record of the one before it.
+            there = self._classic.setdefault(group.id, group)
+            there.is_stored = there.is_stored or group.is_stored
+
+    def expire(self, turn: Turn) -> None:
+        interval_ms = turn.rules.offsets_retention_check_interval_ms
+        turn.deadlines.set(Deadline(Kind.EXPIRY), turn.now_ms + interval_ms)
+        for group in self.all():
+            old = expired(group, self._offsets, turn.now_ms, turn.rules.offsets_retention_ms)
+            if is_forgettable(group, self._offsets, len(old)):
+                records = self._dissolve(group, turn)
+                if records:
+                    turn.write(GroupsDeleted((group,)), *records)
+            elif old:
+                turn.write(None, *old)
