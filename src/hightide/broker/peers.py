@@ -43,6 +43,8 @@ class Peers:
         opening = self._opening.get(key)
         if opening is None:
             opening = asyncio.create_task(self._connect(key))
+            # Everybody who waits may give up before it fails, and then nobody asks why it did.
+            opening.add_done_callback(_note_failure)
             self._opening[key] = opening
         # Several may wait for it, and one who gives up must not take it from the others.
         try:
@@ -110,3 +112,8 @@ class Peers:
             del self._opening[key]
         self._open[key] = connection
         return connection
+
+
+def _note_failure(opening: asyncio.Task[Connection]) -> None:
+    if not opening.cancelled():
+        opening.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -188,6 +189,22 @@ def test_one_who_gives_up_does_not_take_the_connection_from_the_others() -> None
         assert (await patient).is_open()
         assert impatient.cancelled()
         assert other.connections == 1
+
+    run(test)
+
+
+def test_a_connection_that_fails_when_nobody_waits_for_it_any_more_is_no_news() -> None:
+    async def test(_peers: Peers, other: Other, there: PublishedEndpoint) -> None:
+        news: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: news.append(told))
+        other.greets = False
+        peers = Peers("broker-1", socket_timeout_ms=lambda: 60)
+        with pytest.raises(ConnectionFailed):
+            await peers.ask(there, STOP, timeout_ms=20)
+        await asyncio.sleep(0.1)
+        await peers.close()
+        gc.collect()
+        assert news == []
 
     run(test)
 
