@@ -1,0 +1,531 @@
+"""Transactions are whole, whatever happens to producers, coordinators and partitions.
+
+What can happen are the moves below, on the world of `transaction_world.py`.  Hypothesis plays them
+and makes a failure short; a plain random walk plays far more of them in the same time.  The known
+ways of breaking transactions are then put in one by one, and each must be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from transaction_world import (
+    PARTITIONS,
+    Add,
+    Broken,
+    Client,
+    DataPartition,
+    Delivery,
+    End,
+    Init,
+    Produce,
+    Request,
+    World,
+)
+
+from hightide.core.cluster import Partition
+from hightide.core.transactions.coordinator import Answer, Changes, Coordinator, Ending, Write
+from hightide.core.transactions.transaction import Producer, State
+from hightide.core.transactions.verification import Guard, Verification
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.transactions import WritableTxnMarker
+
+ANY = range(12)
+FEW = range(3)
+NAMES = PARTITIONS
+# Whose transactional id each client has: alone, side by side, and one fencing the other.
+CLIENTS = ("x", "xy", "xxy")
+
+
+class Move(NamedTuple):
+    """Something that can happen, how often, and what can be chosen about it."""
+
+    play: Callable[..., None]
+    weight: float
+    needs: str
+    choices: dict[str, Any]
+
+    def can_happen(self, world: World) -> bool:
+        return not self.needs or bool(getattr(world, self.needs))
+
+
+MOVES: list[Move] = []
+
+
+def move(
+    weight: float, needs: str = "", **choices: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def add(play: Callable[..., None]) -> Callable[..., None]:
+        MOVES.append(Move(play, weight, needs, choices))
+        return play
+
+    return add
+
+
+@move(10, which=ANY, choice=ANY)
+def a_client_goes_on_and_everything_works(world: World, which: int, choice: int) -> None:
+    request = world.client(which).next_request(choice)
+    if request is not None:
+        world.send(request)
+        world.arrive(request)
+        world.calm(request)
+
+
+@move(7, which=ANY, choice=ANY)
+def a_client_goes_on(world: World, which: int, choice: int) -> None:
+    request = world.client(which).next_request(choice)
+    if request is not None:
+        world.send(request)
+        world.arrive(request)
+
+
+@move(2, which=ANY, choice=ANY)
+def a_client_sends_something(world: World, which: int, choice: int) -> None:
+    request = world.client(which).next_request(choice)
+    if request is not None:
+        world.send(request)
+
+
+@move(4, "requests", which=ANY)
+def a_request_arrives(world: World, which: int) -> None:
+    world.arrive(world.requests[which % len(world.requests)])
+
+
+@move(4, "replies")
+def all_answers_arrive(world: World) -> None:
+    while world.replies:
+        world.reply_arrives(0)
+
+
+@move(1, "replies", which=ANY)
+def an_answer_arrives(world: World, which: int) -> None:
+    world.reply_arrives(which % len(world.replies))
+
+
+@move(1, "replies", which=ANY)
+def an_answer_is_lost(world: World, which: int) -> None:
+    del world.replies[which % len(world.replies)]
+
+
+@move(3, "writes")
+def the_records_of_transactions_are_committed(world: World) -> None:
+    world.commit_records()
+
+
+@move(1, "writes")
+def a_record_is_refused(world: World) -> None:
+    world.refuse_record()
+
+
+@move(0.5, "writes", which=ANY)
+def a_record_takes_long(world: World, which: int) -> None:
+    world.delay_record(which % len(world.writes))
+
+
+@move(2, kept=FEW)
+def another_broker_coordinates(world: World, kept: int) -> None:
+    world.fail_over(kept)
+
+
+@move(2, name=NAMES)
+def a_partition_commits(world: World, name: Partition) -> None:
+    world.partitions[name].commit()
+
+
+@move(2, name=NAMES, kept=FEW)
+def another_broker_leads(world: World, name: Partition, kept: int) -> None:
+    world.partition_fails_over(name, kept)
+
+
+@move(4, "questions", which=ANY)
+def a_question_is_answered(world: World, which: int) -> None:
+    world.answer_question(world.questions[which % len(world.questions)])
+
+
+@move(4, "questions", which=ANY)
+def a_verification_arrives(world: World, which: int) -> None:
+    world.verification_arrives(which % len(world.questions))
+
+
+@move(1)
+def markers_are_sent(world: World) -> None:
+    world.send_markers()
+
+
+@move(5, "deliveries", which=ANY)
+def markers_arrive(world: World, which: int) -> None:
+    world.markers_arrive(world.deliveries[which % len(world.deliveries)])
+
+
+@move(4, "deliveries", which=ANY, is_lost=(False, False, True))
+def the_delivery_of_markers_ends(world: World, which: int, is_lost: bool) -> None:
+    world.delivery_ends(world.deliveries[which % len(world.deliveries)], is_lost=is_lost)
+
+
+@move(2, duration_ms=(1, 60, 120))
+def time_passes(world: World, duration_ms: int) -> None:
+    world.now_ms += duration_ms
+    world.tick()
+
+
+@move(1, which=ANY)
+def a_client_restarts(world: World, which: int) -> None:
+    gone = world.clients.pop(which % len(world.clients))
+    world.start(gone.transactional_id)
+
+
+# -- playing -------------------------------------------------------------------------------------
+
+
+class EveryMove(RuleBasedStateMachine):
+    """All moves above; `World` checks what must be true after each."""
+
+    @initialize(version=st.sampled_from([1, 2]), ids=st.sampled_from(CLIENTS))
+    def begin(self, version: int, ids: str) -> None:
+        self.world = World(version, ids)
+
+    @invariant()
+    def everything_holds(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.finish()
+
+
+def _as_rule(each: Move) -> Any:
+    def play(self: EveryMove, **chosen: Any) -> None:
+        each.play(self.world, **chosen)
+
+    play.__name__ = each.play.__name__
+    chosen = {name: st.sampled_from(list(values)) for name, values in each.choices.items()}
+    can_happen = precondition(lambda self: each.can_happen(self.world))
+    return can_happen(rule(**chosen)(play))
+
+
+for _each in MOVES:
+    setattr(EveryMove, _each.play.__name__, _as_rule(_each))
+
+TestEveryMove = EveryMove.TestCase
+TestEveryMove.settings = settings(
+    max_examples=25,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def walk(make: type[World], version: int, seed: int, steps: int = 120) -> World:
+    """Moves at random.  Each walk has its own likes and dislikes, so that some go far without a
+    fault and some see the same fault again and again."""
+    random = Random(seed)
+    world = make(version, random.choice(CLIENTS))
+    weights = [each.weight * random.choice((0.1, 0.5, 1, 1, 3)) for each in MOVES]
+    for each in random.choices(MOVES, weights, k=2 * steps):
+        if not each.can_happen(world):
+            continue
+        each.play(world, **{name: random.choice(of) for name, of in each.choices.items()})
+        world.check()
+    world.finish()
+    return world
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_transactions_are_whole_on_long_walks(version: int) -> None:
+    told: list[bool] = []
+    for seed in range(25):
+        told += walk(World, version, seed).told.values()
+    assert told.count(True) > 25, "walks that commit nothing prove nothing"
+    assert told.count(False) > 20
+
+
+# -- old mistakes ----------------------------------------------------------------------------------
+
+
+class AcknowledgedBeforeReplicated(World):
+    """B13: a batch that was sent again is acknowledged because it is there, committed or not."""
+
+    class Partition(DataPartition):
+        def repeated(self, request: Produce, offset: int) -> None:
+            self.world.reply(request, Answer(ErrorCode.NONE))
+
+
+class SequencesForgotten(World):
+    """B13: a new leader does not know the sequences in its log, and takes a batch twice."""
+
+    class Partition(DataPartition):
+        def rebuild(self) -> None:
+            super().rebuild()
+            for _, state in self.producers:
+                state.batches.clear()
+                state.next_sequence = -1
+
+
+class PartitionsInMemory(World):
+    """B14: which partitions belong to a transaction is written when it ends, and not before."""
+
+    compares_replay = False
+
+    class Coordinator(Coordinator):
+        def partitions_asked(
+            self,
+            transactional_id: str,
+            producer: Producer,
+            partitions: Iterable[Partition],
+            now_ms: int,
+        ) -> Changes:
+            asked = super().partitions_asked(transactional_id, producer, partitions, now_ms)
+            if asked.write is None:
+                return asked
+            del self._writes[transactional_id]
+            self.apply(transactional_id, asked.write.after)
+            return Changes(answer=Answer(ErrorCode.NONE))
+
+
+class EndAnsweredTooSoon(World):
+    """B14: a commit is acknowledged before it is written."""
+
+    def follow(self, changes: Changes, request: Any = None) -> None:
+        write = changes.write
+        after = write.after if write is not None else None
+        if after is not None and after.state == State.PREPARE_COMMIT and request is not None:
+            assert write is not None
+            assert write.answer is not None
+            self.reply(request, write.answer)
+        super().follow(changes, request)
+
+
+class NoVerification(World):
+    """B15: whoever writes to a partition opens a transaction in it."""
+
+    class Partition(DataPartition):
+        verifies = False
+
+
+class _AnyGuard(Verification):
+    def holds(self, producer_id: int, guard: Guard | None) -> bool:
+        return guard is not None
+
+
+class GuardsAreAllAlike(World):
+    """B15: the answer to a question that was asked before a marker lets a batch in after it."""
+
+    class Partition(DataPartition):
+        def rebuild(self) -> None:
+            super().rebuild()
+            self.transactions.verification = _AnyGuard()
+
+
+class OldCoordinatorsAreObeyed(World):
+    """A marker of a coordinator that was replaced ends the next transaction."""
+
+    class Partition(DataPartition):
+        def mark(self, marker: WritableTxnMarker) -> ErrorCode:
+            state = self.producers.get(marker.producer_id)
+            newest = state.coordinator_epoch if state else 0
+            epoch = max(newest, marker.coordinator_epoch)
+            return super().mark(replace(marker, coordinator_epoch=epoch))
+
+
+class LateMarkersAreObeyed(World):
+    """With version 2, a copy of a marker that comes late ends the next transaction."""
+
+    class Partition(DataPartition):
+        def mark(self, marker: WritableTxnMarker) -> ErrorCode:
+            return super().mark(replace(marker, transaction_version=1))
+
+
+class OneMarkerIsEnough(World):
+    """A transaction is complete when the first of its partitions has the marker."""
+
+    class Coordinator(Coordinator):
+        def marked(self, ending: Ending, partitions: Iterable[Partition], now_ms: int) -> Changes:
+            return super().marked(ending, ending.partitions, now_ms)
+
+
+class LostMarkersAreForgotten(World):
+    """Markers whose delivery was not answered are not sent again."""
+
+    def delivery_ends(self, delivery: Delivery, *, is_lost: bool) -> None:
+        if not (is_lost and delivery.is_awaited):
+            super().delivery_ends(delivery, is_lost=is_lost)
+            return
+        delivery.is_awaited = False
+        for ending, partitions in self.outbox._sent.pop(delivery.broker):
+            self.follow(self.machine.marked(ending, partitions, self.now_ms))
+
+
+class TimeoutsDoNotFence(World):
+    """A producer that was too slow goes on in a transaction of which a part was aborted."""
+
+    class Coordinator(Coordinator):
+        def tick(self, now_ms: int) -> list[Write]:
+            return [self._unfenced(write) for write in super().tick(now_ms)]
+
+        def _unfenced(self, write: Write) -> Write:
+            if write.after is None or write.after.state != State.PREPARE_ABORT:
+                return write
+            assert write.before is not None
+            after = replace(write.after, producer=write.before.producer)
+            changed = replace(write, after=after)
+            self._writes[write.transactional_id] = changed
+            return changed
+
+
+class EpochsAreGivenTwice(World):
+    """Whoever comes again gets the epoch that somebody has."""
+
+    class Coordinator(Coordinator):
+        def init_asked(self, transactional_id: str, *args: Any) -> Changes:
+            changes = super().init_asked(transactional_id, *args)
+            write = changes.write
+            known = self.transactions.get(transactional_id)
+            if write is None or known is None or write.after is None or write.answer is None:
+                return changes
+            if write.after.state != State.EMPTY:
+                return changes
+            after = replace(write.after, producer=known.producer)
+            answer = Answer(ErrorCode.NONE, known.producer)
+            changed = replace(write, after=after, answer=answer)
+            self._writes[transactional_id] = changed
+            return Changes(write=changed)
+
+
+class AbortsAreNotIndexed(World):
+    """Readers are not told which transactions were aborted."""
+
+    class Partition(DataPartition):
+        def visible(self) -> list[Any]:
+            self.index.truncate_to(0)
+            return super().visible()
+
+
+# -- finding them ----------------------------------------------------------------------------------
+
+
+def ask(world: World, client: Client, kind: type[Request], **wanted: Any) -> Request:
+    """Have a client send what it may send now."""
+    options = client.options()
+    at = next(
+        at
+        for at, each in enumerate(options)
+        if type(each) is kind and all(getattr(each, k) == v for k, v in wanted.items())
+    )
+    request = client.next_request(at)
+    assert request is not None
+    world.send(request)
+    world.arrive(request)
+    return request
+
+
+def answered(world: World, client: Client, kind: type[Request], **wanted: Any) -> None:
+    world.calm(ask(world, client, kind, **wanted))
+
+
+def begun(world: World, *partitions: Partition) -> Client:
+    """A client with a record in each of these partitions, in an open transaction."""
+    (client,) = world.clients
+    answered(world, client, Init)
+    for name in partitions:
+        answered(world, client, Add, partition=name)
+        answered(world, client, Produce, partition=name)
+    assert len(world.acked) == len(partitions)
+    return client
+
+
+A, B = PARTITIONS
+
+
+def a_batch_is_sent_again_and_its_leader_lost(world: World) -> None:
+    client = begun(world, A)
+    request = ask(world, client, Produce, partition=A)
+    world.arrive(request)
+    all_answers_arrive(world)
+    another_broker_leads(world, A, 0)
+
+
+def a_marker_of_a_former_coordinator_comes_late(world: World) -> None:
+    client = begun(world, A)
+    ask(world, client, End, is_commit=True)
+    world.commit_records()
+    (late,) = world.deliveries
+    world.fail_over(0)
+    world.calm()
+    answered(world, client, Add, partition=A)
+    answered(world, client, Produce, partition=A)
+    world.markers_arrive(late)
+    a_partition_commits(world, A)
+
+
+def a_marker_is_lost(world: World) -> None:
+    client = begun(world, A, B)
+    ask(world, client, End, is_commit=True)
+    world.commit_records()
+    world.delivery_ends(world.deliveries[0], is_lost=True)
+    world.calm()
+
+
+def a_producer_is_too_slow(world: World) -> None:
+    client = begun(world, A)
+    time_passes(world, 120)
+    world.calm()
+    answered(world, client, Add, partition=B)
+    if client.phase == "open":
+        answered(world, client, Produce, partition=B)
+        answered(world, client, End, is_commit=True)
+
+
+SCRIPTED: list[tuple[Callable[[World], None], type[World]]] = [
+    (a_batch_is_sent_again_and_its_leader_lost, AcknowledgedBeforeReplicated),
+    (a_marker_of_a_former_coordinator_comes_late, OldCoordinatorsAreObeyed),
+    (a_marker_is_lost, LostMarkersAreForgotten),
+    (a_producer_is_too_slow, TimeoutsDoNotFence),
+]
+
+
+@pytest.mark.parametrize(("play", "mistake"), SCRIPTED)
+def test_an_old_mistake_breaks_a_promise(
+    play: Callable[[World], None], mistake: type[World]
+) -> None:
+    for make in (World, mistake):
+        world = make(1, "x")
+        try:
+            play(world)
+            world.check()
+            world.finish()
+        except Broken:
+            assert make is mistake
+        else:
+            assert make is World, mistake.__doc__
+
+
+MISTAKES: list[tuple[type[World], int]] = [
+    (SequencesForgotten, 1),
+    (PartitionsInMemory, 1),
+    (EndAnsweredTooSoon, 1),
+    (NoVerification, 1),
+    (GuardsAreAllAlike, 1),
+    (LateMarkersAreObeyed, 2),
+    (OneMarkerIsEnough, 1),
+    (EpochsAreGivenTwice, 1),
+    (AbortsAreNotIndexed, 1),
+]
+MOST_WALKS = 300
+
+
+@pytest.mark.parametrize(("mistake", "version"), MISTAKES)
+def test_an_old_mistake_is_found(mistake: type[World], version: int) -> None:
+    for seed in range(MOST_WALKS):
+        try:
+            walk(mistake, version, seed)
+        except Broken:
+            return
+    pytest.fail(f"{mistake.__doc__} was not found in {MOST_WALKS} walks")
