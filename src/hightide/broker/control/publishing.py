@@ -32,6 +32,8 @@ from hightide.wire.messages.replication import (
 
 log = logging.getLogger(__name__)
 
+# A newcomer may not know its own epoch for another moment.
+_SOON_S = 0.02
 _AGAIN_S = 0.15
 _PATIENCE_S = 1.0
 
@@ -201,10 +203,12 @@ class Publisher:
         while True:
             await receiver.wake.wait()
             receiver.wake.clear()
+            pause_s = _SOON_S
             while receiver.lacks_something:
                 if not await self._send(receiver):
                     self._look_who_has_it()
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _AGAIN_S)
 
     async def _send(self, receiver: _Receiver) -> bool:
         count = self.count
