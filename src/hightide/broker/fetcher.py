@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from hightide.broker.peers import Peers
 from hightide.broker.replica import Replica
@@ -162,7 +161,7 @@ class Fetcher:
         self._is_waiting = False
         self._is_busy = False
         self._hurrying: asyncio.TimerHandle | None = None
-        self._ahead: tuple[Round, asyncio.Task[Answer]] | None = None
+        self._ahead: tuple[Round, asyncio.Future[memoryview]] | None = None
         self._woken = asyncio.Event()
         self._pause_ms = 0
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -251,13 +250,12 @@ class Fetcher:
                 raise
         finally:
             self._connection = None
-            await self._drop_ahead()
+            self._drop_ahead()
 
     # -- requests --------------------------------------------------------------------------
 
     async def _round(self, connection: Connection) -> None:
         ahead, self._ahead = self._ahead, None
-        coming: asyncio.Task[Answer] | Coroutine[Any, Any, Answer]
         if ahead is None:
             self._woken.clear()
             request = self._tell(self._positions())
@@ -265,22 +263,21 @@ class Fetcher:
                 if not self._due:
                     await self._woken.wait()
                 return
-            coming = self._exchange(connection, request)
+            coming = self._ask(connection, request)
         else:
             request, coming = ahead
         self._is_waiting = True
         if self._due:
             self._hurry()
         try:
-            answer = await coming
+            frame = await coming
         finally:
             self._is_waiting = False
             if self._hurrying is not None:
                 self._hurrying.cancel()
                 self._hurrying = None
-        records = await self._take(request, answer)
-        if records is not None:
-            connection.recycle(records)
+        await self._take(request, replica_fetch.read(connection, frame))
+        connection.recycle(frame)
 
     def _hurry(self) -> None:
         """What has come meanwhile shall not wait until the leader has something to give."""
@@ -292,7 +289,7 @@ class Fetcher:
     def _send_ahead(self) -> None:
         self._hurrying = None
         connection = self._connection
-        if connection is None or not self._following.may_overtake:
+        if connection is None or not connection.is_open() or not self._following.may_overtake:
             return
         positions = self._positions()
         if not self._following.is_wanting(positions):
@@ -300,14 +297,14 @@ class Fetcher:
             return
         request = self._tell(positions)
         assert request is not None
-        self._ahead = request, asyncio.create_task(self._exchange(connection, request))
+        self._ahead = request, self._ask(connection, request)
 
-    async def _drop_ahead(self) -> None:
+    def _drop_ahead(self) -> None:
         if self._ahead is not None:
-            _, task = self._ahead
+            _, coming = self._ahead
             self._ahead = None
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            if not coming.cancel() and not coming.cancelled():
+                coming.exception()  # it is known already why there is no answer
 
     def _positions(self) -> dict[TopicPartition, Position | None]:
         """Where the partitions are that may have moved; None of those not to be fetched now."""
@@ -337,7 +334,7 @@ class Fetcher:
     def _tell(self, positions: dict[TopicPartition, Position | None]) -> Round | None:
         return self._following.tell(positions, self._shared.settings().replica_fetch_max_bytes)
 
-    async def _exchange(self, connection: Connection, request: Round) -> Answer:
+    def _ask(self, connection: Connection, request: Round) -> asyncio.Future[memoryview]:
         shared, settings = self._shared, self._shared.settings()
         # What begins a session is answered at once: before that no partition can be added to it.
         is_patient = not request.is_full or self._following.is_refused
@@ -356,22 +353,21 @@ class Fetcher:
             shared.broker_epoch(),
         )
         timeout_ms = max(settings.replica_socket_timeout_ms, wait_ms + _GRACE_MS)
-        return await replica_fetch.fetch(connection, fetch, timeout_ms=timeout_ms)
+        return replica_fetch.ask(connection, fetch, timeout_ms=timeout_ms)
 
     # -- answers ---------------------------------------------------------------------------
 
-    async def _take(self, request: Round, answer: Answer) -> memoryview | None:
-        """Carry the answer out; some of its records, if it had any."""
+    async def _take(self, request: Round, answer: Answer) -> None:
         code = CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
         self._following.answered(request, code, answer.session_id)
         if code is not ErrorCode.NONE:
             if code in OUT_OF_STEP and not request.is_full:
-                return None
+                return
             raise KafkaError(code, f"its answer is {code.name}")
         if self._pause_ms:
             log.info("fetching from broker %d again", self.leader_id)
             self._pause_ms = 0
-        records = None
+        self._is_busy = False
         copied = 0
         for topic, results in answer.topics:
             for given in results:
@@ -379,11 +375,9 @@ class Fetcher:
                     await asyncio.sleep(0)
                     copied = 0
                 if given.records:
-                    records = given.records
-                    copied += len(records)
+                    copied += len(given.records)
+                    self._is_busy = True
                 self._take_partition((topic, given.partition), request, given)
-        self._is_busy = records is not None
-        return records
 
     def _take_partition(self, key: TopicPartition, request: Round, given: Given) -> None:
         copy = self._copies.get(key)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hightide.broker.replica import Replica, Waiter
 from hightide.core.replica import Proposal
+from hightide.core.sessions import TopicPartition
 from hightide.log.log import Log
 
 # Serving a woken fetch takes some 25 µs; after this many the other connections get a turn.
@@ -22,8 +23,8 @@ class Replicas:
     """The replicas, and the fetches that wait for them to grow."""
 
     def __init__(self) -> None:
-        self._by_name: dict[tuple[bytes, int], Replica] = {}
-        self._by_id: dict[tuple[bytes, int], Replica] = {}
+        self.by_name: dict[TopicPartition, Replica] = {}
+        self.by_id: dict[TopicPartition, Replica] = {}
         self.grown: list[Replica] = []
         self._committed: dict[Replica, None] = {}
         self._woken: deque[Waiter] = deque()
@@ -35,25 +36,25 @@ class Replicas:
 
     def add(self, log: Log, topic_id: uuid.UUID, high_watermark: int) -> Replica:
         replica = Replica(log, topic_id, high_watermark, self)
-        self._by_name[log.topic.encode(), log.partition] = replica
-        self._by_id[topic_id.bytes, log.partition] = replica
+        self.by_name[log.topic.encode(), log.partition] = replica
+        self.by_id[topic_id.bytes, log.partition] = replica
         self.on_change()
         return replica
 
     def remove(self, replica: Replica) -> None:
         """Serve a partition no more."""
-        del self._by_name[replica.topic.encode(), replica.partition]
-        del self._by_id[replica.topic_id.bytes, replica.partition]
+        del self.by_name[replica.topic.encode(), replica.partition]
+        del self.by_id[replica.topic_id.bytes, replica.partition]
         replica.rest(None)
 
     def get(self, topic: bytes, partition: int) -> Replica | None:
-        return self._by_name.get((topic, partition))
+        return self.by_name.get((topic, partition))
 
     def get_by_id(self, topic_id: bytes, partition: int) -> Replica | None:
-        return self._by_id.get((topic_id, partition))
+        return self.by_id.get((topic_id, partition))
 
     def __iter__(self) -> Iterator[Replica]:
-        return iter(self._by_name.values())
+        return iter(self.by_name.values())
 
     # -- waking ----------------------------------------------------------------------------
 

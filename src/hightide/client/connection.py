@@ -63,8 +63,8 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._filled = 0
         self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[memoryview]] = {}
-        self._abandoned: set[int] = set()
+        # Also requests that nobody waits for any more: their answers may still come.
+        self._pending: dict[int, tuple[asyncio.Future[memoryview], asyncio.TimerHandle]] = {}
         self._failure: ConnectionFailed | None = None
 
     @classmethod
@@ -172,6 +172,12 @@ class Connection(asyncio.BufferedProtocol):
 
         This is for requests that have a codec of their own; it begins with the correlation id.
         """
+        return await self.submit(encode, api_name, timeout_ms)
+
+    def submit(
+        self, encode: Callable[[int], bytes], api_name: str, timeout_ms: int = TIMEOUT_MS
+    ) -> asyncio.Future[memoryview]:
+        """The same for those who do not wait at once.  Who waits no more cancels the future."""
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
@@ -179,16 +185,10 @@ class Connection(asyncio.BufferedProtocol):
         data = encode(correlation_id)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
-        self._pending[correlation_id] = future
-        self._transport.write(data)
         timer = loop.call_later(timeout_ms / 1000, self._late, future, api_name, timeout_ms)
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            # The answer to a request that nobody waits for any more may still come.
-            if self._pending.pop(correlation_id, None) is not None:
-                self._abandoned.add(correlation_id)
+        self._pending[correlation_id] = future, timer
+        self._transport.write(data)
+        return future
 
     def _late(self, future: asyncio.Future[memoryview], api_name: str, timeout_ms: int) -> None:
         if not future.done():
@@ -245,14 +245,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answered(self, answer: memoryview) -> None:
         (correlation_id,) = LENGTH.unpack_from(answer)
-        future = self._pending.pop(correlation_id, None)
-        if future is not None:
-            if not future.done():
-                future.set_result(answer)
-        elif correlation_id in self._abandoned:
-            self._abandoned.discard(correlation_id)
-        else:
+        pending = self._pending.pop(correlation_id, None)
+        if pending is None:
             self._fail(f"{self.address} sent an answer to a question that was not asked.")
+            return
+        future, timer = pending
+        timer.cancel()
+        if not future.done():
+            future.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = f": {_why(error)}" if isinstance(error, OSError) else "."
@@ -261,7 +261,8 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(self, sentence: str) -> None:
         if self._failure is None:
             self._failure = ConnectionFailed(sentence)
-        for future in self._pending.values():
+        for future, timer in self._pending.values():
+            timer.cancel()
             if not future.done():
                 future.set_exception(self._failure)
         self._pending.clear()

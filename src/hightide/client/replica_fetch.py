@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hightide.client.connection import TIMEOUT_MS, Connection
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.hot import replica_fetch as hot
@@ -15,6 +17,13 @@ async def fetch(
 
     `timeout_ms` must be longer than the leader is told to wait for records.
     """
+    return read(connection, await ask(connection, request, timeout_ms=timeout_ms))
+
+
+def ask(
+    connection: Connection, request: Fetch, *, timeout_ms: int = TIMEOUT_MS
+) -> asyncio.Future[memoryview]:
+    """Ask a leader; the frame of its answer is to be given to `read`."""
     lowest, highest = connection.versions.get(hot.FETCH, (0, -1))
     if not lowest <= hot.VERSION <= highest:
         raise KafkaError(
@@ -23,7 +32,11 @@ async def fetch(
             "brokers fetch from each other.",
         )
     client_id = connection.client_id.encode()
-    answer = await connection.exchange(
+    return connection.submit(
         lambda correlation_id: hot.encode(request, correlation_id, client_id), "Fetch", timeout_ms
     )
-    return connection.read(lambda: hot.decode(answer))
+
+
+def read(connection: Connection, frame: memoryview) -> hot.Answer:
+    """The answer; its records are parts of the frame."""
+    return connection.read(lambda: hot.decode(frame))

@@ -100,6 +100,37 @@ def test_a_leader_reads_what_a_follower_wrote(request):
     assert fetch.decode(frame, memoryview(frame), at, len(frame), VERSION) == request
 
 
+usual = st.builds(
+    lambda request, topic, wanted: request._replace(
+        topics=[(topic, wanted)], forgotten=[], rack_id=b""
+    ),
+    requests,
+    ids,
+    st.lists(st.builds(Wanted, i32, i32, i64, i32, i64, i32), min_size=1, max_size=126),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(usual)
+def test_the_short_cut_takes_what_followers_usually_say(request):
+    frame = bytearray(replica_fetch.encode(request, 5, b"me")[4:])
+    at = body_at(frame, 0, len(frame), flexible=True)
+    assert replica_fetch.decode_request(frame, memoryview(frame), at, len(frame)) == request
+
+
+@settings(max_examples=500, deadline=None)
+@given(requests | usual, st.data())
+def test_the_short_cut_never_reads_anything_else_than_the_long_way(request, data):
+    frame = bytearray(replica_fetch.encode(request, 5, b"me")[4:])
+    at = body_at(frame, 0, len(frame), flexible=True)
+    if data.draw(st.booleans()):
+        frame[data.draw(st.integers(at, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    end = len(frame) - data.draw(st.sampled_from([0, 0, 0, 1, 17, 40]))
+    found = replica_fetch.decode_request(frame, memoryview(frame), at, end)
+    if found is not None:
+        assert fetch.decode(frame, memoryview(frame), at, end, VERSION) == found
+
+
 def plain(answer: FetchResponse) -> Any:
     def pair(struct: Any) -> Any:
         return None if struct is None else tuple(getattr(struct, n) for n in struct.__slots__)

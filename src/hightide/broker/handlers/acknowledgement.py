@@ -2,7 +2,8 @@
 
 A request that must wait takes its place in the order of answers, so the requests behind it on the
 same connection are appended meanwhile.  Each of its partitions that has to wait is a `WaitingPart`
-on its replica; when the last is settled, or the time is up, the answer leaves.
+on its replica; when the last is settled, or the time is up, the answer leaves.  Most requests are
+one batch for one partition, which is one thing and not three: a `WaitingBatch`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,43 @@ class Asked(NamedTuple):
     version: int
     acks: int
     timeout_ms: int
+
+
+class WaitingBatch:
+    """A request of one batch that waits to be committed."""
+
+    __slots__ = ("_answer", "_asked", "_name", "_result", "_slot", "_timer")
+
+    def __init__(self, asked: Asked, name: str, result: hot.Appended, answer: hot.Answer) -> None:
+        self._asked = asked
+        self._name = name
+        self._result = result
+        self._answer = answer
+        self._slot: Slot | None = asked.connection.defer(self._leave)
+        seconds = max(asked.timeout_ms, 0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(
+            seconds, self.settle, ErrorCode.REQUEST_TIMED_OUT
+        )
+
+    def settle(self, code: ErrorCode) -> None:
+        slot, asked, result = self._slot, self._asked, self._result
+        if slot is None:
+            return
+        self._leave()
+        if code is ErrorCode.NONE:
+            _, _, base_offset, time_ms, log_start_offset, _, _ = result
+            answer = self._answer.encode(
+                asked.correlation_id, base_offset, time_ms, log_start_offset
+            )
+        else:
+            results = [(self._name.encode(), [_failed(result, code)])]
+            answer = hot.encode(asked.correlation_id, asked.version, results)
+        asked.connection.complete(slot, answer)
+
+    def _leave(self) -> None:
+        """Wait no longer."""
+        self._slot = None
+        self._timer.cancel()
 
 
 class PendingProduce:

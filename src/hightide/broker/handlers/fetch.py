@@ -31,6 +31,7 @@ from hightide.core.replica import Leader
 from hightide.core.sessions import INITIAL_EPOCH, Session
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
 from hightide.wire.hot import fetch as hot
+from hightide.wire.hot import replica_fetch
 from hightide.wire.hot.read import body_at
 
 if TYPE_CHECKING:
@@ -196,15 +197,22 @@ class ConsumerPlan(Plan):
         return next(near, -1)
 
 
+def _count(request: hot.Fetch) -> int:
+    return sum(len(wanted) for _, wanted in request.topics)
+
+
 def fetch(
     broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> list[hot.Part] | None:
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = body_at(buf, start, end, version >= hot.FLEXIBLE)
-    request = hot.decode(buf, view, at, end, version)
-    asked = sum(len(wanted) for _, wanted in request.topics)
-    if asked > _MOST_PARTITIONS and request.replica_id < 0:
-        raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Fetch")
+    request = None
+    if version == replica_fetch.VERSION:
+        request = replica_fetch.decode_request(buf, view, at, end)
+    if request is None:
+        request = hot.decode(buf, view, at, end, version)
+        if request.replica_id < 0 and _count(request) > _MOST_PARTITIONS:
+            raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Fetch")
     session: Session | None = None
     if version >= 7:
         broker.fetch_sessions.hurry(request.session_id)

@@ -59,6 +59,7 @@ class FollowerFetches:
         "_broker",
         "_connection",
         "_correlation_id",
+        "_find",
         "_outside",
         "_request",
         "_session",
@@ -72,6 +73,8 @@ class FollowerFetches:
     def __init__(self, broker: Broker, session: Session) -> None:
         self._broker = broker
         self._session = session
+        replicas = broker.replicas
+        self._find = (replicas.by_id if session.by_topic_id else replicas.by_name).get
         self._slot: Slot | None = None
         self._timer: asyncio.TimerHandle | None = None
         # Where the follower is not in sync: it may join with any of its requests.
@@ -103,8 +106,16 @@ class FollowerFetches:
             for topic, wanted in request.topics:
                 for each in wanted:
                     fresh[topic, each.partition] = None
-        may_wait = request.max_wait_ms > 0 and bool(session.partitions)
-        parts = self._answer(may_wait, now_ms)
+        has_something = False
+        for key in list(fresh):
+            if self._note(key, now_ms):
+                has_something = True
+        may_wait = request.max_wait_ms > 0 and request.min_bytes > 0 and bool(session.partitions)
+        parts = None
+        if has_something or not may_wait:
+            parts = self._answer(may_wait)
+        else:
+            self.need_bytes = request.min_bytes
         if parts is None:
             self._slot = connection.defer(self._stop_waiting)
             loop = asyncio.get_running_loop()
@@ -112,6 +123,46 @@ class FollowerFetches:
         elif session.id == 0:
             self.end()
         return parts
+
+    def _note(self, key: TopicPartition, now_ms: int) -> bool:
+        """Note what the follower has of a partition; whether there is more to tell than offsets.
+
+        A request comes after each append, and then there is usually nothing to answer at once.
+        """
+        remembered, replica = self._session.partitions.get(key), self._find(key)
+        if remembered is None:
+            del self.fresh[key]
+            return False
+        if replica is None:
+            return True
+        try:
+            leader, parts = self._agree(replica, remembered)
+        except KafkaError:
+            return True  # the answer says why
+        if parts is not None:
+            return True
+        wanted, request = remembered.wanted, self._request
+        if wanted.current_leader_epoch >= 0 and self._session.by_topic_id:
+            replica.fetched(
+                request.replica_id,
+                wanted.fetch_offset,
+                request.replica_epoch,
+                now_ms,
+                wanted.log_start_offset,
+            )
+            if request.replica_id not in leader.state.isr:
+                self._outside[key] = None
+            elif self._outside:
+                self._outside.pop(key, None)
+        replica.follower_waiters[self] = None
+        if wanted.fetch_offset != leader.end_offset:
+            return True
+        if (
+            replica.high_watermark == remembered.high_watermark
+            and replica.log.start_offset == remembered.log_start_offset
+        ):
+            del self.fresh[key]
+        return False
 
     def _leave(self, key: TopicPartition) -> None:
         self._outside.pop(key, None)
@@ -122,10 +173,6 @@ class FollowerFetches:
     def end(self) -> None:
         for key in self._session.partitions:
             self._leave(key)
-
-    def _find(self, key: TopicPartition) -> Replica | None:
-        replicas = self._broker.replicas
-        return replicas.get_by_id(*key) if self._session.by_topic_id else replicas.get(*key)
 
     # -- waiting ---------------------------------------------------------------------------
 
@@ -167,11 +214,8 @@ class FollowerFetches:
 
     # -- answers ---------------------------------------------------------------------------
 
-    def _answer(self, may_wait: bool, asked_ms: int | None = None) -> list[hot.Part] | None:
-        """The answer if there is enough to say, else None and `need_bytes` is what is missing.
-
-        `asked_ms` is the time if a request has just come: what it tells is noted, once.
-        """
+    def _answer(self, may_wait: bool) -> list[hot.Part] | None:
+        """The answer if there is enough to say, else None and `need_bytes` is what is missing."""
         request, session, fresh = self._request, self._session, self.fresh
         is_first = request.session_epoch == INITIAL_EPOCH or session.id == 0
         plan = Plan(self._broker, request, self._version)
@@ -184,7 +228,7 @@ class FollowerFetches:
             if remembered is None:
                 del fresh[key]
                 continue
-            result = self._look(plan, key, remembered, held_back, asked_ms)
+            result = self._look(plan, key, remembered, held_back)
             if is_first or remembered.has_news(result):
                 news.append((key, remembered, result))
             elif key not in held_back:
@@ -213,24 +257,17 @@ class FollowerFetches:
         key: TopicPartition,
         remembered: Remembered,
         held_back: set[TopicPartition],
-        asked_ms: int | None,
     ) -> hot.Fetched:
         """What there is to say of one partition; `held_back` if it must be looked at again."""
-        wanted, by_id = remembered.wanted, self._session.by_topic_id
+        wanted = remembered.wanted
         replica = self._find(key)
         try:
             if replica is None:
-                raise not_here(self._broker, *key, by_id)
-            replica.follower_waiters[self] = None
-            leader = self._led(replica, wanted)
-            if remembered.agreed is not leader:
-                parts = parting(leader, replica, wanted)
-                if parts is not None:
-                    held_back.add(key)
-                    return plan.diverging(replica, wanted.partition, parts)
-                remembered.agreed = leader
-            if asked_ms is not None and wanted.current_leader_epoch >= 0 and by_id:
-                self._note(key, replica, leader, wanted, asked_ms)
+                raise not_here(self._broker, *key, self._session.by_topic_id)
+            leader, parts = self._agree(replica, remembered)
+            if parts is not None:
+                held_back.add(key)
+                return plan.diverging(replica, wanted.partition, parts)
             records = None
             if wanted.fetch_offset != leader.end_offset:
                 records = self._slice(plan, replica, wanted, leader.end_offset)
@@ -244,39 +281,24 @@ class FollowerFetches:
             wanted.partition, 0, high_watermark, high_watermark, replica.log.start_offset, records
         )
 
-    def _led(self, replica: Replica, wanted: hot.Wanted) -> Leader:
-        """The leader here, if this follower may ask it."""
-        check_epoch(replica, wanted.current_leader_epoch)
+    def _agree(
+        self, replica: Replica, remembered: Remembered
+    ) -> tuple[Leader, tuple[int, int] | None]:
+        """The leader here, if this follower may ask it, and where their logs part if they do."""
         leader = replica.leader
+        if leader is not None and remembered.agreed is leader:
+            return leader, None
+        wanted, request = remembered.wanted, self._request
+        check_epoch(replica, wanted.current_leader_epoch)
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        request = self._request
         verdict = leader.fetch_verdict(request.replica_id, request.replica_epoch)
         if verdict is not ErrorCode.NONE:
             raise KafkaError(verdict)
-        return leader
-
-    def _note(
-        self,
-        key: TopicPartition,
-        replica: Replica,
-        leader: Leader,
-        wanted: hot.Wanted,
-        now_ms: int,
-    ) -> None:
-        """The follower has everything before the offset that it asks for."""
-        request = self._request
-        replica.fetched(
-            request.replica_id,
-            wanted.fetch_offset,
-            request.replica_epoch,
-            now_ms,
-            wanted.log_start_offset,
-        )
-        if request.replica_id not in leader.state.isr:
-            self._outside[key] = None
-        elif self._outside:
-            self._outside.pop(key, None)
+        parts = parting(leader, replica, wanted)
+        if parts is None:
+            remembered.agreed = leader
+        return leader, parts
 
     def _slice(
         self, plan: Plan, replica: Replica, wanted: hot.Wanted, end_offset: int

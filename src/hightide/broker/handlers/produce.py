@@ -23,7 +23,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.broker.connection import Connection
-from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, Results
+from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, Results, WaitingBatch
 from hightide.broker.replica import Replica
 from hightide.log.disk import DiskFailed
 from hightide.wire.batch import HEADER_BYTES
@@ -104,6 +104,7 @@ def produce(
             log_ = replica.log
             now_ms = broker.now_ms()
             waits: Waits = []
+            asked = Asked(connection, correlation_id, version, acks, shape.timeout_ms)
             try:
                 if acks == _ALL:
                     _check_replicas(replica)
@@ -111,16 +112,18 @@ def produce(
             except KafkaError as error:
                 result = _refusal(replica, replica.partition, error, now_ms)
             else:
-                if log_.end_offset < log_.flush_at:
-                    if acks == 0:
-                        return None
-                    if acks == 1 or replica.high_watermark >= end_offset:
-                        return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
+                is_flushed = log_.end_offset < log_.flush_at
+                if is_flushed and acks == 0:
+                    return None
+                if is_flushed and (acks == 1 or replica.high_watermark >= end_offset):
+                    return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
                 result = hot.Appended(replica.partition, 0, base, time_ms, log_.start_offset)
+                if is_flushed:
+                    batch = WaitingBatch(asked, replica.topic, result, shape.answer)
+                    replica.when_committed(end_offset, batch)
+                    return None
                 waits.append((replica, end_offset, result))
-            results = [(replica.topic.encode(), [result])]
-            asked = Asked(connection, correlation_id, version, acks, shape.timeout_ms)
-            return _answer(broker, asked, results, waits)
+            return _answer(broker, asked, [(replica.topic.encode(), [result])], waits)
     return _produce(broker, connection, buf, view, start, end)
 
 

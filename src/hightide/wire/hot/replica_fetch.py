@@ -1,7 +1,8 @@
 """Fetch as a follower speaks it, hand-tuned: its request as bytes, and its leader's answer.
 
-`fetch` is the leader's side and shares the form of a request.  Brokers fetch in one version, the
-newest, in which topics go by id and a follower tells its broker epoch.  Records are not copied:
+`fetch` is the leader's side and shares the form of a request; `decode_request` is a short cut to it
+for what followers say most of the time.  Brokers fetch in one version, the newest, in which topics
+go by id and a follower tells its broker epoch.  Records are not copied:
 they are views of the frame that they came in.  What only consumers need is passed over.
 """
 
@@ -12,7 +13,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from hightide.wire.errors import WireError
-from hightide.wire.hot.fetch import HIGHEST, Fetch
+from hightide.wire.hot.fetch import HIGHEST, Fetch, Wanted
 from hightide.wire.hot.read import INT32, count_of, put_uvarint, skip_tags, tags, uvarint
 
 FETCH = 1
@@ -22,6 +23,10 @@ _HEADER = Struct(">ihhih")  # size, api key, version, correlation id, length of 
 _HEAD = Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
 _WANTED = Struct(">iiqiqix")  # as fetch.Wanted, no tags
 _REPLICA_STATE = Struct(">BBBiqx")  # one tag: its number, size, replica id and epoch, no tags
+_TOPIC = Struct(">B16sB")  # how many topics and one more, a topic id, the same of its partitions
+# No topic tags, nothing forgotten, no rack, and the replica's state.
+_TAIL = Struct(">BBBBBBiqB")
+_PLAIN_TAIL = (0, 1, 1, 1, 1, 13, 0)
 
 _ANSWER = Struct(">ihi")  # throttle time, error code, session id
 _RESULT = Struct(">ihqqqBiB")  # … aborted transactions, preferred read replica, length of records
@@ -80,6 +85,43 @@ def encode(request: Fetch, correlation_id: int, client_id: bytes) -> bytes:
     data = b"".join(body)
     size = _HEADER.size - 4 + len(data)
     return _HEADER.pack(size, FETCH, VERSION, correlation_id, len(client_id)) + data
+
+
+def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch | None:
+    """The body in buf[at:end] if it is about some partitions of one topic, and else plain.
+
+    That is what a follower sends that copies something.  None is no verdict: `fetch` knows.
+    """
+    first = at + _HEAD.size + _TOPIC.size
+    tail = end - _TAIL.size
+    if tail < first:
+        return None
+    count, topic, partitions = _TOPIC.unpack_from(buf, at + _HEAD.size)
+    *constants, replica_id, replica_epoch, last = _TAIL.unpack_from(buf, tail)
+    size = _WANTED.size
+    if (
+        count != 2
+        or not 2 <= partitions < 0x80
+        or tail - first != (partitions - 1) * size
+        or (*constants, last) != _PLAIN_TAIL
+        or any(view[first + size - 1 : tail : size])
+    ):
+        return None
+    wait, least, most, isolation, session_id, session_epoch = _HEAD.unpack_from(buf, at)
+    wanted = list(map(Wanted._make, _WANTED.iter_unpack(view[first:tail])))
+    return Fetch(
+        replica_id,
+        wait,
+        least,
+        most,
+        isolation,
+        session_id,
+        session_epoch,
+        [(topic, wanted)],
+        [],
+        b"",
+        replica_epoch,
+    )
 
 
 def decode(frame: memoryview) -> Answer:
