@@ -291,12 +291,14 @@ def test_a_transaction_ends_with_a_marker_in_each_partition(commit: bool) -> Non
     assert it.end(producer, commit) == ok(producer)
     (ending,) = it.endings
     assert ending == Ending(TX, producer, commit, 3, V1, frozenset({P0, P1}))
+    assert it.machine.endings == [ending]
     assert it.machine.marked(ending, [P0], 100) == Changes()
     assert it.add(producer, P0) == ErrorCode.CONCURRENT_TRANSACTIONS
     done = it.machine.marked(ending, [P1], 100)
     assert done.write is not None
     assert done.write.answer is None
     it.settle(done)
+    assert it.machine.endings == []
     assert it.state.state == (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
     assert it.add(producer, P0) == ErrorCode.NONE, "the next transaction"
 

@@ -437,6 +437,11 @@ class Coordinator:
         """What is known of each id: what the committed records say."""
         return self._transactions
 
+    @property
+    def endings(self) -> list[Ending]:
+        """Those whose markers are on their way."""
+        return [*self._endings.values()]
+
     def check(self) -> None:
         """Assert what must hold between any two facts."""
         for transactional_id, known in self._transactions.items():
