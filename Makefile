@@ -12,7 +12,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
-	coordination conformance-coordination bench-coordination sim simulation chaos
+	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ bench: setup ## measure; prints figures, fails on nothing
 
 bench-coordination: setup programs ## the coordinator's latency, size and start beside ZooKeeper's
 	$(BIN)/python bench/coordination.py $(ARGS)
+
+bench-replication: setup ## three brokers: throughput, latency, failover, 1,000 partitions; minutes
+	$(BIN)/python bench/replication.py $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference

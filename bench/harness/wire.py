@@ -123,20 +123,24 @@ class Connection:
 
     def led_partitions(self, topic: str) -> int:
         """How many partitions of the topic have a leader that takes requests."""
+        return sum(leader >= 0 for leader in self.leaders(topic).values())
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Who leads each partition of the topic; -1 where nobody is known to."""
         answer = self.ask(METADATA, 4, struct.pack(">i", 1) + _string(topic) + b"\0")
         answer.i32()
         for _ in range(answer.i32()):
             answer.i32(), answer.string(), answer.i32(), answer.string()
         answer.string(), answer.i32()
-        led = 0
+        leaders = {}
         for _ in range(answer.i32()):
             answer.i16(), answer.string(), answer.i8()
             for _ in range(answer.i32()):
-                code, _index, leader = answer.i16(), answer.i32(), answer.i32()
-                led += code == 0 and leader >= 0
+                code, index, leader = answer.i16(), answer.i32(), answer.i32()
+                leaders[index] = leader if code == 0 else -1
                 for _replicas_then_isr in range(2):
                     answer.skip(4 * answer.i32())
-        return led
+        return leaders
 
     def end_offsets(self, topic: str, partitions: int) -> list[int]:
         """The log end offset of each partition; WireFailure while one cannot be told."""

@@ -8,6 +8,8 @@
  * the broker.  One connection speaks to one partition at a time; `--partitions N` makes produce
  * go round the partitions with every request and spreads fetch connections over them.
  *
+ * `--rate N` sends a request N times a second instead of as soon as it may; it is for one connection.
+ *
  * A run ends after --seconds, or after --requests answers when that is given.  Only answers after
  * --warm-up-seconds count.  The result is one line of JSON.  `idle` prints the line `held` when
  * all its requests are on their way, so that the caller can look at the broker meanwhile.
@@ -40,7 +42,7 @@ typedef struct {
     int records, record_bytes, acks;
     int max_bytes, max_wait_ms;
     const char *topic;
-    double seconds, warm_up_s;
+    double seconds, warm_up_s, rate;
     long requests;
 } Options;
 
@@ -271,10 +273,21 @@ static void receive(Connection *c) {
     }
 }
 
+/* Sleeps until the next request is due. */
+static void keep_pace(void) {
+    static double due_at;
+    double now = now_s();
+    due_at = due_at + 1 / opt.rate > now ? due_at + 1 / opt.rate : now;
+    time_t whole = (time_t)due_at;
+    struct timespec until = {whole, (long)((due_at - (double)whole) * 1e9)};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
 static void transmit(Connection *c) {
     for (;;) {
         if (c->sent == c->request_bytes) {
             if (c->sent_count - c->answered_count >= (unsigned)opt.in_flight) return;
+            if (opt.rate > 0) keep_pace();
             prepare_next(c);
             c->sent_at[c->sent_count++ % MAX_IN_FLIGHT] = now_s();
         }
@@ -383,7 +396,8 @@ static void read_options(int argc, char **argv) {
         {"connections", 1, 0, 'c'}, {"in-flight", 1, 0, 'i'},   {"records", 1, 0, 'r'},
         {"record-bytes", 1, 0, 'b'}, {"acks", 1, 0, 'a'},       {"max-bytes", 1, 0, 'm'},
         {"max-wait-ms", 1, 0, 'w'}, {"seconds", 1, 0, 's'},     {"warm-up-seconds", 1, 0, 'u'},
-        {"requests", 1, 0, 'q'},   {"broker-pid", 1, 0, 'k'},   {0, 0, 0, 0}};
+        {"requests", 1, 0, 'q'},   {"broker-pid", 1, 0, 'k'},
+        {"rate", 1, 0, 'R'},       {0, 0, 0, 0}};
     if (argc < 2) errno = 0, die("usage: raw produce|fetch|idle --port N [options]");
     if (!strcmp(argv[1], "produce")) opt.mode = PRODUCE;
     else if (!strcmp(argv[1], "fetch")) opt.mode = FETCH;
@@ -405,6 +419,7 @@ static void read_options(int argc, char **argv) {
         case 'u': opt.warm_up_s = atof(optarg); break;
         case 'q': opt.requests = atol(optarg); break;
         case 'k': watch_broker(optarg); break;
+        case 'R': opt.rate = atof(optarg); break;
         default: exit(2);
         }
     }
