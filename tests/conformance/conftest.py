@@ -105,7 +105,7 @@ def _three():
     }
     with Replicated(3, settings=settings) as cluster:
         yield cluster
-        has_no_tracebacks(cluster)
+        cluster.check_nobody_stumbled()
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +125,7 @@ def _racked():
     racks = {broker_id: {"broker.rack": rack} for broker_id, rack in ((1, "a"), (2, "a"), (3, "b"))}
     with Replicated(3, settings=settings, broker_settings=racks) as cluster:
         yield cluster
-        has_no_tracebacks(cluster)
+        cluster.check_nobody_stumbled()
 
 
 @pytest.fixture
@@ -140,11 +140,3 @@ def racked(_racked):
     """Three brokers in the racks a, a and b that run, with all replicas in sync."""
     _racked.heal()
     return _racked
-
-
-def has_no_tracebacks(cluster):
-    """What a broker did not expect is a bug, even if everybody got over it."""
-    for broker_id in cluster.brokers:
-        said = cluster.log(broker_id)
-        at = said.find("Traceback")
-        assert at < 0, f"broker {broker_id} logged:\n{said[max(0, at - 500) : at + 4000]}"

@@ -357,6 +357,13 @@ class Replicated(Cluster):
         different = [each for each, found in pictures.items() if found != first]
         return f"brokers {different} differ from broker {self.brokers[0]}" if different else ""
 
+    def check_nobody_stumbled(self) -> None:
+        """What a broker did not expect is a bug, even if everybody got over it."""
+        for broker_id in self.brokers:
+            said = self.log(broker_id)
+            at = said.find("Traceback")
+            assert at < 0, f"broker {broker_id} logged:\n{said[max(0, at - 500) : at + 4000]}"
+
     # -- what is on the disks --------------------------------------------------------------
 
     def folder(self, broker_id: int, topic: str, index: int = 0) -> Path:

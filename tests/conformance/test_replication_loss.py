@@ -12,7 +12,6 @@ import time
 
 import pytest
 from adapters import Record, confluent, values
-from conftest import has_no_tracebacks
 from raw import Raw
 from replicated import SETTINGS, Replicated, eventually, fetch, list_offset, values_of
 from workload import Load
@@ -38,7 +37,7 @@ def forgetful():
     }
     with Replicated(3, settings=settings, memory=True) as cluster:
         yield cluster
-        has_no_tracebacks(cluster)
+        cluster.check_nobody_stumbled()
 
 
 @pytest.fixture
