@@ -162,6 +162,7 @@ class Leading:
             request.broker_epoch,
             self.broker.clock_ms(),
             request.log_start_offset,
+            self.log.start_offset,
         )
         self.follow_up(changes)
         self._tell_deleted()

@@ -57,6 +57,7 @@ class RemoteReplica:
         "_leader_end_offset",
         "broker_epoch",
         "caught_up_ms",
+        "compared_from_offset",
         "end_offset",
         "id",
         "is_counted",
@@ -77,6 +78,9 @@ class RemoteReplica:
     def _forget(self) -> None:
         self.end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
+        # Where the leader's log started when it first fetched: what it has from there on is what
+        # the leader has, and what it has before that has not been compared.
+        self.compared_from_offset = UNKNOWN_OFFSET
         self._fetched_ms = NEVER
         self._leader_end_offset = _BEYOND_ANY_LOG
 

@@ -22,7 +22,8 @@ leader at the moment: while it deems somebody eligible, the ISR is too small as 
 is committed lies below the end its log had when it took over: `epoch_start_offset`.  A follower
 joins when it has reached both, by a fetch of its present incarnation in this leader epoch, and is
 alive and not shutting down.  It joins only in the moment of a fetch: one that merely stood in the
-right place once would come and go for ever.
+right place once would come and go for ever.  And it has deleted what the leader's log no longer
+reaches back to: that could not be compared, and may be what was never committed.
 
 **Who is slow leaves.**  A member that has not been caught up for `lag_ms` (`core/progress.py`) is
 proposed for removal.  Its clock starts when it becomes a member.
@@ -148,6 +149,7 @@ class Leader:
         broker_epoch: int,
         now_ms: int,
         log_start_offset: int = 0,
+        own_log_start_offset: int = 0,
     ) -> Changes:
         """A follower asked for `offset`: everything before it is in its log.
 
@@ -170,6 +172,8 @@ class Leader:
             if offset <= self.high_watermark or not self._advance():
                 return NOTHING
             return Changes(self.high_watermark)
+        if follower.compared_from_offset == UNKNOWN_OFFSET:
+            follower.compared_from_offset = own_log_start_offset
         # It is counted before the high watermark moves, lest that run away from it.
         if self.proposal is None and self._may_join(follower):
             return self._changes(self._propose({*self.state.isr, replica}))
@@ -345,6 +349,7 @@ class Leader:
         return (
             follower.end_offset >= self.high_watermark
             and follower.end_offset >= self.epoch_start_offset
+            and follower.log_start_offset >= follower.compared_from_offset
             and self._is_eligible(follower)
         )
 

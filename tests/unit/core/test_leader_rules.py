@@ -85,6 +85,21 @@ def test_nobody_joins_in_a_former_life_or_while_leaving_or_dead():
     assert fetch(leader(isr=(1, 2), live={1: 11, 2: 12}), 3, 0).proposal is None
 
 
+def test_nobody_joins_with_records_that_the_leader_has_deleted():
+    """What lies below the leader's start nobody can compare: it may be another leader's, never
+    committed, and would be shown in place of what was.  By its answer the follower deletes it."""
+    made = leader(isr=(1, 2), end=10, high_watermark=10)
+    assert made.fetched(3, 10, 13, 0, 4, own_log_start_offset=6).proposal is None
+    assert made.fetched(3, 10, 13, 0, 5, own_log_start_offset=8).proposal is None
+    proposal = made.fetched(3, 10, 13, 0, 6, own_log_start_offset=9).proposal
+    assert proposal is not None, "all that it has left was compared with its first fetch"
+
+    made = leader(isr=(1, 2), end=10, high_watermark=10)
+    made.fetched(3, 10, 13, 0, 6, own_log_start_offset=0)
+    made.brokers_changed({**LIVE, 3: 33}, set())
+    assert made.fetched(3, 10, 33, 0, 4, own_log_start_offset=6).proposal is None, "in a new life"
+
+
 def test_who_is_behind_for_too_long_leaves():
     made = leader()
     made.appended(10)
