@@ -209,7 +209,8 @@ def decide(
         group.target.get(updated.id, NOTHING),
         group.assignment_epoch,
         group.owners(),
-        NOTHING if beat.request.member_epoch == JOIN else beat.owned,
+        # Of an epoch that is over it may tell late, so that this proves nothing given up.
+        beat.owned if beat.request.member_epoch == updated.epoch else None,
     )
     if stepped != updated or is_new:
         records.append(stepped.current(group.id))

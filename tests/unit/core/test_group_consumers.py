@@ -1,0 +1,394 @@
+"""Groups of the newer protocol, rule by rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from consumer_world import topic_id, topics
+from group_desk import DELAY_MS, Desk
+
+from hightide.core.groups.consumer.assignors import Subscriber, in_ranges, uniformly
+from hightide.core.groups.consumer.group import ConsumerGroup, GroupState, MemberState
+from hightide.core.groups.turn import Client
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    OwnedTopicPartitions,
+)
+from hightide.wire.messages.groups import DeleteGroupsRequest, ListGroupsRequest
+from hightide.wire.messages.offsets import OffsetFetchRequestGroup
+
+SESSION_MS = 45_000
+
+
+@pytest.fixture
+def desk() -> Desk:
+    desk = Desk()
+    desk.coordinator.topics_changed(topics(t=4, u=2))
+    return desk
+
+
+def ask(desk: Desk, member_id: str, epoch: int = 0, /, **how: Any) -> int:
+    """A heartbeat; one that joins says everything."""
+    owned = how.pop("owned", None)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=member_id,
+        member_epoch=epoch,
+        rebalance_timeout_ms=60_000 if epoch == 0 else -1,
+        subscribed_topic_names=["t"] if epoch == 0 else None,
+    )
+    if owned is not None or epoch == 0:
+        request.topic_partitions = [
+            OwnedTopicPartitions(topic_id=topic_id(name), partitions=indexes)
+            for name, indexes in (owned or {}).items()
+        ]
+    for name, value in how.items():
+        setattr(request, name, value)
+    return desk.ask("consumer_heartbeat_asked", request, Client("client", "/host"))
+
+
+def beat(desk: Desk, *how: Any, **more: Any) -> ConsumerGroupHeartbeatResponse:
+    response = desk.answers[ask(desk, *how, **more)]
+    assert isinstance(response, ConsumerGroupHeartbeatResponse)
+    return response
+
+
+def told(response: ConsumerGroupHeartbeatResponse) -> list[int] | None:
+    if response.assignment is None:
+        return None
+    return [each for topic in response.assignment.topic_partitions for each in topic.partitions]
+
+
+def group(desk: Desk) -> ConsumerGroup:
+    found = desk.coordinator.consumers.get("g")
+    assert found is not None
+    return found
+
+
+# -- joining and sharing ---------------------------------------------------------------------
+
+
+def test_the_first_member_gets_everything_at_once(desk: Desk) -> None:
+    response = beat(desk, "a")
+    assert (response.member_epoch, told(response)) == (1, [0, 1, 2, 3])
+    assert response.heartbeat_interval_ms == 5000
+    assert group(desk).state is GroupState.STABLE
+    assert told(beat(desk, "a", 1)) is None
+    assert group(desk.moved()) == group(desk)
+
+
+def test_a_member_without_an_id_is_given_one(desk: Desk) -> None:
+    response = beat(desk, "")
+    assert response.member_id
+    assert [*group(desk).members] == [response.member_id]
+
+
+def test_what_is_given_to_another_is_first_given_up(desk: Desk) -> None:
+    beat(desk, "a")
+    joined = beat(desk, "b")
+    assert (joined.member_epoch, told(joined)) == (2, [])
+    revoked = beat(desk, "a", 1, owned={"t": [0, 1, 2, 3]})
+    assert revoked.member_epoch == 1
+    kept = told(revoked)
+    assert kept is not None
+    assert len(kept) == 2
+    assert group(desk).members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    assert told(beat(desk, "b", 2)) is None
+    done = beat(desk, "a", 1, owned={"t": kept})
+    assert done.member_epoch == 2
+    rest = told(beat(desk, "b", 2))
+    assert rest is not None
+    assert sorted(kept + rest) == [0, 1, 2, 3]
+    assert group(desk).state is GroupState.STABLE
+
+
+def test_an_answer_waits_until_what_it_says_is_written(desk: Desk) -> None:
+    desk.holds = True
+    first = ask(desk, "a")
+    second = ask(desk, "a", 1)
+    assert not {first, second} & desk.answers.keys()
+    desk.commit()
+    assert desk.answers[first].member_epoch == desk.answers[second].member_epoch == 1
+
+
+def test_what_could_not_be_written_did_not_happen(desk: Desk) -> None:
+    beat(desk, "a")
+    before = group(desk)
+    desk.holds = True
+    ticket = ask(desk, "b")
+    desk.refuse()
+    assert desk.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert group(desk) == before
+
+
+def test_who_gives_nothing_up_in_time_is_out(desk: Desk) -> None:
+    beat(desk, "a")
+    beat(desk, "b")
+    beat(desk, "a", 1, owned={"t": [0, 1, 2, 3]})
+    for _ in range(4):
+        desk.wait(15_000)
+        late = beat(desk, "a", 1, owned={"t": [0, 1, 2, 3]})
+        other = beat(desk, "b", 2)
+    assert late.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert told(other) == [0, 1, 2, 3]
+
+
+def test_who_sends_no_heartbeat_is_out(desk: Desk) -> None:
+    beat(desk, "a")
+    desk.wait(SESSION_MS)
+    assert group(desk).state is GroupState.EMPTY
+    assert beat(desk, "a", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_leaves_is_out_at_once(desk: Desk) -> None:
+    beat(desk, "a")
+    beat(desk, "b")
+    assert beat(desk, "a", -1).member_epoch == -1
+    assert told(beat(desk, "b", 2)) == [0, 1, 2, 3]
+
+
+# -- subscriptions ---------------------------------------------------------------------------
+
+
+def test_a_member_subscribes_to_something_else(desk: Desk) -> None:
+    beat(desk, "a")
+    changed = beat(desk, "a", 1, subscribed_topic_names=["u"], owned={"t": [0, 1, 2, 3]})
+    assert told(changed) == []
+    done = beat(desk, "a", 1, owned={})
+    assert (done.member_epoch, told(done)) == (2, [0, 1])
+
+
+def test_a_member_subscribes_by_an_expression_and_sees_topics_that_come(desk: Desk) -> None:
+    response = beat(desk, "a", subscribed_topic_names=None, subscribed_topic_regex="t.*")
+    assert told(response) == [0, 1, 2, 3]
+    desk.coordinator.topics_changed(topics(t=4, u=2, tt=1))
+    more = beat(desk, "a", 1)
+    assert more.member_epoch == 2
+    assert len(told(more) or ()) == 5
+
+
+def test_partitions_that_come_are_shared_out_and_topics_that_go_are_given_up(desk: Desk) -> None:
+    beat(desk, "a")
+    desk.coordinator.topics_changed(topics(t=6))
+    assert told(beat(desk, "a", 1)) == [0, 1, 2, 3, 4, 5]
+    desk.coordinator.topics_changed({})
+    assert told(beat(desk, "a", 2)) == []
+
+
+# -- epochs ----------------------------------------------------------------------------------
+
+
+def test_another_epoch_is_fenced_unless_only_an_answer_was_lost(desk: Desk) -> None:
+    beat(desk, "a")
+    beat(desk, "a", 1, subscribed_topic_names=["t", "u"])
+    assert group(desk).members["a"].epoch == 2
+    assert beat(desk, "a", 3).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert beat(desk, "a", 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    owned = {"t": [0, 1, 2, 3]}
+    assert beat(desk, "a", 1, owned=owned).member_epoch == 2
+    stranger = {"t": [0, 9]}
+    assert beat(desk, "a", 1, owned=stranger).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_a_join_whose_answer_was_lost_is_answered_again(desk: Desk) -> None:
+    for _ in range(2):
+        response = beat(desk, "a")
+        assert (response.member_epoch, told(response)) == (1, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
+        ({"topic_partitions": None}, ErrorCode.INVALID_REQUEST),
+        ({"owned": {"t": [1]}}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": "", "member_epoch": 1}, ErrorCode.INVALID_REQUEST),
+        ({"server_assignor": "mine"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"member_epoch": 1}, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_a_bad_heartbeat_is_refused_and_leaves_no_trace(
+    desk: Desk, how: dict[str, Any], error: ErrorCode
+) -> None:
+    response = beat(desk, "a", **how)
+    assert response.error_code == error
+    assert response.error_message
+    assert desk.coordinator.consumers.groups == {}
+    assert desk.log == []
+
+
+def test_a_full_group_takes_nobody_else() -> None:
+    desk = Desk(consumer_max_size=1)
+    desk.coordinator.topics_changed(topics(t=4))
+    beat(desk, "a")
+    assert beat(desk, "b").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+# -- static members --------------------------------------------------------------------------
+
+
+def test_a_static_member_restarts_and_has_what_it_had(desk: Desk) -> None:
+    beat(desk, "a", instance_id="i")
+    beat(desk, "b")
+    assert beat(desk, "c", instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    beat(desk, "a", -2, instance_id="i")
+    assert told(beat(desk, "b", 2)) is None
+    back = beat(desk, "c", instance_id="i")
+    assert (back.error_code, back.member_epoch) == (ErrorCode.NONE, 2)
+    assert len(told(back) or ()) == 2
+    assert group(desk).epoch == 2
+    assert beat(desk, "a", 1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert beat(desk, "a", -1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert group(desk.moved()) == group(desk)
+
+
+def test_a_static_member_that_does_not_come_back_is_out(desk: Desk) -> None:
+    beat(desk, "a", instance_id="i")
+    beat(desk, "a", -2, instance_id="i")
+    desk.wait(SESSION_MS)
+    assert group(desk).members == {}
+    assert beat(desk, "a", 1, instance_id="i").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# -- offsets ---------------------------------------------------------------------------------
+
+
+def test_a_member_commits_and_fetches_in_its_epoch(desk: Desk) -> None:
+    beat(desk, "a")
+    assert desk.commit_error(5, "a", 1) == ErrorCode.NONE
+    assert desk.commit_error(6, "a", 0) == ErrorCode.STALE_MEMBER_EPOCH
+    assert desk.commit_error(6, "a", 2) == ErrorCode.STALE_MEMBER_EPOCH
+    assert desk.commit_error(6, "b", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert desk.commit_error(6) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert desk.commit_error(6, "a", 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
+    assert desk.fetch() == 5
+
+    def fetch(member_id: str | None, epoch: int) -> int:
+        request = OffsetFetchRequestGroup(
+            group_id="g", member_id=member_id, member_epoch=epoch, topics=None
+        )
+        return desk.coordinator.fetch_asked(request, require_stable=True).error_code
+
+    assert [fetch("a", 1), fetch(None, -1)] == [ErrorCode.NONE, ErrorCode.NONE]
+    assert [fetch("a", 2), fetch("b", 1)] == [
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+
+
+def test_offsets_outlive_the_members_and_the_group_goes_with_them(desk: Desk) -> None:
+    beat(desk, "a")
+    desk.commit_offset(5, "a", 1)
+    beat(desk, "a", -1)
+    desk.wait(desk.rules.offsets_retention_ms // 2)
+    assert desk.moved().fetch() == desk.fetch() == 5
+    desk.coordinator.topics_changed({})
+    desk.wait(desk.rules.offsets_retention_ms)
+    assert desk.fetch() == -1
+    assert desk.coordinator.consumers.groups == {}
+    assert desk.moved().coordinator.consumers.groups == {}
+
+
+# -- the other kind --------------------------------------------------------------------------
+
+
+def test_an_empty_classic_group_gives_way_and_its_offsets_stay(desk: Desk) -> None:
+    desk.commit_offset(5)
+    leader, follower = desk.stable()
+    assert beat(desk, "a").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    desk.leave((leader.member_id, None), (follower.member_id, None))
+    assert beat(desk, "a").member_epoch == 1
+    assert "g" not in desk.coordinator.groups
+    assert desk.fetch() == 5
+    moved = desk.moved()
+    assert (group(moved), moved.fetch()) == (group(desk), 5)
+    assert "g" not in moved.coordinator.groups
+
+
+def test_an_empty_group_gives_way_to_a_classic_one(desk: Desk) -> None:
+    beat(desk, "a")
+    desk.commit_offset(5, "a", 1)
+    refused = desk.answers[desk.join()]
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    beat(desk, "a", -1)
+    ticket = desk.join(version=3)
+    desk.wait(DELAY_MS)
+    assert desk.answers[ticket].generation_id == 1
+    assert desk.fetch() == 5
+    assert desk.moved().coordinator.consumers.groups == {}
+
+
+# -- administration --------------------------------------------------------------------------
+
+
+def test_a_group_is_described_listed_and_deleted(desk: Desk) -> None:
+    beat(desk, "a", instance_id="i")
+    administration = desk.coordinator.administration
+    found = administration.describe_consumers("g", "uniform")
+    assert (found.group_state, found.group_epoch, found.assignor_name) == ("Stable", 1, "uniform")
+    (member,) = found.members
+    assert (member.member_id, member.instance_id, member.client_host) == ("a", "i", "/host")
+    assert member.assignment == member.target_assignment
+    assert member.assignment.topic_partitions[0].topic_name == "t"
+    unknown = administration.describe_consumers("h", "uniform")
+    assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    (listed,) = administration.listed(ListGroupsRequest(types_filter=["consumer"]))
+    assert (listed.group_type, listed.protocol_type) == ("Consumer", "consumer")
+    request = DeleteGroupsRequest(groups_names=["g"])
+    refused = desk.answers[desk.ask("delete_groups_asked", request)]
+    assert refused.results[0].error_code == ErrorCode.NON_EMPTY_GROUP
+    beat(desk, "a", -1, instance_id="i")
+    deleted = desk.answers[desk.ask("delete_groups_asked", request)]
+    assert deleted.results[0].error_code == ErrorCode.NONE
+    assert desk.moved().coordinator.consumers.groups == {}
+
+
+# -- assignors -------------------------------------------------------------------------------
+
+T, U = topic_id("t"), topic_id("u")
+
+
+def subscriber(name: str, *topics: Any, has: Any = ()) -> Subscriber:
+    return Subscriber(("", name), frozenset(topics), frozenset(has))
+
+
+def test_ranges_are_the_same_for_topics_of_one_size() -> None:
+    members = {name: subscriber(name, T, U) for name in "ab"}
+    shares = in_ranges(members, {T: 3, U: 3})
+    assert shares["a"] == {(T, 0), (T, 1), (U, 0), (U, 1)}
+    assert shares["b"] == {(T, 2), (U, 2)}
+
+
+def test_uniform_shares_differ_by_one_at_most_and_stay_where_they_are() -> None:
+    members = {name: subscriber(name, T) for name in "ab"}
+    first = uniformly(members, {T: 7})
+    assert sorted(map(len, first.values())) == [3, 4]
+    members = {name: subscriber(name, T, has=first.get(name, ())) for name in "abc"}
+    second = uniformly(members, {T: 7})
+    assert sorted(map(len, second.values())) == [2, 2, 3]
+    assert all(second[name] <= first[name] for name in "ab")
+
+
+def test_uniform_shares_are_as_even_as_subscriptions_allow() -> None:
+    members = {"a": subscriber("a", T), "b": subscriber("b", T, U), "c": subscriber("c", U)}
+    shares = uniformly(members, {T: 2, U: 4})
+    assert {name: len(share) for name, share in shares.items()} == {"a": 2, "b": 2, "c": 2}
+    assert all(topic in members[name].topics for name in "abc" for topic, _ in shares[name])
+
+
+def test_the_assignor_that_most_members_ask_for_is_used(desk: Desk) -> None:
+    beat(desk, "a", subscribed_topic_names=["t", "u"], server_assignor="range")
+    beat(desk, "b", subscribed_topic_names=["t", "u"], server_assignor="range")
+    found = desk.coordinator.administration.describe_consumers("g", "uniform")
+    assert found.assignor_name == "range"
+    shares = [sorted(index for _, index in share) for share in group(desk).target.values()]
+    assert shares == [[0, 0, 1], [1, 2, 3]]
