@@ -65,10 +65,12 @@ class Producer(Client):
         partitions: list[Partition],
         acks: int,
         depth: int,
+        pace_ms: int,
     ) -> None:
         super().__init__(world, name, brokers, checker)
         self._partitions = partitions
         self._depth = depth
+        self._pace_ms = pace_ms
         self.acks = acks
         self.sent = 0
         self.answered_ms = 0
@@ -94,7 +96,7 @@ class Producer(Client):
             self.tell(leader, request)
             if random.random() < 0.05:
                 self.forget(partition)
-            self.after(random.randint(5, 60), self._next)
+            self.after(random.randint(5, 2 * self._pace_ms), self._next)
             return
 
         def answered(answer: Produced | None) -> None:
@@ -105,7 +107,7 @@ class Producer(Client):
             self.answered[partition] = self.world.now_ms
             if self.acks == -1:
                 self.checker.acks(partition, value, answer.offset, self.world.now_ms)
-            self.after(random.randint(0, 30), self._next)
+            self.after(random.randint(0, self._pace_ms), self._next)
 
         self.ask(leader, request, CALL_MS, answered)
 
@@ -200,7 +202,8 @@ class Deleter(Client):
         self._partitions = partitions
 
     def begin(self) -> None:
-        self.after(self.world.random.randint(1, 500), self._next)
+        for _ in range(3):
+            self.after(self.world.random.randint(1, 500), self._next)
 
     def _next(self) -> None:
         if not self.is_stopping:

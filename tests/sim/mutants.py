@@ -188,6 +188,18 @@ def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "appended", obedient)
 
 
+def lets_join_with_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
+    """H1, our own: a replica joins with records below the start of the leader's log, which nobody
+    can compare with what was committed there."""
+    may_join = Leader._may_join
+
+    def joins(self: Leader, follower: Any) -> bool:
+        follower.compared_from_offset = -1
+        return may_join(self, follower)
+
+    patch.setattr(Leader, "_may_join", joins)
+
+
 def detected(name: str, most: int) -> tuple[int | None, str]:
     """How many seeds it took to find a mistake, and what it did; None if `most` did not do."""
     with pytest.MonkeyPatch.context() as patch:
@@ -206,6 +218,7 @@ MUTANTS: dict[str, Mutant] = {
     "B4": lets_join_below_the_start_of_the_epoch,
     "B6": takes_members_of_any_life,
     "B11": remembers_who_was_away,
+    "H1": lets_join_with_what_was_deleted,
     "B1": truncates_to_the_high_watermark,
     "B2": looks_for_divergence_once,
     "B3": takes_fetches_of_any_epoch,

@@ -219,6 +219,33 @@ def moving_starts(faults: Faults) -> Iterator[int]:
     yield random.choice((100, 1000))
 
 
+def deleted_history(faults: Faults) -> Iterator[int]:
+    """A leader is replaced that has what nobody else has, and comes back when its successor has
+    deleted the place where their logs part."""
+    random, partition = faults.random, faults.partition()
+    leader, others = faults.leader(partition), faults.followers(partition)
+    if leader is None or not others:
+        yield 300
+        return
+    for other in others:
+        faults.slow(leader.name, other.name, random.choice((150, 250, 350)))
+    yield random.randint(200, 500)
+    match random.choice(("expire", "bounce", "pause")):
+        case "expire":
+            faults.expire(leader)
+        case "bounce":
+            faults.bounce(leader)
+        case "pause":
+            faults.pause(leader, 2400)
+    faults.cut(leader.name, others[0].name)
+    yield random.choice((200, 400, 800, 2500))
+    faults.mend()
+    faults.slow(others[0].name, leader.name, random.choice((0, 50, 100)))
+    yield random.choice((300, 600))
+    faults.mend()
+    yield random.choice((200, 600))
+
+
 def last_one_standing(faults: Faults) -> Iterator[int]:
     """All but one replica are away; then that one loses what it had not written, and comes back
     alone."""
@@ -245,6 +272,7 @@ def last_one_standing(faults: Faults) -> Iterator[int]:
     yield random.choice((500, 2000))
 
 
+_TWO: dict[str, Any] = {"brokers": 3, "replicas": 2, "min_isr": 1, "partitions": 1}
 _THREE: dict[str, Any] = {"brokers": 3, "replicas": 3, "min_isr": 2}
 
 SCENARIOS: dict[str, tuple[Story, dict[str, Any]]] = {
@@ -257,6 +285,7 @@ SCENARIOS: dict[str, tuple[Story, dict[str, Any]]] = {
     "sleeping_controllers": (sleeping_controllers, {}),
     "there_and_back": (there_and_back, {"brokers": 3, "replicas": 3, "moves": True, "loss": 0.0}),
     "moving_starts": (moving_starts, {"deletes": True}),
+    "deleted_history": (deleted_history, {**_TWO, "deletes": True, "pace_ms": 1200, "loss": 0.0}),
     "last_one_standing": (last_one_standing, {**_THREE, "power_cuts": True}),
 }
 """By name: the story, and what it needs the cluster to be like."""

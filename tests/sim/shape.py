@@ -22,6 +22,8 @@ class Shape:
     loss: float
     moves: bool
     deletes: bool
+    pace_ms: int
+    """How long producers wait between two sends, at most."""
     are_clocks_wrong: bool
     is_reconfigured: bool
     """Whether `min.insync.replicas` changes; then no replica may lose data."""
@@ -45,6 +47,7 @@ def shape_of(random: Random, needs: Mapping[str, Mapping[str, Any]]) -> Shape:
         loss=random.choice((0.0, 0.0, 0.01, 0.05)),
         moves=random.random() < 0.4,
         deletes=random.random() < 0.3,
+        pace_ms=random.choice((30, 30, 30, 500)),
         are_clocks_wrong=random.random() < 0.3,
         is_reconfigured=random.random() < 0.2,
         story="",

@@ -79,6 +79,7 @@ class Simulation:
                 partitions,
                 acks=-1 if nth == 0 else random.choice((-1, -1, 1, 0)),
                 depth=random.choice((1, 1, 3)),
+                pace_ms=self.shape.pace_ms,
             )
             for nth in range(3)
         ]
