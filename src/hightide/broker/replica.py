@@ -242,8 +242,9 @@ class Replica:
     ) -> None:
         """A follower has everything before `offset`."""
         assert self.leader is not None
+        own_start = self.log.start_offset
         self._follow_up(
-            self.leader.fetched(replica, offset, broker_epoch, now_ms, log_start_offset)
+            self.leader.fetched(replica, offset, broker_epoch, now_ms, log_start_offset, own_start)
         )
 
     def delete_records(self, before_offset: int) -> None:
