@@ -9,11 +9,11 @@ the last answer.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hightide.core.groups.consumer.assignors import ASSIGNORS, Share, Subscriber
+from hightide.core.groups.consumer.expression import compiled
 from hightide.core.groups.consumer.group import (
     LEFT_FOR_NOW,
     NOTHING,
@@ -101,14 +101,6 @@ def check_request(request: ConsumerGroupHeartbeatRequest, assignors: tuple[str, 
         raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, detail)
     if request.subscribed_topic_regex:
         compiled(request.subscribed_topic_regex)
-
-
-def compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        detail = f"{pattern!r} is no regular expression: {error}"
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail) from None
 
 
 # -- who is it -----------------------------------------------------------------------------
@@ -240,8 +232,8 @@ def subscribed(member: ConsumerMember, topics: Mapping[str, Topic]) -> dict[str,
     """The topics that there are of those that it subscribes to."""
     found = {name: topics[name] for name in member.topic_names if name in topics}
     if member.topic_regex is not None:
-        pattern = compiled(member.topic_regex)
-        found |= {name: topic for name, topic in topics.items() if pattern.fullmatch(name)}
+        expression = compiled(member.topic_regex)
+        found |= {name: topic for name, topic in topics.items() if expression.matches(name)}
     return found
 
 
