@@ -7,8 +7,8 @@ characters costs at most n times the number of steps of the expression.
     a(b|c)*d        ──▶  steps: character, choice of steps, begin, end, done
 
 What is understood is what topics are named with: characters, `.`, classes in brackets, the classes
-`\\d`, `\\w`, `\\s` and their opposites, groups, `|`, and `* + ? {n,m}`; `^` and `$`, though the whole
-name must match anyway; and `(?i)` in front.
+`\\d`, `\\w` and `\\s` and their opposites, groups, `|`, and `* + ? {n,m}`; `^` and `$`, though the
+whole name must match anyway; and `(?i)` in front.
 """
 
 from __future__ import annotations
