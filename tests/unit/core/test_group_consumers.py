@@ -327,6 +327,20 @@ def test_an_empty_group_gives_way_to_a_classic_one(desk: Desk) -> None:
     assert desk.moved().coordinator.consumers.groups == {}
 
 
+def test_if_its_tombstones_could_not_be_written_the_later_kind_is_right(desk: Desk) -> None:
+    beat(desk, "a")
+    beat(desk, "a", -1)
+    desk.holds = True
+    ticket = desk.join(version=3)
+    desk.refuse()
+    desk.holds = False
+    desk.wait(DELAY_MS)
+    desk.sync(desk.answers[ticket], {})
+    moved = desk.moved()
+    assert moved.group().generation == 1
+    assert moved.coordinator.consumers.groups == {}
+
+
 # -- administration --------------------------------------------------------------------------
 
 

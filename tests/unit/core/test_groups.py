@@ -218,13 +218,6 @@ def test_a_change_while_shares_are_made_begins_anew(desk: Desk) -> None:
     tickets = [desk.join(version=3), desk.join(version=3)]
     desk.wait(2 * DELAY_MS)
     leader, follower = (desk.answers[each] for each in tickets)
-    waiting = desk.sync(leader, {})
-    assert waiting in desk.answers
-    desk.holds = True
-    desk = Desk()
-    tickets = [desk.join(version=3), desk.join(version=3)]
-    desk.wait(2 * DELAY_MS)
-    leader, follower = (desk.answers[each] for each in tickets)
     waiting = desk.sync(follower)
     desk.join(leader.member_id, protocols={"range": b"more"})
     assert error_of(desk, waiting) == ErrorCode.REBALANCE_IN_PROGRESS

@@ -94,12 +94,13 @@ class Coordinator:
                 self._apply_offset(key, value, record_offset, producer_id)
             case GroupRecord(GroupMetadataKey() as key, GroupMetadataValue() as value):
                 self.groups[key.group] = ClassicGroup.replayed(key.group, value)
+                self.consumers.forget(key.group)
             case GroupRecord(GroupMetadataKey() as key, None):
                 self.groups.pop(key.group, None)
             case GroupRecord(key):
                 assert isinstance(key, ConsumerGroupKey), f"the value does not suit: {record}"
                 self.consumers.replay(key, record)
-                # It has come in the place of one that had only offsets.
+                # Of two kinds of one name the later record is right.
                 if key.group in self.consumers.groups:
                     self.groups.pop(key.group, None)
 

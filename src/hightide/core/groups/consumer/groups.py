@@ -236,6 +236,10 @@ class ConsumerGroups:
                     revocation = Deadline(Kind.REVOCATION, group.id, member.id)
                     assert deadlines.get(revocation) is not None
 
+    def forget(self, group_id: str) -> None:
+        """A classic group has come in its place, as the log tells it."""
+        self._put(group_id, None)
+
     def dissolve(self, group: ConsumerGroup) -> list[GroupRecord]:
         """Take an empty group out, and what takes it out of the log."""
         self._put(group.id, None)
