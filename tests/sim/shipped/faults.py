@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 _OF_MACHINES = ("kill", "power", "power_in_between", "leave", "pause", "disk", "skew")
 _OF_LINKS = ("cut", "cut_one_way", "island", "slow", "reset", "heal")
+_OF_ALL = ("kill_all", "power_all")
 _FAULTS = (
-    *("kill", "kill", "power", "power_in_between", "leave", "pause", "disk", "skew"),
+    *("kill", "kill", "kill_all", "power", "power", "power_all", "power_in_between"),
+    *("leave", "leave", "pause", "disk", "skew"),
     *("cut", "cut", "cut_one_way", "island", "slow", "reset", "heal", "heal"),
     *("coordinator", "coordinator_pause", "move", "elect", "resign", "topic"),
 )
@@ -41,14 +43,29 @@ class Faults:
         if self._world.now >= self._until:
             return
         fault = self._random.choice(_FAULTS)
-        machine = self._random.choice(list(self._machines.values()))
-        if fault in _OF_MACHINES:
+        machine = self._victim()
+        if fault in _OF_ALL:
+            for each in self._machines.values():
+                if self._random.random() < 0.9:
+                    self._break(fault.removesuffix("_all"), each)
+        elif fault in _OF_MACHINES:
             self._break(fault, machine)
         elif fault in _OF_LINKS:
             self._disconnect(fault, machine)
         else:
             self._disturb(fault)
         self._world.at(self._random.choice((0.02, 0.1, 0.3, 0.8, 2.0)), self._next)
+
+    def _victim(self) -> Machine:
+        """Any machine; leaders are hit more often."""
+        leaders = [
+            truth.state.leader
+            for truth in self._cluster.checker.truths.values()
+            if truth.state is not None and truth.state.leader in self._machines
+        ]
+        if leaders and self._random.random() < 0.4:
+            return self._machines[self._random.choice(leaders)]
+        return self._random.choice(list(self._machines.values()))
 
     # -- machines --------------------------------------------------------------------------
 
