@@ -103,12 +103,12 @@ class Roles:
             log.warning("the settings of %d new topics are not known yet: %s", len(topics), failure)
 
     async def _carry_out(self, changes: Iterable[RoleChange]) -> None:
-        known = len(self._store.logs)
+        known = self._store.changes
         for done, change in enumerate(changes, 1):
             await self._change(change)
             if done % _CHANGES_PER_TURN == 0:
                 await asyncio.sleep(0)
-        if len(self._store.logs) != known:
+        if self._store.changes != known:
             await asyncio.to_thread(self._store.sync_names)
 
     async def _change(self, change: RoleChange) -> None:

@@ -19,6 +19,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+TOPIC_IDS = "topic-id-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
@@ -124,9 +125,28 @@ def read_topic_id(disk: Disk, directory: str) -> UUID | None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: UUID) -> None:
-    """Note a partition's topic id. Not forced to disk: the coordination tree knows it too."""
+    """Note a partition's topic id. It is forced to disk by `write_topic_ids`, for many at once."""
     text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
     disk.create(f"{directory}/{PARTITION_METADATA}").append(text.encode())
+
+
+def read_topic_ids(disk: Disk) -> dict[TopicPartition, UUID]:
+    """The ids of a directory's partitions, for those that a crash left without their own file."""
+    if not disk.exists(TOPIC_IDS):
+        return {}
+    try:
+        return {
+            (topic, int(partition)): parse_topic_id(text)
+            for topic, partition, text in decode_lines(disk.read_file(TOPIC_IDS))
+        }
+    except ValueError as error:
+        _log.warning("ignoring the damaged checkpoint %s/%s: %s", disk.name, TOPIC_IDS, error)
+        return {}
+
+
+def write_topic_ids(disk: Disk, ids: Mapping[TopicPartition, UUID]) -> None:
+    lines = (f"{topic} {number} {topic_id_text(each)}" for (topic, number), each in ids.items())
+    disk.replace(TOPIC_IDS, encode_lines(lines))
 
 
 def read_meta_properties(disk: Disk) -> dict[str, str] | None:

@@ -42,6 +42,8 @@ class LogStore:
         self.settings = settings  # replaced when a setting changes while the broker runs
         self.config_for = config_for
         self.logs: dict[TopicPartition, Log] = {}
+        self.changes = 0
+        """How often a log was made or taken away."""
         self.topic_ids: dict[TopicPartition, UUID] = {}
         self.previous_epoch = -1
         """The broker epoch in which the last process closed all directories in order, or -1."""
@@ -84,11 +86,15 @@ class LogStore:
             for disk in self.disks
         ]
         for disk, logs in loading:
+            known = checkpoint.read_topic_ids(disk)
             for log in logs:
                 self._add(log)
+                key = (log.topic, log.partition)
                 topic_id = checkpoint.read_topic_id(disk, log.directory)
                 if topic_id is not None:
-                    self.topic_ids[log.topic, log.partition] = topic_id
+                    self.topic_ids[key] = topic_id
+                elif key in known:
+                    self.identify(log, known[key])
             checkpoint.remove_clean_shutdown(disk)
         self._housekeeping.start(now_ms)
 
@@ -133,6 +139,7 @@ class LogStore:
         disk = min(self.disks, key=lambda disk: counts[disk.name])
         directory = f"{topic}-{partition}"
         disk.make_directory(directory)
+        self.changes += 1
         log = Log.create(disk, topic, partition, self.config_for(topic), self.files, self._now_ms)
         self._add(log)
         self.identify(log, topic_id)
@@ -153,6 +160,7 @@ class LogStore:
         return self._take_away(topic, partition, STRAY_SUFFIX)[1]
 
     def _take_away(self, topic: str, partition: int, suffix: str) -> tuple[Log, str]:
+        self.changes += 1
         log = self.logs.pop((topic, partition))
         topic_id = self.topic_ids.pop((topic, partition), UUID(int=0))
         self.high_watermarks.pop((topic, partition), None)
@@ -168,8 +176,14 @@ class LogStore:
         return log, name
 
     def sync_names(self) -> None:
-        """Force to disk which logs there are; may be called in any thread."""
+        """Force to disk which logs there are and whose they are; may be called in any thread.
+
+        A log that is taken for that of another topic of the same name is served as that topic's.
+        """
+        logs, ids = dict(self.logs), dict(self.topic_ids)
         for disk in self.disks:
+            own = {key: ids[key] for key, log in logs.items() if log.disk is disk and key in ids}
+            checkpoint.write_topic_ids(disk, own)
             disk.sync_directory("")
 
     def reconfigure(self, topic: str) -> None:

@@ -298,3 +298,26 @@ class TestHousekeeping:
             job.finish()
         assert store.logs["t", 0].failure is None
         assert store.logs["t", 0].bases == [0]
+
+
+@pytest.mark.parametrize("left", [None, b"", b"version: 0\ntopic_id: AAAA"])
+def test_whose_a_log_is_survives_the_loss_of_its_own_note(disk: Disk, left: bytes | None) -> None:
+    """A power cut may take it; a log without one would be taken for any topic of that name."""
+    store = store_on(disk)
+    store.create("t", 0, ID)
+    store.sync_names()
+    store.unlock()
+    disk.remove("t-0/partition.metadata")
+    if left is not None:
+        disk.create("t-0/partition.metadata").append(left)
+    assert store_on(disk).topic_ids == {("t", 0): ID}
+    assert checkpoint.read_topic_id(disk, "t-0") == ID, "it is noted again"
+
+
+def test_a_damaged_list_of_ids_is_none(disk: Disk) -> None:
+    store = store_on(disk)
+    store.create("t", 0, ID)
+    store.unlock()
+    for damage in (b"", b"0\n1\nt 0\n", b"0\n1\nt 0 ????\n", b"\xff"):
+        disk.replace(checkpoint.TOPIC_IDS, damage)
+        assert checkpoint.read_topic_ids(disk) == {}
