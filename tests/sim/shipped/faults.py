@@ -92,7 +92,9 @@ class Faults:
                 machine.skew_ms = random.choice((0, -5000, 300, 60_000))
 
     def _lost_power(self, machine: Machine) -> None:
-        self._cluster.checker.lost[machine.broker_id] = None
+        # What is forced to disk before it is answered survives; followers do not force it yet.
+        if not self._cluster.shape.flushes or self._cluster.shape.replicas > 1:
+            self._cluster.checker.lost[machine.broker_id] = None
         self._later(machine)
 
     def _later(self, machine: Machine) -> None:

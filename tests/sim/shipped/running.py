@@ -8,6 +8,7 @@ import gc
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,13 +91,16 @@ def _controlled(simulation: Simulation) -> Iterator[None]:
     try:
         yield
     finally:
-        simulation.world.close()
+        with warnings.catch_warnings():
+            # What a dead process had not even begun is not awaited, and rightly so.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            simulation.world.close()
+            gc.collect()
         Replica.fetched = fetched  # type: ignore[method-assign]
         logger.removeHandler(noted)
         logger.level, logger.propagate, concurrent.futures.ThreadPoolExecutor = before  # type: ignore[misc]
         if had_collector:
             gc.enable()
-        gc.collect()
 
 
 @dataclass(frozen=True, slots=True)

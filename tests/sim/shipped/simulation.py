@@ -75,7 +75,7 @@ class Simulation:
             random.random() < 0.5,
             random.choice((0.0, 0.0, 0.01, 0.05)),
             random.random() < 0.5,
-            random.random() < 0.2,
+            random.random() < 0.3,
             random.choice((1024, 4096, 1 << 30)),
             random.uniform(4.0, FAULTS_S),
         )
