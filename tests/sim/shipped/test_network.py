@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hightide.broker import server as server_module
 from hightide.broker.connection import Connection as Served
 from hightide.broker.server import Server
 from hightide.client.connection import Connection, ConnectionFailed
@@ -229,9 +228,7 @@ def test_what_nobody_catches_is_the_end_of_the_run(cluster: Cluster) -> None:
         cluster.run(client)
 
 
-def test_the_shipped_client_talks_to_the_shipped_server(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shipped_client_talks_to_the_shipped_server(cluster: Cluster) -> None:
     settings = Settings()
 
     def serve(_served: Served, _buf: bytearray, view: memoryview, start: int, end: int) -> bytes:
@@ -243,10 +240,8 @@ def test_the_shipped_client_talks_to_the_shipped_server(
     def listen(_host: str, port: int, _backlog: int) -> Listening:
         return cluster.network.listen(cluster.server, port)
 
-    monkeypatch.setattr(server_module, "_listening_socket", listen, raising=False)
-
     async def run_server() -> None:
-        server = Server(lambda: settings, serve, lambda: None)
+        server = Server(lambda: settings, serve, lambda: None, listen)
         server.bind([Listener("PLAINTEXT", "PLAINTEXT", "server", PORT)], 50)
         await server.start()
         await asyncio.sleep(20)
