@@ -212,7 +212,13 @@ class Broker:
         )
         self.throttle = ReplicationThrottle(self.broker_id, settings)
         self._fetchers = Fetchers(
-            self.broker_id, self._epoch, self.peers, settings, self.now_ms, self.throttle
+            self.broker_id,
+            self._epoch,
+            self.peers,
+            settings,
+            self.now_ms,
+            self.throttle,
+            self.flusher,
         )
         self._roles = Roles(
             self.picture,

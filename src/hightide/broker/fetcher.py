@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from hightide.broker.flusher import Flusher
 from hightide.broker.peers import Peers
 from hightide.broker.replica import Replica
 from hightide.broker.throttle import ReplicationThrottle
@@ -55,6 +56,7 @@ class Copy:
     __slots__ = (
         "follower",
         "is_afresh",
+        "is_flushing",
         "is_halted",
         "is_reported",
         "key",
@@ -72,6 +74,7 @@ class Copy:
         self.is_afresh = False
         self.is_reported = False
         self.is_halted = False
+        self.is_flushing = False
 
     @property
     def is_current(self) -> bool:
@@ -83,7 +86,7 @@ class Copy:
         return f"{self.replica.topic}-{self.replica.partition}"
 
     def position(self) -> Position | None:
-        if self.timer is not None or not self.is_current:
+        if self.timer is not None or self.is_flushing or not self.is_current:
             return None
         return self.follower.position()
 
@@ -103,6 +106,7 @@ class Fetchers:
         settings: Callable[[], Settings],
         now_ms: Callable[[], int],
         throttle: ReplicationThrottle,
+        flusher: Flusher | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
@@ -110,6 +114,7 @@ class Fetchers:
         self.settings = settings
         self.now_ms = now_ms
         self.throttle = throttle
+        self.flusher = flusher or Flusher(lambda: None)
         self._by_leader: dict[int, Fetcher] = {}
         self._by_partition: dict[TopicPartition, Fetcher] = {}
 
@@ -406,6 +411,8 @@ class Fetcher:
                 copy.is_reported = False
                 if given.records:
                     self._shared.throttle.copied(copy.replica, len(given.records))
+                    if copy.replica.needs_flush:
+                        self._flush(copy)
             case Do.ASK_AGAIN:
                 # An answer was passed over, and the leader takes for told what was in it. So the
                 # partition leaves the session, and comes again.
@@ -415,6 +422,17 @@ class Fetcher:
             case Do.HALT if not copy.is_halted:
                 copy.is_halted = True
                 self._report_halt(copy, step.offset)
+
+    def _flush(self, copy: Copy) -> None:
+        """What the topic wants on disk is there before the leader hears that it is here."""
+        copy.is_flushing = True
+
+        def flushed(_task: asyncio.Task[None]) -> None:
+            copy.is_flushing = False
+            if self._copies.get(copy.key) is copy:
+                self._notice(copy.key)
+
+        self._shared.flusher.flush(copy.replica).add_done_callback(flushed)
 
     def _retry(self, copy: Copy, why: str) -> None:
         """Leave it out for a while, and longer each time."""

@@ -3,7 +3,8 @@
 A topic with `flush.messages` asks for a flush after so many messages.  A flush takes a thread and
 hundreds of microseconds, so it is never done on the event loop, and never once per request: while
 one runs, further appends go on, and the next flush is for all of them together.  Until its flush is
-done, a record is neither acknowledged nor shown to anybody, followers included.
+done, a record is neither acknowledged nor shown to anybody, followers included; and a follower does
+not ask for more, which would tell its leader that it has it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ class Flusher:
         self._wake = wake
         self._running: dict[Replica, asyncio.Task[None]] = {}
 
-    def flush(self, replica: Replica) -> None:
-        if replica not in self._running:
+    def flush(self, replica: Replica) -> asyncio.Task[None]:
+        """Begin, or go on; the task is done when there is nothing left that has to be on disk."""
+        task = self._running.get(replica)
+        if task is None:
             task = asyncio.get_running_loop().create_task(self._flush(replica))
             self._running[replica] = task
+        return task
 
     async def _flush(self, replica: Replica) -> None:
         log_ = replica.log

@@ -22,7 +22,7 @@ from fetch_world import (
 )
 
 from hightide.broker import throttle
-from hightide.core.follower import Do, Position, Step
+from hightide.core.follower import Do, Follower, Position, Step
 from hightide.core.sessions import FetchSessions
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode
@@ -51,6 +51,33 @@ def test_a_follower_becomes_a_copy_of_its_leader_and_stays_one() -> None:
             await w.copied(replica)
         first = w.leader.requests[0]
         assert (first.replica_id, first.replica_epoch) == (FOLLOWER_ID, FOLLOWER_EPOCH)
+
+    run(test)
+
+
+def test_the_leader_hears_of_nothing_that_the_topic_wants_on_disk_first() -> None:
+    """Each request is compared with what the follower's disk had when it was sent."""
+
+    async def test(w: World) -> None:
+        w.config = Topic(flush_messages=1)
+        replica = w.replica()
+        told: list[tuple[int, int]] = []
+        follower_position = Follower.position
+
+        def position(follower: Follower) -> Position | None:
+            found = follower_position(follower)
+            if found is not None:
+                told.append((found.offset, replica.log.recovery_point))
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Follower, "position", position)
+            w.follow(replica)
+            for number in range(5):
+                w.write(replica, b"%d" % number)
+                await w.copied(replica)
+        assert max(offset for offset, _ in told) >= 4
+        assert all(offset <= on_disk for offset, on_disk in told)
 
     run(test)
 
