@@ -42,6 +42,9 @@ from hightide.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
@@ -62,6 +65,7 @@ class Client(Process):
     def __init__(self, world: World, name: str, brokers: dict[int, tuple[str, int]]) -> None:
         super().__init__(world, name)
         self._brokers = brokers
+        self._call_ms = world.random.choice((CALL_MS, CALL_MS, 3 * CALL_MS))
         self.is_stopping = False
 
     def begin(self) -> None:
@@ -92,7 +96,7 @@ class Client(Process):
                     host, port, client_id=self.name, timeout_ms=CALL_MS
                 )
                 self._connections[broker_id] = connection
-            return await connection.send(request, version=version, timeout_ms=CALL_MS)
+            return await connection.send(request, version=version, timeout_ms=self._call_ms)
         except (ConnectionFailed, KafkaError) as failure:
             if connection is not None:
                 connection.close()
@@ -166,7 +170,9 @@ class Producer(Client):
     async def main(self) -> None:
         async with asyncio.TaskGroup() as group:
             for partition in self._partitions:
-                group.create_task(self._produce(partition))
+                # Where order does not matter, several are under way at a time.
+                for _ in range(1 if self._writer.is_idempotent else 2):
+                    group.create_task(self._produce(partition))
 
     async def _take_id(self) -> tuple[int, int]:
         """A producer id and its epoch."""
@@ -254,7 +260,7 @@ class Producer(Client):
         topic, index = partition
         request = ProduceRequest(
             acks=self._acks,
-            timeout_ms=CALL_MS,
+            timeout_ms=self._call_ms,
             topic_data=[
                 TopicProduceData(
                     name=topic,
@@ -303,13 +309,17 @@ class Consumer(Client):
             except ConnectionFailed:
                 self.forget(self._partition)
                 continue
+            if entries is None:
+                offset = self._checker.truth(self._partition).deleted_offset
+                continue
             self._checker.reads(self._partition, offset, entries)
             self.read += len(entries)
             offset += len(entries)
             if self.random.random() < 0.02:
                 offset = 0
 
-    async def _fetch(self, broker_id: int, offset: int) -> list[Entry]:
+    async def _fetch(self, broker_id: int, offset: int) -> list[Entry] | None:
+        """Records from an offset on; None if there is no such offset any more."""
         topic, index = self._partition
         request = FetchRequest(
             max_wait_ms=self.random.choice((0, 100, 500)),
@@ -328,6 +338,8 @@ class Consumer(Client):
         )
         answer = await self.ask(broker_id, request)
         found = answer.responses[0].partitions[0] if answer.responses else None
+        if found is not None and found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return None
         if found is None or found.error_code != ErrorCode.NONE:
             self.forget(self._partition)
             return []
@@ -432,18 +444,36 @@ class Admin(Client):
         request = ElectLeadersRequest(topic_partitions=which, timeout_ms=500)
         await self._code(topic, request, lambda answer: answer.error_code)
 
+    async def delete_records(self, partition: Partition, offset: int) -> None:
+        """Let the log begin at an offset."""
+        topic, index = partition
+        which = DeleteRecordsPartition(partition_index=index, offset=offset)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic, partitions=[which])], timeout_ms=500
+        )
+        await self.refresh_quietly(topic)
+        leader = self._leaders.get(partition, NOBODY)
+        if leader != NOBODY:
+            with contextlib.suppress(ConnectionFailed):
+                answer = await self.ask(leader, request)
+                found = answer.topics[0].partitions[0]
+                self.world.tell(
+                    f"{partition} shall begin at {offset}: {found.error_code},"
+                    f" it begins at {found.low_watermark}"
+                )
+
     async def resign(self) -> None:
         """Let another broker be the controller."""
-        await self.refresh_quietly()
+        await self.refresh_quietly("t")
         if self._controller != NOBODY:
             with contextlib.suppress(ConnectionFailed):
                 answer = await self.ask(self._controller, ResignControllerRequest(), version=0)
                 self.world.tell(f"the controller resigns: {answer.error_code}")
             self._controller = NOBODY
 
-    async def refresh_quietly(self) -> None:
+    async def refresh_quietly(self, topic: str) -> None:
         with contextlib.suppress(ConnectionFailed):
-            await self.refresh("t")
+            await self.refresh(topic)
 
     async def move(self, partition: Partition, target: tuple[int, ...] | None) -> None:
         topic, index = partition

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shipped.machine import Machine
+from shipped.witness import Partition
 
 if TYPE_CHECKING:
     from shipped.simulation import Simulation
@@ -16,7 +17,7 @@ _FAULTS = (
     *("kill", "kill", "kill_all", "power", "power", "power_all", "power_in_between"),
     *("leave", "leave", "pause", "disk", "skew"),
     *("cut", "cut", "cut_one_way", "island", "slow", "reset", "heal", "heal"),
-    *("coordinator", "coordinator_pause", "move", "elect", "resign", "topic"),
+    *("coordinator", "coordinator_pause", "move", "elect", "resign", "topic", "delete_records"),
 )
 
 
@@ -168,8 +169,17 @@ class Faults:
                 admin.tell(lambda: admin.elect(random.choice(partitions)))
             case "resign":
                 admin.tell(admin.resign)
+            case "delete_records" if self._cluster.shape.deletes:
+                self._delete_records(random.choice(partitions))
             case "topic":
                 admin.tell(lambda: admin.toggle(random.choice(("a", "b"))))
+
+    def _delete_records(self, partition: Partition) -> None:
+        truth, admin = self._cluster.checker.truth(partition), self._cluster.admin
+        offset = self._random.randint(0, len(truth.committed))
+        if truth.state is not None and offset > truth.deleted_offset:
+            truth.deleted_offset = offset
+            admin.tell(lambda: admin.delete_records(partition, offset))
 
     def _start_coordinator(self) -> None:
         if not self._coordinator.is_up:

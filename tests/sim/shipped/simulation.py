@@ -51,6 +51,8 @@ class Shape:
     moves: bool
     flushes: bool
     segment_bytes: int
+    throttled: bool
+    deletes: bool
     later_s: float
     """When another topic is made."""
     is_reconfigured: bool = False
@@ -77,6 +79,8 @@ class Simulation:
             random.random() < 0.5,
             random.random() < 0.3,
             random.choice((1024, 4096, 1 << 30)),
+            random.random() < 0.15,
+            random.random() < 0.3,
             random.uniform(4.0, FAULTS_S),
         )
         world.tell(f"{self.shape}")
@@ -116,6 +120,8 @@ class Simulation:
             log_flush_interval_ms=1500,
             unclean_leader_election_enable=self.shape.unclean,
             auto_create_topics_enable=False,
+            leader_replication_throttled_rate=50_000,
+            follower_replication_throttled_rate=20_000,
             leader_imbalance_check_interval_seconds=5,
         )
 
@@ -192,6 +198,9 @@ class Simulation:
         }
         if self.shape.flushes:
             configs["flush.messages"] = "1"
+        if self.shape.throttled:
+            configs["leader.replication.throttled.replicas"] = "*"
+            configs["follower.replication.throttled.replicas"] = "*"
         self.admin.tell(lambda: self.admin.create(topic, assignment, configs))
 
     def _has_rested(self, since: float) -> None:
@@ -229,7 +238,10 @@ class Simulation:
             if self.checker.truth(partition).is_lossy:
                 continue
             assert state is not None
-            entries = self.witness.log(state.leader, partition).entries
+            log, known = self.witness.log(state.leader, partition), self.checker.truth(partition)
+            # What was deleted was there all the same.
+            start = log.start_offset
+            entries = known.committed[:start] + log.entries[start:]
             logs[partition] = [(at, entry.value.encode()) for at, entry in enumerate(entries)]
         found = [each for each in self.history.anomalies(logs) if each.partition in logs]
         if found:
