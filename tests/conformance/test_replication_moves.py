@@ -256,6 +256,9 @@ def near_and_far(racked):
     topic = racked.place_topic({0: [1, 2, 3]})
     racked.write(topic, b"a", b"b", b"c")
     assert racked.leader_now(topic) == 1
+    with Raw(racked, 3) as raw:
+        # A follower hears a moment later than the writer that they are committed.
+        eventually(lambda: len(values_of(fetch(raw, topic, 0, rack_id="b").records)) == 3)
     return topic
 
 
