@@ -66,6 +66,8 @@ class Client(Process):
         super().__init__(world, name)
         self._brokers = brokers
         self._call_ms = world.random.choice((CALL_MS, CALL_MS, 3 * CALL_MS))
+        self.pause_s = 0.3
+        """The longest that it rests between two things."""
         self.is_stopping = False
 
     def begin(self) -> None:
@@ -193,7 +195,7 @@ class Producer(Client):
         while not self.is_stopping:
             if self._writer.is_idempotent and sequence == 0:
                 identity = await self._take_id()
-            await self.rest(0.2)
+            await self.rest(self.pause_s)
             count = self.random.choice((1, 1, 1, 2, 5))
             sends = [self._history.send(writer, *partition) for _ in range(count)]
             for send in sends:
@@ -300,7 +302,7 @@ class Consumer(Client):
     async def main(self) -> None:
         offset = 0
         while not self.is_stopping:
-            await self.rest(0.2)
+            await self.rest(self.pause_s)
             broker_id = await self.leader(self._partition)
             if self._from_followers and self.random.random() < 0.6:
                 broker_id = self.random.choice(list(self._brokers))

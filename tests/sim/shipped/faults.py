@@ -93,8 +93,8 @@ class Faults:
                 machine.skew_ms = random.choice((0, -5000, 300, 60_000))
 
     def _lost_power(self, machine: Machine) -> None:
-        # What is forced to disk before it is answered survives; followers do not force it yet.
-        if not self._cluster.shape.flushes or self._cluster.shape.replicas > 1:
+        # What is forced to disk before it is answered survives.
+        if not self._cluster.shape.flushes:
             self._cluster.checker.lost[machine.broker_id] = None
         self._later(machine)
 

@@ -171,10 +171,12 @@ class Simulation:
         world.at(3.0, self.faults.begin)
         world.run(FAULTS_S)
         self.faults.heal()
+        for client in self.clients:
+            client.pause_s = 1.0
         world.run(FAULTS_S + REST_S)
         self._has_rested(FAULTS_S + REST_S / 2)
-        for client in self.producers:
-            client.is_stopping = True
+        for producer in self.producers:
+            producer.is_stopping = True
         world.run(FAULTS_S + REST_S + 3.0)
         self.checker.finished()
         self._agree()

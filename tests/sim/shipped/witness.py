@@ -18,6 +18,7 @@ from hightide.broker.replica import Replica
 from hightide.coordination import znodes
 from hightide.core.partition import PartitionState
 from hightide.log.log import Log
+from hightide.log.store import LogStore
 from hightide.wire import batch
 from shipped.coordination import Coordinator
 
@@ -110,8 +111,8 @@ class Shown:
         self.seen: dict[Partition, Role] = {}
         self.life: Any = None
         self._views: dict[Log, LogView] = {}
-        self.kept: dict[Partition, LogView] = {}
-        """What it had a role in, as its last life left it until the next one has opened it."""
+        self.noted = (0, 0)
+        self._logs: dict[Partition, LogView] = {}
         self._disk = machine.disk
 
     @property
@@ -134,13 +135,19 @@ class Shown:
 
     @property
     def logs(self) -> dict[Partition, Any]:
-        """All that are on its disk, also before it knows what to do with them."""
+        """All that are on its disk, also before it knows what to do with them; as its last life
+        left them, until the next one has opened them."""
         if self._disk is not self._machine.disk:
             # The power went; nobody knows what is left before the next life has opened them.
-            self._disk, self.kept = self._machine.disk, {}
-        store = getattr(self._machine.broker, "store", None)
-        opened = {} if store is None else store.logs
-        return {**self.kept, **{key: self.view(log) for key, log in opened.items()}}
+            self._disk, self._logs = self._machine.disk, {}
+        return self._logs
+
+    def note(self, store: LogStore) -> None:
+        """A log was opened, made or taken away, or all were closed."""
+        self.noted = (store.changes, len(store.logs))
+        if store.logs:
+            self._logs = {key: self.view(log) for key, log in store.logs.items()}
+            self._disk = self._machine.disk
 
     def view(self, log: Log) -> LogView:
         found = self._views.get(log)
@@ -151,6 +158,7 @@ class Shown:
     def begin(self, broker: Any) -> None:
         """A new life."""
         self.life = broker
+        self.noted = (0, 0)
         self.seen = {}
         self._views = {}
 
@@ -186,6 +194,9 @@ class Witness:
             return
         if shown.life is not broker:
             shown.begin(broker)
+        store = getattr(broker, "store", None)
+        if store is not None and (store.changes, len(store.logs)) != shown.noted:
+            shown.note(store)
         seen, count = shown.seen, 0
         for replica in broker.replicas:
             if replica.topic not in self._topics:
@@ -195,7 +206,6 @@ class Witness:
             if role is None or role.replica is not replica:
                 role = Role(shown, replica)
                 seen[role.partition] = role
-                shown.kept[role.partition] = role.log
             if (
                 (replica.leader or replica.follower) is not role.machine
                 or replica.high_watermark != role.high_watermark
@@ -206,7 +216,6 @@ class Witness:
         if count < len(seen):
             present = [(each.topic, each.partition) for each in broker.replicas]
             shown.seen = {key: role for key, role in seen.items() if key in present}
-            shown.kept = {key: role.log for key, role in shown.seen.items()}
 
     def _changed(self, machine: Machine, role: Role) -> None:
         checker: Any = self.checker
