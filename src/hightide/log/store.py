@@ -42,6 +42,8 @@ class LogStore:
         self.settings = settings  # replaced when a setting changes while the broker runs
         self.config_for = config_for
         self.logs: dict[TopicPartition, Log] = {}
+        # Of these the checkpoints on disk may still speak.
+        self._taken_away: dict[TopicPartition, None] = {}
         self.changes = 0
         """How often a log was made or taken away."""
         self.topic_ids: dict[TopicPartition, UUID] = {}
@@ -87,14 +89,16 @@ class LogStore:
         ]
         for disk, logs in loading:
             known = checkpoint.read_topic_ids(disk)
+            is_clean = checkpoint.is_clean(disk)
             for log in logs:
                 self._add(log)
                 key = (log.topic, log.partition)
                 topic_id = checkpoint.read_topic_id(disk, log.directory)
-                if topic_id is not None:
-                    self.topic_ids[key] = topic_id
-                elif key in known:
+                # After a crash the list counts, which was forced to disk; the note may be torn.
+                if key in known and (topic_id is None or not is_clean):
                     self.identify(log, known[key])
+                elif topic_id is not None:
+                    self.topic_ids[key] = topic_id
             checkpoint.remove_clean_shutdown(disk)
         self._housekeeping.start(now_ms)
 
@@ -138,6 +142,11 @@ class LogStore:
             counts[log.disk.name] += 1
         disk = min(self.disks, key=lambda disk: counts[disk.name])
         directory = f"{topic}-{partition}"
+        if (topic, partition) in self._taken_away:
+            # What they say of the former log must not be believed of this one after a crash.
+            for each in self.disks:
+                self._housekeeping.write_checkpoints(each)
+            self._taken_away.clear()
         disk.make_directory(directory)
         self.changes += 1
         log = Log.create(disk, topic, partition, self.config_for(topic), self.files, self._now_ms)
@@ -161,6 +170,7 @@ class LogStore:
 
     def _take_away(self, topic: str, partition: int, suffix: str) -> tuple[Log, str]:
         self.changes += 1
+        self._taken_away[topic, partition] = None
         log = self.logs.pop((topic, partition))
         topic_id = self.topic_ids.pop((topic, partition), UUID(int=0))
         self.high_watermarks.pop((topic, partition), None)
