@@ -183,9 +183,9 @@ def _led(broker: Broker, replica: Replica | None, name: bytes, partition: int) -
 
 def _check_replicas(replica: Replica) -> None:
     leader = replica.leader
-    if leader is not None and leader.is_under_min_isr:
+    if leader is not None and (verdict := leader.write_verdict()) is not ErrorCode.NONE:
         raise KafkaError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
+            verdict,
             f"{len(leader.state.isr)} replicas are in sync, min.insync.replicas is"
             f" {replica.log.config.min_insync_replicas}",
         )
