@@ -295,10 +295,10 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
 
     def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
         call = self.client._pending[0][1]
-        answer = super()._read_response(header, buffer, offset)
         if call is not None:
+            # Before the answer is handed on: who has it may count on the lease that it renewed.
             self.client.heard(call.asked_at)
-        return answer
+        return super()._read_response(header, buffer, offset)
 
 
 class Link(KazooClient):  # type: ignore[misc]

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from hightide.broker.control.publishing import Deliver, Sender
 from hightide.broker.control.requests import alteration, proposals_of, remaining
-from hightide.broker.control.term import Surroundings, Term
+from hightide.broker.control.term import Outside, Term
 from hightide.broker.election import Election
 from hightide.coordination.interface import Coordination
 from hightide.core.cluster import Partition
@@ -69,7 +69,7 @@ class Control:
         self._deliver = deliver
         self._random = random
         self._numbers = itertools.count(1)
-        self._around = Surroundings(
+        self._outside = Outside(
             coordination, election, settings, listener, new_id, self._count_unclean
         )
         self._term: Term | None = None
@@ -94,7 +94,7 @@ class Control:
 
     def _begin(self) -> None:
         sender = Sender(self._broker_id, self._election.epoch, self._numbers, self._deliver)
-        self._term = term = Term(self._around, sender)
+        self._term = term = Term(self._outside, sender)
         task = term.start()
         task.add_done_callback(lambda done: self._ended(term, done))
 

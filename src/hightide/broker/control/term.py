@@ -45,8 +45,8 @@ _AUDIT_S = 5.0
 _AUDIT_SHARE = 0.01
 
 
-class Surroundings(NamedTuple):
-    """What a term finds outside of itself."""
+class Outside(NamedTuple):
+    """What a term finds outside of itself: the tree, the election, and the settings."""
 
     coordination: Coordination
     election: Election
@@ -64,24 +64,24 @@ class _Question(NamedTuple):
 class Term:
     """From an election to the next one."""
 
-    def __init__(self, around: Surroundings, sender: Sender) -> None:
-        coordination, election = around.coordination, around.election
+    def __init__(self, outside: Outside, sender: Sender) -> None:
+        coordination, election = outside.coordination, outside.election
         self.epoch = sender.epoch
         self.is_over = False
-        self.office = Office(around.settings)
+        self.office = Office(outside.settings)
         self.publisher = Publisher(
-            self.office, sender, around.listener, around.settings, self._deposed
+            self.office, sender, outside.listener, outside.settings, self._deposed
         )
-        self._reader = TreeReader(coordination, election, around.new_id, self._topic_changed)
+        self._reader = TreeReader(coordination, election, outside.new_id, self._topic_changed)
         self.writer = Writer(
-            coordination, election, self.office, self._reader, self.publisher, around.on_unclean
+            coordination, election, self.office, self._reader, self.publisher, outside.on_unclean
         )
         self.topics = TopicChanges(
-            coordination, election, self.office, self._reader, self.writer, around.new_id
+            coordination, election, self.office, self._reader, self.writer, outside.new_id
         )
         self._coordination = coordination
         self._election = election
-        self._settings = around.settings
+        self._settings = outside.settings
         self._queue: deque[str | _Question] = deque()
         self._looks: dict[str, Callable[[], Awaitable[None]]] = {
             "brokers": self._look_at_brokers,
