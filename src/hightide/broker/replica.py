@@ -33,6 +33,7 @@ from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.hot.replica_fetch import Given
 
 if TYPE_CHECKING:
+    from hightide.broker.led_log import LedLog
     from hightide.broker.replicas import Replicas
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class Replica:
         "key",
         "leader",
         "leader_epoch",
+        "led_log",
         "log",
         "partition",
         "state",
@@ -113,6 +115,8 @@ class Replica:
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.leader_epoch = -1
+        # What the coordinator writes here whose records these are, if it is an internal topic.
+        self.led_log: LedLog | None = None
         self.complained_ms = 0
         self.waiters: dict[Waiter, None] = {}
         self.follower_waiters: dict[FollowerWaiter, None] = {}
@@ -182,9 +186,14 @@ class Replica:
         # Whoever waits here waits for a role that is over.
         self.wake_all()
         self._replicas.on_change()
+        if self.is_internal:
+            self._replicas.on_role(self)
 
     def _end_role(self) -> None:
         self.leader = self.follower = None
+        if self.led_log is not None:
+            self.led_log.end()
+            self.led_log = None
         # They are in the log, and the next leader may have them or not: the client asks again.
         self._settle_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -206,6 +215,17 @@ class Replica:
         result = log_.append(buf, view, start, end, self.leader_epoch, now_ms)
         if log_.end_offset < log_.flush_at:
             self._grown(log_.end_offset, end - start)
+        return result
+
+    def append_own(self, batch: bytearray, now_ms: int) -> tuple[int, int]:
+        """Append a batch that this broker has made; (base offset, next offset)."""
+        log_ = self.log
+        result = log_.append_own(batch, self.leader_epoch, now_ms)
+        if log_.end_offset < log_.flush_at:
+            self._grown(log_.end_offset, len(batch))
+        # It need not be a request that this comes of, whose end would wake them.
+        if self._replicas.grown:
+            self._replicas.wake_soon()
         return result
 
     @property
@@ -290,6 +310,8 @@ class Replica:
         self._uncommitted_bytes = 0
         if self._commits:
             self._settle(self._commits, high_watermark)
+        if self.led_log is not None:
+            self.led_log.settle()
         if self.follower_waiters:
             for waiter in self.follower_waiters:
                 waiter.fresh[self.key] = None

@@ -32,6 +32,8 @@ class Replicas:
         self._is_waking = False
         # Produce remembers what it found out about a request's shape; a change makes it forget.
         self.on_change: Callable[[], None] = lambda: None
+        # A replica of an internal topic has another role now, or none.
+        self.on_role: Callable[[Replica], None] = lambda _replica: None
         self.on_proposal: Callable[[Replica, Proposal], None] = lambda _replica, _proposal: None
 
     def add(self, log: Log, topic_id: uuid.UUID, high_watermark: int) -> Replica:
