@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hightide.broker.fetcher import Fetchers
 from hightide.broker.replica import Replica
@@ -58,6 +58,8 @@ class Roles:
     ) -> None:
         self.are_known = asyncio.Event()
         """Set when the first full message has been carried out."""
+        self.on_topics: Callable[[Sequence[str]], None] = lambda _deleted: None
+        """Called when there are other topics or more partitions, with the topics deleted."""
         self._picture = picture
         self._coordination = coordination
         self._store = store
@@ -81,6 +83,8 @@ class Roles:
                 return received.error_code
             await self._learn_settings(news)
             await self._carry_out(received.changes)
+            if received.topics_changed:
+                self.on_topics(received.deleted_topics)
             if received.brokers_changed:
                 for replica in self._replicas:
                     replica.brokers_changed(picture.live, picture.shutting_down)

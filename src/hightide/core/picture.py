@@ -111,6 +111,10 @@ class Received(NamedTuple):
     error_code: ErrorCode = ErrorCode.NONE
     changes: tuple[RoleChange, ...] = ()
     brokers_changed: bool = False
+    topics_changed: bool = False
+    """Whether there are other topics now, or more partitions."""
+    deleted_topics: tuple[str, ...] = ()
+    """Those that are known to be deleted; what is only missing in a message may come back."""
 
 
 @dataclass(slots=True)
@@ -128,6 +132,8 @@ class _Changes:
     def __init__(self) -> None:
         self.ended: list[Delete | Stop] = []
         self.begun: dict[tuple[str, int], Role | StateChanged] = {}
+        self.topics_changed = False
+        self.deleted_topics: list[str] = []
 
     def in_order(self) -> tuple[RoleChange, ...]:
         begun = sorted(self.begun.values(), key=lambda each: _ORDER[type(each)])
@@ -178,7 +184,13 @@ class Picture:
         if addresses != self._addresses:
             self._follow_elsewhere(addresses, changes)
         self.is_whole = self.is_whole or message.is_full
-        return Received(ErrorCode.NONE, changes.in_order(), brokers != self.brokers)
+        return Received(
+            ErrorCode.NONE,
+            changes.in_order(),
+            brokers != self.brokers,
+            changes.topics_changed,
+            tuple(changes.deleted_topics),
+        )
 
     def _see_brokers(self, brokers: Iterable[PublishedBroker]) -> None:
         self.brokers = {each.broker_id: each for each in brokers}
@@ -200,6 +212,9 @@ class Picture:
 
     def _remove(self, topic: Topic, changes: _Changes, inferred: bool) -> None:
         del self._topics[topic.name]
+        changes.topics_changed = True
+        if not inferred:
+            changes.deleted_topics.append(topic.name)
         if self._names.get(topic.topic_id) == topic.name:
             del self._names[topic.topic_id]
         for index in list(topic.partitions):
@@ -209,6 +224,7 @@ class Picture:
         self, topic: Topic, index: int, changes: _Changes, inferred: bool
     ) -> None:
         state = topic.partitions.pop(index)
+        changes.topics_changed = True
         if self.broker_id in state.replicas:
             changes.ended.append(Delete(topic.name, topic.topic_id, index, inferred))
 
@@ -230,6 +246,7 @@ class Picture:
                 self._change_role(topic, index, before, after, changes)
         if len(known) > count:
             topic.partitions = known = dict(sorted(known.items()))
+            changes.topics_changed = True
         if is_full and len(known) > len(published.partitions):
             mentioned = {each.partition_index for each in published.partitions}
             for index in [each for each in known if each not in mentioned]:

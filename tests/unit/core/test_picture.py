@@ -198,6 +198,20 @@ def test_partitions_that_are_added_come_in_order():
     assert list(topic.partitions) == [0, 1, 2]
 
 
+def test_it_is_told_when_topics_change_and_which_are_known_to_be_deleted():
+    picture = a_picture(("t", T, {0: state()}), ("u", U, {0: state()}))
+
+    def told(*args: Any, **kwargs: Any) -> tuple[bool, tuple[str, ...]]:
+        received = picture.receive(message(*args, **kwargs), EPOCH)
+        return received.topics_changed, received.deleted_topics
+
+    assert told(1, [("t", T, {0: state(number=1)})]) == (False, ())
+    assert told(2, [("t", T, {1: state()})]) == (True, ())
+    assert told(3, removed=[U]) == (True, ("u",))
+    assert told(4, [("t", U, {0: state()})]) == (True, ("t",))
+    assert told(5, full=True) == (True, ())
+
+
 def test_a_leader_that_moves_or_goes_is_followed_elsewhere_or_waited_for():
     followed, led = state(2), state(ME)
     picture = a_picture(("t", T, {0: followed, 1: led}))
