@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, cast
 
@@ -26,7 +26,10 @@ from hightide.wire.errors import WireError
 from hightide.wire.hot.fetch import Part
 
 if TYPE_CHECKING:
+    from hightide.broker.replica import Replica
     from hightide.broker.server import Server
+    from hightide.core.transactions.verification import Guard
+    from hightide.wire.errors import KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +43,14 @@ _WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log 
 _MOST_WAITING = 1_000
 
 # Why a connection does not read: any of these.
-SERVING, ANSWERING, WAITING, STARVED, STOPPING, STARTING = 1, 2, 4, 8, 16, 32
+SERVING, ANSWERING, WAITING, STARVED, STOPPING, STARTING, VERIFYING = 1, 2, 4, 8, 16, 32, 64
 
 
 class NotYet(Exception):
-    """A request cannot be served before the broker knows the cluster; it stays where it is."""
+    """A request cannot be served before the broker knows more; it stays where it is."""
+
+    def __init__(self, why: int) -> None:
+        self.why = why
 
 
 class Slot:
@@ -80,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         "local_address",
         "produce_prefix",
         "stuck_since",
+        "verified",
     )
 
     def __init__(self, server: Server, listener: str) -> None:
@@ -96,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_file = False
         self.is_closed = False
         self.produce_prefix = 0  # where the last usual Produce had its records' length
+        # What the coordinator said of the transaction of the Produce that is served next.
+        self.verified: Mapping[Replica, Guard | KafkaError | None] = {}
         self.idle_checks = 0
         self.frame_since: float | None = None
         self.stuck_since: float | None = None
@@ -225,8 +234,8 @@ class Connection(asyncio.BufferedProtocol):
             self._send_all(answers)
             self.close(str(error))
             return filled
-        except NotYet:
-            self.block(STARTING)
+        except NotYet as not_yet:
+            self.block(not_yet.why)
         if answers:
             self._send_all(answers)
         if len(slots) > _MOST_WAITING:

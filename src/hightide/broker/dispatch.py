@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.connection import SERVING, Answer, Connection, NotYet
+from hightide.broker.connection import SERVING, STARTING, Answer, Connection, NotYet
 from hightide.broker.handlers import (
     api_versions,
     configs,
@@ -129,7 +129,7 @@ class Dispatch:
         """Answer the request in buf[start:end], now or later.  WireError if it cannot be read."""
         key, version = _HEAD.unpack_from(buf, start)
         if not self._is_open and key not in _EARLY:
-            raise NotYet
+            raise NotYet(STARTING)
         if key == PRODUCE and hot_produce.LOWEST <= version <= hot_produce.HIGHEST:
             return produce(self._broker, connection, buf, view, start, end)
         if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
