@@ -145,6 +145,7 @@ def read(bootstrap, topic, count, *, partition=0, start="earliest", reset="error
             bootstrap,
             auto_offset_reset=RESETS.get(reset, reset),
             max_partition_fetch_bytes=given.get("max_bytes", 2**20),
+            isolation_level=given.get("isolation", "read_uncommitted"),
         ) as source:
             await start_at(source, TopicPartition(topic, partition), start)
             return await poll(source, count)
@@ -153,10 +154,14 @@ def read(bootstrap, topic, count, *, partition=0, start="earliest", reset="error
 
 
 @contextmanager
-def waiting(bootstrap, topic, offset, *, partition=0):
+def waiting(bootstrap, topic, offset, *, partition=0, isolation="read_uncommitted"):
     with asyncio.Runner() as runner:
         stack = consumer(
-            bootstrap, fetch_max_wait_ms=60_000, request_timeout_ms=90_000, fetch_min_bytes=1
+            bootstrap,
+            fetch_max_wait_ms=60_000,
+            request_timeout_ms=90_000,
+            fetch_min_bytes=1,
+            isolation_level=isolation,
         )
         source = runner.run(stack.__aenter__())
         try:
@@ -167,11 +172,11 @@ def waiting(bootstrap, topic, offset, *, partition=0):
             runner.run(stack.__aexit__(None, None, None))
 
 
-def bounds(bootstrap, topic, partition=0):
+def bounds(bootstrap, topic, partition=0, isolation="read_uncommitted"):
     where = TopicPartition(topic, partition)
 
     async def work():
-        async with consumer(bootstrap) as source:
+        async with consumer(bootstrap, isolation_level=isolation) as source:
             first = await source.beginning_offsets([where])
             return first[where], (await source.end_offsets([where]))[where]
 

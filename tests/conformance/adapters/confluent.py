@@ -143,6 +143,7 @@ def read(bootstrap, topic, count, *, partition=0, start="earliest", reset="error
     settings = {
         "auto.offset.reset": reset,
         "fetch.message.max.bytes": given.get("max_bytes", 2**20),
+        "isolation.level": given.get("isolation", "read_committed"),
     }
     with consumer(bootstrap, **settings) as source:
         source.assign([TopicPartition(topic, partition, PLACES.get(start, start))])
@@ -150,16 +151,17 @@ def read(bootstrap, topic, count, *, partition=0, start="earliest", reset="error
 
 
 @contextmanager
-def waiting(bootstrap, topic, offset, *, partition=0):
+def waiting(bootstrap, topic, offset, *, partition=0, isolation="read_committed"):
     """A consumer whose fetch may wait a minute; yields a function that waits for one record."""
-    with consumer(bootstrap, **{"fetch.wait.max.ms": 60_000, "fetch.min.bytes": 1}) as source:
+    settings = {"fetch.wait.max.ms": 60_000, "fetch.min.bytes": 1, "isolation.level": isolation}
+    with consumer(bootstrap, **settings) as source:
         source.assign([TopicPartition(topic, partition, offset)])
         source.poll(0.5)
         yield lambda: poll(source, 1)[0]
 
 
-def bounds(bootstrap, topic, partition=0):
-    with consumer(bootstrap) as source:
+def bounds(bootstrap, topic, partition=0, isolation="read_committed"):
+    with consumer(bootstrap, **{"isolation.level": isolation}) as source:
         return source.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)
 
 

@@ -118,7 +118,10 @@ def start_at(source, where, start):
 
 
 def read(bootstrap, topic, count, *, partition=0, start="earliest", reset="error", **given):
-    settings = {"max_partition_fetch_bytes": given.get("max_bytes", 2**20)}
+    settings = {
+        "max_partition_fetch_bytes": given.get("max_bytes", 2**20),
+        "isolation_level": given.get("isolation", "read_uncommitted"),
+    }
     try:
         with consumer(bootstrap, auto_offset_reset=RESETS.get(reset, reset), **settings) as source:
             start_at(source, TopicPartition(topic, partition), start)
@@ -128,18 +131,22 @@ def read(bootstrap, topic, count, *, partition=0, start="earliest", reset="error
 
 
 @contextmanager
-def waiting(bootstrap, topic, offset, *, partition=0):
+def waiting(bootstrap, topic, offset, *, partition=0, isolation="read_uncommitted"):
     with consumer(
-        bootstrap, fetch_max_wait_ms=60_000, request_timeout_ms=90_000, fetch_min_bytes=1
+        bootstrap,
+        fetch_max_wait_ms=60_000,
+        request_timeout_ms=90_000,
+        fetch_min_bytes=1,
+        isolation_level=isolation,
     ) as source:
         start_at(source, TopicPartition(topic, partition), offset)
         source.poll(timeout_ms=500)
         yield lambda: poll(source, 1)[0]
 
 
-def bounds(bootstrap, topic, partition=0):
+def bounds(bootstrap, topic, partition=0, isolation="read_uncommitted"):
     where = TopicPartition(topic, partition)
-    with consumer(bootstrap) as source:
+    with consumer(bootstrap, isolation_level=isolation) as source:
         return source.beginning_offsets([where])[where], source.end_offsets([where])[where]
 
 

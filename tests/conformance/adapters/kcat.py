@@ -144,16 +144,16 @@ def read(bootstrap, topic, count, *, partition=0, start="earliest", reset="error
     arguments += ["-X", f"topic.auto.offset.reset={reset}"]
     if "max_bytes" in given:
         arguments += ["-X", f"fetch.message.max.bytes={given['max_bytes']}"]
+    if "isolation" in given:
+        arguments += ["-X", f"isolation.level={given['isolation']}"]
     return parse(kcat(bootstrap, *arguments))
 
 
 @contextmanager
-def waiting(bootstrap, topic, offset, *, partition=0):
+def waiting(bootstrap, topic, offset, *, partition=0, isolation="read_committed"):
     arguments = consume_arguments(topic, 1, partition, offset)
-    child = subprocess.Popen(
-        ["kcat", "-b", bootstrap, *arguments, "-X", "fetch.wait.max.ms=60000"],
-        stdout=subprocess.PIPE,
-    )
+    arguments += ["-X", "fetch.wait.max.ms=60000", "-X", f"isolation.level={isolation}"]
+    child = subprocess.Popen(["kcat", "-b", bootstrap, *arguments], stdout=subprocess.PIPE)
     try:
         yield lambda: parse(child.communicate(timeout=DEADLINE_S)[0])[0]
     finally:
@@ -162,13 +162,14 @@ def waiting(bootstrap, topic, offset, *, partition=0):
         child.stdout.close()
 
 
-def query(bootstrap, topic, partition, timestamp):
-    said = kcat(bootstrap, "-Q", "-t", f"{topic}:{partition}:{timestamp}").decode()
+def query(bootstrap, topic, partition, timestamp, isolation="read_committed"):
+    level = ("-X", f"isolation.level={isolation}")
+    said = kcat(bootstrap, "-Q", "-t", f"{topic}:{partition}:{timestamp}", *level).decode()
     return int(re.search(r"offset (-?\d+)", said)[1])
 
 
-def bounds(bootstrap, topic, partition=0):
-    return query(bootstrap, topic, partition, -2), query(bootstrap, topic, partition, -1)
+def bounds(bootstrap, topic, partition=0, isolation="read_committed"):
+    return tuple(query(bootstrap, topic, partition, end, isolation) for end in (-2, -1))
 
 
 def offset_at(bootstrap, topic, timestamp, partition=0):

@@ -1,0 +1,221 @@
+"""Transactional producers of three clients behind one small set of verbs.
+
+A producer has its transactional id from the moment that it is made, which fences whoever had it.
+What the broker refuses comes as `Refused`.  `send` only hands a record over; `flush` returns when
+all of them are acknowledged, and `commit` does that by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+
+import confluent_kafka
+import kafka
+from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as AioTopicPartition
+from aiokafka.errors import KafkaError as AioKafkaError
+from kafka.errors import KafkaError as PythonKafkaError
+from kafka.structs import OffsetAndMetadata
+
+from adapters import DEADLINE_S, aio, confluent, kafka_python
+
+PATIENCE_MS = int(DEADLINE_S * 1000)
+FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "ProducerFenced"}
+"""The names under which clients tell that another producer has taken over."""
+
+
+class Confluent:
+    NAME = confluent.NAME
+
+    def __init__(self, bootstrap, transactional_id, timeout_ms=60_000, **settings):
+        self._bootstrap = bootstrap
+        self._failures = []
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "message.timeout.ms": min(timeout_ms, PATIENCE_MS),
+                "linger.ms": 2,
+                "retry.backoff.ms": 20,
+                "log_level": 0,
+                **settings,
+            }
+        )
+        self._call(self._producer.init_transactions, DEADLINE_S)
+
+    def _call(self, work, *given):
+        try:
+            return work(*given)
+        except confluent_kafka.KafkaException as error:
+            raise confluent.refused(error) from None
+
+    def begin(self):
+        self._call(self._producer.begin_transaction)
+
+    def send(self, topic, value, partition=0, key=None):
+        work = self._producer.produce
+        self._call(lambda: work(topic, value, key, partition, self._delivered))
+
+    def _delivered(self, error, _):
+        if error is not None:
+            self._failures.append(error)
+
+    def flush(self):
+        assert self._producer.flush(DEADLINE_S) == 0, "not all was delivered"
+        if self._failures:
+            raise confluent.refused(self._failures.pop(0))
+
+    def offsets(self, positions, group):
+        """Positions by (topic, partition); a group's id, or a consumer that is its member."""
+        places = [confluent_kafka.TopicPartition(*where, at) for where, at in positions.items()]
+        if not isinstance(group, str):
+            given = (places, group.consumer_group_metadata(), DEADLINE_S)
+            return self._call(self._producer.send_offsets_to_transaction, *given)
+        with confluent.consumer(self._bootstrap, **{"group.id": group}) as nobody:
+            given = (places, nobody.consumer_group_metadata(), DEADLINE_S)
+            return self._call(self._producer.send_offsets_to_transaction, *given)
+
+    def commit(self):
+        self._call(self._producer.commit_transaction, DEADLINE_S)
+
+    def abort(self):
+        self._call(self._producer.abort_transaction, DEADLINE_S)
+
+    def close(self):
+        """Nothing is asked of the broker: an open transaction stays open."""
+        self._producer.purge()
+        self._producer.poll(0)
+
+
+class KafkaPython:
+    NAME = kafka_python.NAME
+
+    def __init__(self, bootstrap, transactional_id, timeout_ms=60_000, **settings):
+        self._futures = []
+        self._producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            delivery_timeout_ms=PATIENCE_MS + 1000,
+            request_timeout_ms=PATIENCE_MS,
+            max_block_ms=PATIENCE_MS,
+            retry_backoff_ms=20,
+            linger_ms=2,
+            **settings,
+        )
+        self._call(self._producer.init_transactions)
+
+    def _call(self, work, *given):
+        try:
+            return work(*given)
+        except PythonKafkaError as error:
+            raise kafka_python.refused(error) from None
+
+    def begin(self):
+        self._call(self._producer.begin_transaction)
+
+    def send(self, topic, value, partition=0, key=None):
+        work = self._producer.send
+        self._futures.append(self._call(lambda: work(topic, value, key, partition=partition)))
+
+    def flush(self):
+        self._call(self._producer.flush, DEADLINE_S)
+        futures, self._futures = self._futures, []
+        for each in futures:
+            self._call(each.get, DEADLINE_S)
+
+    def offsets(self, positions, group):
+        places = {
+            kafka.TopicPartition(*where): OffsetAndMetadata(at, "", -1)
+            for where, at in positions.items()
+        }
+        who = group if isinstance(group, str) else group.group_metadata()
+        self._call(self._producer.send_offsets_to_transaction, places, who)
+
+    def commit(self):
+        self._call(self._producer.commit_transaction)
+
+    def abort(self):
+        self._call(self._producer.abort_transaction)
+
+    def close(self):
+        self._producer.close(0)
+
+
+class Aio:
+    NAME = aio.NAME
+
+    def __init__(self, bootstrap, transactional_id, timeout_ms=60_000, **settings):
+        self._futures = []
+        self._runner = asyncio.Runner()
+        self._producer = self._runner.run(
+            self._made(
+                bootstrap_servers=bootstrap,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                request_timeout_ms=PATIENCE_MS,
+                retry_backoff_ms=20,
+                **settings,
+            )
+        )
+        self._run(self._producer.start())
+
+    async def _made(self, **settings):
+        return AIOKafkaProducer(**settings)
+
+    def _run(self, work):
+        async def bounded():
+            return await asyncio.wait_for(work, DEADLINE_S)
+
+        try:
+            return self._runner.run(bounded())
+        except AioKafkaError as error:
+            raise aio.refused(error) from None
+
+    def begin(self):
+        self._run(self._producer.begin_transaction())
+
+    def send(self, topic, value, partition=0, key=None):
+        work = self._producer.send(topic, value, key, partition)
+        self._futures.append(self._run(work))
+
+    def flush(self):
+        futures, self._futures = self._futures, []
+        for each in futures:
+            self._run(each)
+
+    def offsets(self, positions, group):
+        """It knows no generations: only the id of the group is told to the broker."""
+        places = {AioTopicPartition(*where): at for where, at in positions.items()}
+        self._run(self._producer.send_offsets_to_transaction(places, group))
+
+    def commit(self):
+        self._run(self._producer.commit_transaction())
+
+    def abort(self):
+        self._run(self._producer.abort_transaction())
+
+    def close(self):
+        """Without `stop`, which would wait for what cannot be delivered."""
+        self._runner.run(self._ended())
+        self._runner.close()
+
+    async def _ended(self):
+        await self._producer._sender.close()
+        await self._producer.client.close()
+        self._producer._closed = True
+
+
+PRODUCERS = {each.NAME: each for each in (Confluent, KafkaPython, Aio)}
+
+
+@contextmanager
+def transactional(client, bootstrap, transactional_id, **given):
+    """A producer of the client with this name or adapter, which is closed at the end."""
+    made = PRODUCERS[getattr(client, "NAME", client)](bootstrap, transactional_id, **given)
+    try:
+        yield made
+    finally:
+        made.close()
