@@ -1,16 +1,15 @@
 """What an administrator asks of a cluster, in Kafka's nouns.
 
 `Admin` sends each question to the broker that can answer it: topics to the controller,
-offsets to the leader, a broker's own settings and directories to that broker.  An answer
-that says the roles have moved makes it look again a few times.  Every other error becomes a
-`KafkaError` with the broker's own sentence.
+a broker's own settings and directories to that broker, and what its parts are about to leaders and
+coordinators.  An answer that says the roles have moved makes it look again a few times.  Every
+other error becomes a `KafkaError` with the broker's own sentence.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from hightide.client.cluster_admin import described
 from hightide.client.connection import (
@@ -18,17 +17,17 @@ from hightide.client.connection import (
     ConnectionFailed,
     check,
 )
+from hightide.client.group_admin import GroupAdmin
 from hightide.client.model import (
     ConfigEntry,
     ConfigSource,
     ConfigType,
-    OffsetAt,
     ReplicaSize,
     ResourceType,
     TopicDescription,
 )
 from hightide.client.replica_admin import ReplicaAdmin
-from hightide.client.replicas import Partition
+from hightide.client.transaction_admin import TransactionAdmin
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.cluster import DescribeLogDirsRequest
 from hightide.wire.messages.configs import (
@@ -39,29 +38,19 @@ from hightide.wire.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from hightide.wire.messages.controller import ResignControllerRequest
-from hightide.wire.messages.offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from hightide.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
 from hightide.wire.types import NO_UUID
 
-T = TypeVar("T")
 
-
-class Admin(ReplicaAdmin):
+class Admin(ReplicaAdmin, GroupAdmin, TransactionAdmin):
     """A client of a whole cluster; use it as an async context."""
 
     # -- topics ----------------------------------------------------------------------------
@@ -220,71 +209,7 @@ class Admin(ReplicaAdmin):
             return await self._routes.broker(int(name))
         return await self._routes.controller()
 
-    # -- records ---------------------------------------------------------------------------
-
-    async def list_offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, OffsetAt]:
-        """The first offset at or after a timestamp, or what a `model.Timestamp` asks for."""
-
-        async def ask(
-            connection: Connection, part: Mapping[Partition, int]
-        ) -> dict[Partition, OffsetAt]:
-            request = ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=0,
-                topics=[
-                    ListOffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            ListOffsetsPartition(
-                                partition_index=index, current_leader_epoch=-1, timestamp=time
-                            )
-                            for index, time in partitions
-                        ],
-                    )
-                    for topic, partitions in _by_topic(part)
-                ],
-                timeout_ms=self._timeout_ms,
-            )
-            answer = await connection.send(request, timeout_ms=self._timeout_ms)
-            found = {}
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    check(each.error_code, about=f"{topic.name}/{each.partition_index}")
-                    found[topic.name, each.partition_index] = OffsetAt(
-                        each.offset, each.timestamp, each.leader_epoch
-                    )
-            return found
-
-        return await self._at_leaders(wanted, ask)
-
-    async def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Delete what lies before an offset (-1: everything); returns the new start offsets."""
-
-        async def ask(
-            connection: Connection, part: Mapping[Partition, int]
-        ) -> dict[Partition, int]:
-            request = DeleteRecordsRequest(
-                topics=[
-                    DeleteRecordsTopic(
-                        name=topic,
-                        partitions=[
-                            DeleteRecordsPartition(partition_index=index, offset=offset)
-                            for index, offset in partitions
-                        ],
-                    )
-                    for topic, partitions in _by_topic(part)
-                ],
-                timeout_ms=self._timeout_ms,
-            )
-            answer = await connection.send(request, timeout_ms=self._timeout_ms)
-            found = {}
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    check(each.error_code, about=f"{topic.name}/{each.partition_index}")
-                    found[topic.name, each.partition_index] = each.low_watermark
-            return found
-
-        return await self._at_leaders(before, ask)
+    # -- directories -----------------------------------------------------------------------
 
     async def describe_log_dirs(self) -> list[ReplicaSize]:
         """The size of every replica on every broker."""
@@ -312,45 +237,6 @@ class Admin(ReplicaAdmin):
                     for each in topic.partitions
                 ]
         return found
-
-    async def _at_leaders(
-        self,
-        wanted: Mapping[Partition, int],
-        ask: Callable[[Connection, Mapping[Partition, int]], Awaitable[dict[Partition, T]]],
-    ) -> dict[Partition, T]:
-        """Ask each leader about its partitions."""
-
-        async def attempt() -> dict[Partition, T]:
-            topics = await self.describe_topics(sorted({topic for topic, _ in wanted}))
-            leaders = {
-                (topic.name, each.partition): each.leader
-                for topic in topics
-                for each in topic.partitions
-            }
-            parts: dict[int, dict[Partition, int]] = defaultdict(dict)
-            for (topic, index), value in wanted.items():
-                if (topic, index) not in leaders:
-                    raise KafkaError(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        f"Topic {topic!r} has no partition {index}.",
-                    )
-                parts[leaders[topic, index]][topic, index] = value
-            found: dict[Partition, T] = {}
-            for leader, part in parts.items():
-                if leader not in self._routes.nodes:
-                    names = ", ".join(f"{topic}/{index}" for topic, index in part)
-                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{names} has no leader.")
-                found.update(await ask(await self._routes.broker(leader), part))
-            return found
-
-        return await self._routes.persist(attempt)
-
-
-def _by_topic(values: Mapping[Partition, int]) -> list[tuple[str, list[tuple[int, int]]]]:
-    topics: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for (topic, partition), value in values.items():
-        topics[topic].append((partition, value))
-    return list(topics.items())
 
 
 def _config_entry(answer: Any) -> ConfigEntry:

@@ -46,7 +46,12 @@ def both(name: str, *versions: int) -> set[tuple[str, int]]:
 
 # Messages, or messages with some of their versions, that an oracle does not know.  What neither
 # knows has its bytes written out in test_replication.py.
-OURS = both("ResignController", 0) | both("PublishState", 0) | both("DescribeReplicas", 0)
+OURS = (
+    both("ResignController", 0)
+    | both("PublishState", 0)
+    | both("DescribeReplicas", 0)
+    | both("GroupStatus", 0)
+)
 NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
 NEWER_GROUPS = both("ConsumerGroupHeartbeat", 0, 1) | both("ConsumerGroupDescribe", 0, 1)
 KAFKA_PYTHON_LACKS = NO_ORACLE | NEWER_GROUPS | both("AlterPartition", 2, 3)

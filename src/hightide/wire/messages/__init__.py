@@ -69,6 +69,7 @@ APIS: dict[int, tuple[str, str]] = {
     30000: ("ResignController", "controller"),
     30001: ("PublishState", "replication"),
     30002: ("DescribeReplicas", "replicas"),
+    30003: ("GroupStatus", "group_status"),
 }
 
 
