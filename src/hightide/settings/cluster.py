@@ -20,7 +20,7 @@ from hightide.settings.declaration import (
 from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS
 
 CLUSTER = Scope.CLUSTER
-GROUPS = "it needs consumer groups"
+OWN_SETTINGS = "a group cannot be given settings of its own"
 TRANSACTIONS = "it needs transactions"
 QUOTAS = "it needs quotas"
 SHARE_GROUPS = "it needs share groups"
@@ -183,22 +183,19 @@ class GroupSettings(Settings):
     """Consumer groups and their offsets."""
 
     group_initial_rebalance_delay_ms: int = setting(
-        default=3000, doc="How long a new group waits for more members.", later=GROUPS
+        default=3000, doc="How long a new group waits for more members."
     )
     group_min_session_timeout_ms: int = setting(
-        default=6000, doc="Shortest session that a member may ask for.", later=GROUPS
+        default=6000, doc="Shortest session that a member may ask for."
     )
     group_max_session_timeout_ms: int = setting(
-        default=30 * MINUTE_MS, doc="Longest session that a member may ask for.", later=GROUPS
+        default=30 * MINUTE_MS, doc="Longest session that a member may ask for."
     )
-    group_max_size: int = setting(
-        default=1000, doc="Most members of a group.", at_least=1, later=GROUPS
-    )
+    group_max_size: int = setting(default=1000, doc="Most members of a group.", at_least=1)
     group_coordinator_rebalance_protocols: names = setting(
         default=("classic", "consumer"),
         doc="Kinds of groups that are served.",
         one_of=("classic", "consumer", "share", "streams"),
-        later=GROUPS,
     )
     group_coordinator_threads: int = setting(
         default=1,
@@ -210,81 +207,76 @@ class GroupSettings(Settings):
         default=10,
         doc="How long a group's records wait to be written together.",
         at_least=0,
-        later=GROUPS,
+        ignored="they are written at once",
     )
     group_consumer_session_timeout_ms: int = setting(
-        default=45 * 1000, doc="Session of a consumer group's member.", at_least=1, later=GROUPS
+        default=45 * 1000, doc="Session of a consumer group's member.", at_least=1
     )
     group_consumer_min_session_timeout_ms: int = setting(
         default=45 * 1000,
         doc="Shortest session that a consumer group may be given.",
         at_least=1,
-        later=GROUPS,
+        later=OWN_SETTINGS,
     )
     group_consumer_max_session_timeout_ms: int = setting(
         default=60 * 1000,
         doc="Longest session that a consumer group may be given.",
         at_least=1,
-        later=GROUPS,
+        later=OWN_SETTINGS,
     )
     group_consumer_heartbeat_interval_ms: int = setting(
         default=5000,
         doc="Time between a consumer group member's heartbeats.",
         at_least=1,
-        later=GROUPS,
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
         default=5000,
         doc="Shortest heartbeat that a consumer group may be given.",
         at_least=1,
-        later=GROUPS,
+        later=OWN_SETTINGS,
     )
     group_consumer_max_heartbeat_interval_ms: int = setting(
         default=15 * 1000,
         doc="Longest heartbeat that a consumer group may be given.",
         at_least=1,
-        later=GROUPS,
+        later=OWN_SETTINGS,
     )
     group_consumer_max_size: int = setting(
-        default=1000, doc="Most members of a consumer group.", at_least=1, later=GROUPS
+        default=1000, doc="Most members of a consumer group.", at_least=1
     )
     group_consumer_assignors: names = setting(
         default=("uniform", "range"),
         doc="How partitions are given to members; the first is the default.",
-        later=GROUPS,
+        one_of=("uniform", "range"),
     )
     group_consumer_migration_policy: str = setting(
         default="bidirectional",
         doc="Which way a group may change between the classic and the consumer kind.",
         one_of=("bidirectional", "upgrade", "downgrade", "disabled"),
-        later=GROUPS,
     )
     offset_metadata_max_bytes: int = setting(
-        default=4096, doc="Longest note beside a committed offset.", later=GROUPS
+        default=4096, doc="Longest note beside a committed offset."
     )
     offsets_commit_timeout_ms: int = setting(
         default=5000,
         doc="How long a commit waits until all replicas have it.",
         at_least=1,
-        later=GROUPS,
     )
     offsets_load_buffer_size: int = setting(
         default=5 * 1024 * 1024,
         doc="Bytes that are read at once when committed offsets are loaded.",
         at_least=1,
-        later=GROUPS,
+        ignored="they are read in pieces between which others are served",
     )
     offsets_retention_minutes: int = setting(
         default=7 * 24 * 60,
         doc="How long the offsets of a group without members are kept.",
         at_least=1,
-        later=GROUPS,
     )
     offsets_retention_check_interval_ms: long = setting(
         default=10 * MINUTE_MS,
         doc="Time between two looks for offsets to forget.",
         at_least=1,
-        later=GROUPS,
     )
     offsets_topic_num_partitions: int = setting(
         default=50, doc="Partitions of the topic of offsets.", at_least=1
@@ -296,14 +288,12 @@ class GroupSettings(Settings):
         default=100 * 1024 * 1024,
         doc="Segment size of the topic of offsets.",
         at_least=1,
-        later=GROUPS,
     )
     offsets_topic_compression_codec: int = setting(
         default=0,
         doc="Codec of the topic of offsets, by number.",
         at_least=0,
         at_most=4,
-        later=GROUPS,
     )
     share_coordinator_state_topic_replication_factor: short = setting(
         default=3, doc="Replicas of the topic of share groups.", at_least=1, later=SHARE_GROUPS

@@ -1,0 +1,251 @@
+"""The groups of one partition of `__consumer_offsets`, while this broker leads it in one epoch.
+
+    load ──▶ ask ──▶ machine ──▶ answers ──▶ whoever waits for the ticket
+                        ▲   └──▶ writes ──▶ log ──┐
+                        └── written, write_failed ◀┘
+
+Every fact is told to the machine to its end: what it answers is handed out, what it writes is
+appended, and what is committed by then is told, before the next fact is.  With a single replica a
+commit is therefore answered where it is asked for; with more, its ticket waits.
+
+The machine's clock is the time of day when the partition was loaded and the time that has passed
+since.  A session must not end because somebody has set a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, NamedTuple
+
+from hightide.broker.led_log import LedLog, LedLogOver
+from hightide.core.groups.consumer.group import Topic
+from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.rules import Rules
+from hightide.core.groups.turn import NO_PRODUCER, Outcome, Ticket, Write
+from hightide.wire.batch import BatchHeader, build, records
+from hightide.wire.compression import Codec
+from hightide.wire.control import ControlType, parse_marker
+from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from hightide.wire.records.consumer_offsets import decode, encode
+
+log = logging.getLogger(__name__)
+
+Fact = Callable[[Coordinator, Ticket, int], Outcome]
+"""What is asked of the machine: with a ticket, now."""
+Refuse = Callable[[ErrorCode], Any]
+"""The answer to a request of which nothing was done."""
+
+_CLOCK_WAS_SET_MS = 60_000
+
+
+class _Late(NamedTuple):
+    """When a ticket has waited long enough for its records to be committed."""
+
+    at_ms: int
+    ticket: Ticket
+    refuse: Refuse
+
+
+class GroupsPartition:
+    """One machine, its log, its clock and those who wait."""
+
+    def __init__(
+        self,
+        led_log: LedLog,
+        rules: Rules,
+        random: Random,
+        now_ms: Callable[[], int],
+        *,
+        codec: Codec,
+        on_clock_set: Callable[[GroupsPartition], None],
+    ) -> None:
+        self.machine = Coordinator(rules, random)
+        self.led_log = led_log
+        self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        """Why nothing is answered; NONE when it is."""
+        self._codec = codec
+        self._on_clock_set = on_clock_set
+        self._loop = asyncio.get_running_loop()
+        self._time_of_day_ms = now_ms
+        self._began_ms = now_ms() - self._loop.time() * 1000
+        self._next_ticket = 0
+        self._asking: Ticket | None = None
+        self._answer: Any = None
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._late: deque[_Late] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._loading: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        partition = self.led_log.replica.partition
+        return f"<GroupsPartition {partition} in epoch {self.led_log.epoch}>"
+
+    def now_ms(self) -> int:
+        return int(self._began_ms + self._loop.time() * 1000)
+
+    # -- loading ---------------------------------------------------------------------------
+
+    def load(self, topics: Callable[[], Mapping[str, Topic]]) -> None:
+        """Begin to read what is there; until that is done everything is refused."""
+        self._loading = self._loop.create_task(self._load(topics))
+
+    async def _load(self, topics: Callable[[], Mapping[str, Topic]]) -> None:
+        began = self._loop.time()
+        try:
+            await self.led_log.replay(self._replay)
+        except LedLogOver:
+            return
+        except Exception as failure:
+            # Whoever passed over a damaged record would forget a group, or its offsets.
+            if not isinstance(failure, Corrupt | KafkaError | OSError):
+                log.exception("%r: a mistake", self)
+            log.error("%r cannot be loaded, its groups are not served: %s", self, failure)
+            self.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return
+        self.led_log.on_marker = self._marker
+        self.machine.topics_changed(topics())
+        self.refusal = ErrorCode.NONE
+        self.tell(lambda machine, now_ms: machine.loaded(now_ms))
+        log.debug("%r: loaded in %.0f ms", self, (self._loop.time() - began) * 1000)
+
+    def _replay(self, header: BatchHeader, batch: memoryview) -> None:
+        machine = self.machine
+        if header.is_control:
+            for record in records(batch):
+                marker = parse_marker(record)
+                if marker is not None:
+                    is_commit = marker.type is ControlType.COMMIT
+                    machine.replay_marker(header.producer_id, is_commit)
+            return
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
+        for record in records(batch):
+            found = decode(record.key, record.value)
+            if found is not None:
+                machine.replay(found, record.offset, producer_id)
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def ask(self, fact: Fact, refuse: Refuse, limit_ms: int | None = None) -> Any:
+        """The answer, or a future of it.  After `limit_ms` the answer is that nobody knows."""
+        if self.refusal is not ErrorCode.NONE:
+            return refuse(self.refusal)
+        self._next_ticket = ticket = self._next_ticket + 1
+        now_ms = self.now_ms()
+        self._asking, self._answer = ticket, None
+        self._carry_out(fact(self.machine, ticket, now_ms), now_ms)
+        answer, self._answer, self._asking = self._answer, None, None
+        if answer is None:
+            answer = self._waiting[ticket] = self._loop.create_future()
+            if limit_ms is not None:
+                self._limit(_Late(now_ms + limit_ms, ticket, refuse))
+        self._set_timer()
+        return answer
+
+    def tell(self, fact: Callable[[Coordinator, int], Outcome]) -> None:
+        """Something has happened that nobody asked for."""
+        if self.refusal is ErrorCode.NONE:
+            now_ms = self.now_ms()
+            self._carry_out(fact(self.machine, now_ms), now_ms)
+            self._set_timer()
+
+    def topic_deleted(self, topic: str) -> None:
+        self.tell(lambda machine, now_ms: machine.topic_deleted(topic, now_ms))
+
+    def _carry_out(self, outcome: Outcome, now_ms: int) -> None:
+        for ticket, response in outcome.answers:
+            self._answered(ticket, response)
+        if outcome.writes:
+            for write in outcome.writes:
+                self._write(write, now_ms)
+            self.led_log.settle()
+
+    def _answered(self, ticket: Ticket, response: Any) -> None:
+        if ticket == self._asking:
+            self._answer = response
+            return
+        waiting = self._waiting.pop(ticket, None)
+        # If nobody waits any more, it was told that nobody knows.
+        if waiting is not None and not waiting.done():
+            waiting.set_result(response)
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def _write(self, write: Write, now_ms: int) -> None:
+        def committed(base_offset: int) -> None:
+            later_ms = self.now_ms()
+            self._carry_out(self.machine.written(write, base_offset, later_ms), later_ms)
+
+        try:
+            self.led_log.append(self._batch(write, now_ms), now_ms, committed)
+        except KafkaError as error:
+            log.warning("%r cannot write: %s", self, error)
+            self._carry_out(self.machine.write_failed(write, error.code, now_ms), now_ms)
+
+    def _batch(self, write: Write, now_ms: int) -> bytearray:
+        return build(
+            ((nth, now_ms, *encode(record), ()) for nth, record in enumerate(write.records)),
+            codec=self._codec,
+            producer_id=write.producer_id,
+            producer_epoch=write.producer_epoch,
+            transactional=write.producer_id != NO_PRODUCER,
+        )
+
+    def _marker(self, producer_id: int, is_commit: bool) -> None:
+        self.tell(lambda machine, now_ms: machine.transaction_ended(producer_id, is_commit, now_ms))
+
+    # -- time ------------------------------------------------------------------------------
+
+    def _limit(self, late: _Late) -> None:
+        # All have the same limit, so the first to come is the first to be late.
+        while self._late and self._late[0].ticket not in self._waiting:
+            self._late.popleft()
+        self._late.append(late)
+
+    def _set_timer(self) -> None:
+        """One timer for all; a deadline that was put off is looked at when its time comes."""
+        deadline_ms = self.machine.deadline_ms
+        if self._late and (deadline_ms is None or self._late[0].at_ms < deadline_ms):
+            deadline_ms = self._late[0].at_ms
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        in_s = max(deadline_ms - self._began_ms - self._loop.time() * 1000, 0) / 1000
+        self._timer = self._loop.call_later(in_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        now_ms = self.now_ms()
+        if abs(self._time_of_day_ms() - now_ms) > _CLOCK_WAS_SET_MS:
+            self._on_clock_set(self)
+            return
+        while self._late and self._late[0].at_ms <= now_ms:
+            late = self._late.popleft()
+            if late.ticket in self._waiting:
+                self._answered(late.ticket, late.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        self._carry_out(self.machine.time_passed(now_ms), now_ms)
+        self._set_timer()
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Another broker takes over, or this one does anew: everybody who waits is told."""
+        is_loaded = self.refusal is ErrorCode.NONE
+        self.refusal = ErrorCode.NOT_COORDINATOR
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._loading is not None:
+            self._loading.cancel()
+        self.led_log.on_marker = None
+        if is_loaded:
+            for ticket, response in self.machine.resigned().answers:
+                self._answered(ticket, response)
+        for late in self._late:
+            self._answered(late.ticket, late.refuse(ErrorCode.NOT_COORDINATOR))
+        self._late.clear()

@@ -1,0 +1,202 @@
+"""Offsets of groups: OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28), OffsetDelete (47).
+
+What is decided, the machine of `core.groups` decides.  Besides, per partition:
+UNKNOWN_TOPIC_OR_PARTITION    there is no such partition to have an offset in
+COORDINATOR_NOT_AVAILABLE     too few replicas have it, so that it may be committed later or not;
+                              or the topic that keeps groups is not there, or cannot be read
+COORDINATOR_LOAD_IN_PROGRESS  it is being read
+NOT_COORDINATOR               another broker coordinates the group
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.groups import answered
+from hightide.core.groups import commits
+from hightide.core.groups.commits import CommitRequest
+from hightide.core.groups.offsets import TopicPartition
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+_SEVERAL_GROUPS = 8
+_ERROR_OF_THE_WHOLE = 2
+_NO_OFFSET = -1
+
+
+# -- committing ------------------------------------------------------------------------------
+
+
+def offset_commit(
+    broker: Broker, request: OffsetCommitRequest, context: Context
+) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse]:
+    answer: OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse]
+    unknown = _unknown(broker, request)
+    if unknown:
+        answer = _commit_the_rest(broker, request, unknown, context.version)
+    else:
+        answer = answered(_commit(broker, request, context.version))
+    return answer
+
+
+def _commit(broker: Broker, request: OffsetCommitRequest, version: int) -> Any:
+    return broker.groups.ask(
+        request.group_id,
+        lambda machine, ticket, now_ms: machine.commit_asked(ticket, request, version, now_ms),
+        lambda error: commits.commit_response(request, error),
+        broker.settings.offsets_commit_timeout_ms,
+    )
+
+
+async def _commit_the_rest(
+    broker: Broker, request: OffsetCommitRequest, unknown: set[TopicPartition], version: int
+) -> OffsetCommitResponse:
+    rest = _without(request, unknown)
+    response: Any = OffsetCommitResponse(topics=[])
+    if rest.topics:
+        response = _commit(broker, rest, version)
+        if not isinstance(response, OffsetCommitResponse):
+            response = await response
+    merged: Any = _merged(request, response, unknown)
+    return merged
+
+
+def _unknown(broker: Broker, request: CommitRequest) -> set[TopicPartition]:
+    """The partitions that there are not."""
+    unknown = set()
+    find = broker.picture.topic
+    for topic in request.topics:
+        found = find(topic.name)
+        there = () if found is None else found.partitions
+        for each in topic.partitions:
+            if each.partition_index not in there:
+                unknown.add(TopicPartition(topic.name, each.partition_index))
+    return unknown
+
+
+def _without(request: Any, unknown: set[TopicPartition]) -> Any:
+    """The request for all other partitions."""
+    topics = []
+    for topic in request.topics:
+        known = [
+            each for each in topic.partitions if (topic.name, each.partition_index) not in unknown
+        ]
+        if known:
+            topics.append(replace(topic, partitions=known))
+    return replace(request, topics=topics)
+
+
+def _merged(request: CommitRequest, response: Any, unknown: set[TopicPartition]) -> Any:
+    """The answer for all partitions, in the order in which they were asked for."""
+    refused: dict[TopicPartition, Any] = dict.fromkeys(
+        unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    for topic in response.topics:
+        for each in topic.partitions:
+            refused[TopicPartition(topic.name, each.partition_index)] = each.error_code
+    return commits.commit_response(request, refused=refused)
+
+
+# -- fetching --------------------------------------------------------------------------------
+
+
+def offset_fetch(
+    broker: Broker, request: OffsetFetchRequest, context: Context
+) -> OffsetFetchResponse:
+    is_stable = request.require_stable
+    if context.version >= _SEVERAL_GROUPS:
+        groups = [_fetch(broker, each, require_stable=is_stable) for each in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes)
+            for each in request.topics
+        ]
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    found = _fetch(broker, asked, require_stable=is_stable)
+    if found.error_code != ErrorCode.NONE and context.version < _ERROR_OF_THE_WHOLE:
+        return OffsetFetchResponse(topics=_refused(request, found.error_code))
+    return OffsetFetchResponse(error_code=found.error_code, topics=_in_old_words(found))
+
+
+def _fetch(
+    broker: Broker, request: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    found = broker.groups.find(request.group_id)
+    if isinstance(found, ErrorCode):
+        return OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=found)
+    return found.machine.fetch_asked(request, require_stable=require_stable)
+
+
+def _in_old_words(found: OffsetFetchResponseGroup) -> list[OffsetFetchResponseTopic]:
+    return [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=each.partition_index,
+                    committed_offset=each.committed_offset,
+                    committed_leader_epoch=each.committed_leader_epoch,
+                    metadata=each.metadata,
+                    error_code=each.error_code,
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in found.topics
+    ]
+
+
+def _refused(request: OffsetFetchRequest, error: int) -> list[OffsetFetchResponseTopic]:
+    """An error of the whole request, in a version that has errors of partitions only."""
+    return [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=index,
+                    committed_offset=_NO_OFFSET,
+                    metadata="",
+                    error_code=error,
+                )
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or []
+    ]
+
+
+# -- deleting --------------------------------------------------------------------------------
+
+
+def offset_delete(
+    broker: Broker, request: OffsetDeleteRequest, _context: Context
+) -> OffsetDeleteResponse | Coroutine[Any, Any, OffsetDeleteResponse]:
+    answer: OffsetDeleteResponse | Coroutine[Any, Any, OffsetDeleteResponse] = answered(
+        broker.groups.ask(
+            request.group_id,
+            lambda machine, ticket, now_ms: machine.delete_offsets_asked(ticket, request, now_ms),
+            lambda error: OffsetDeleteResponse(error_code=error, topics=[]),
+            broker.settings.offsets_commit_timeout_ms,
+        )
+    )
+    return answer
