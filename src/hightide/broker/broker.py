@@ -32,6 +32,7 @@ from hightide.broker.dynamic_settings import DynamicSettings
 from hightide.broker.election import Election
 from hightide.broker.fetcher import Fetchers
 from hightide.broker.flusher import Flusher
+from hightide.broker.groups import Groups
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.handlers.producers import ProducerIds
 from hightide.broker.housekeeping import Housekeeping
@@ -48,12 +49,14 @@ from hightide.broker.metadata import BrokerAddress, Metadata
 from hightide.broker.peers import Peers
 from hightide.broker.reading import Reading
 from hightide.broker.registration import register
+from hightide.broker.replica import Replica
 from hightide.broker.replicas import Replicas
 from hightide.broker.roles import Roles
 from hightide.broker.server import Server
 from hightide.broker.surroundings import Machine, OpenedCoordination, Surroundings
 from hightide.broker.throttle import ReplicationThrottle
 from hightide.broker.topic_configs import TopicConfigs
+from hightide.broker.verification import Verifier
 from hightide.client.connection import ConnectionFailed
 from hightide.coordination import znodes
 from hightide.coordination.errors import ConnectionLoss, CoordinationError, SessionLost
@@ -61,6 +64,7 @@ from hightide.coordination.interface import SessionState
 from hightide.coordination.watchdog import Watchdog
 from hightide.core.picture import Picture
 from hightide.core.sessions import FetchSessions
+from hightide.core.topics import CONSUMER_OFFSETS
 from hightide.log.disk import Disk
 from hightide.log.store import LogStore
 from hightide.settings import Broker as Settings
@@ -231,6 +235,10 @@ class Broker:
             self._epoch,
             self.now_ms,
         )
+        self.verifier = Verifier(self)
+        self.groups = Groups(self)
+        self.replicas.on_role = self._internal_role_changed
+        self._roles.on_topics = self.groups.topics_changed
         self._proposals = IsrProposals(self.broker_id, self._epoch, self._alter_partition)
         self.replicas.on_proposal = self._proposals.propose
         self.election = Election(coordination, self.broker_id, self.now_ms)
@@ -279,6 +287,8 @@ class Broker:
         await self.control.stop()
         await self._proposals.stop()
         await self._fetchers.stop()
+        await self.groups.stop()
+        await self.verifier.stop()
         await self.peers.close()
 
     async def _give_up(self) -> None:
@@ -377,7 +387,13 @@ class Broker:
 
     async def receive_state(self, request: PublishStateRequest) -> PublishStateResponse:
         """The controller tells what the cluster is."""
-        return PublishStateResponse(error_code=await self._roles.receive(request))
+        error_code = await self._roles.receive(request)
+        return PublishStateResponse(error_code=error_code)
+
+    def _internal_role_changed(self, replica: Replica) -> None:
+        """Whoever leads a partition of an internal topic is the coordinator of what is in it."""
+        if replica.topic == CONSUMER_OFFSETS:
+            self.groups.role_changed(replica)
 
     async def _deliver(
         self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
@@ -456,6 +472,7 @@ class Broker:
             each.reconfigure(config)
         for replica in self.replicas:
             replica.configured(settings.replica_lag_time_max_ms)
+        self.groups.settings_changed()
 
     # -- for handlers ----------------------------------------------------------------------
 

@@ -78,6 +78,11 @@ HANDLERS: dict[int, Handler] = {
 _AMONG_BROKERS = frozenset({7, 56, 30001})
 _EARLY = frozenset({API_VERSIONS, *_AMONG_BROKERS})
 
+# Versions that only brokers ask for, and versions that belong to a feature that is not offered:
+# the second version of transactions, in which the broker adds partitions by itself.
+_TOLD = {24: (0, 3)}
+_SERVED = {26: (0, 4), 28: (0, 4)}
+
 # Ours and not Kafka's. ApiVersions tells neither these nor what only brokers ask each other: a
 # client need not know what to make of them.
 FIRST_PRIVATE = 30000
@@ -89,7 +94,7 @@ _CORRELATION = Struct(">i")
 def advertised(served: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """What ApiVersions tells."""
     return {
-        key: versions
+        key: _TOLD.get(key, versions)
         for key, versions in served.items()
         if key < FIRST_PRIVATE and key not in _AMONG_BROKERS
     }
@@ -106,7 +111,7 @@ def served_versions() -> dict[int, tuple[int, int]]:
         FETCH: (hot_fetch.LOWEST, hot_fetch.HIGHEST),
     }
     for key in HANDLERS:
-        versions[key] = REQUESTS[key].__api__.versions
+        versions[key] = _SERVED.get(key, REQUESTS[key].__api__.versions)
     return versions
 
 

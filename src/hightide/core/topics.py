@@ -10,7 +10,8 @@ from hightide.wire.errors import ErrorCode, KafkaError
 LONGEST_NAME = 249
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+\Z")
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 
 
 def check_name(name: str) -> None:
