@@ -13,7 +13,9 @@ known is accepted with any sequence, because its records may have been deleted s
 state is a function of the batch headers in the log; a snapshot in Kafka's format spares reading all
 of them after a restart.
 
-The fields for transactions are kept and stored, though nothing here acts on them.
+Coordinators write for producers as well, offsets in a transaction, and number nothing. Of such
+batches only the epoch counts. What the fields for transactions mean is known to
+`core.transactions.partition`; here they are kept and stored.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ BATCHES_KEPT = 5
 MAX_PRODUCERS = 100_000
 NO_TIMESTAMP = -1
 NO_OFFSET = -1
+NO_SEQUENCE = -1
 
 _SEQUENCE_MASK = 0x7FFF_FFFF
 
@@ -56,11 +59,16 @@ class Written(NamedTuple):
         """As a stored batch tells it."""
         return cls(
             header.base_sequence,
-            (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MASK,
+            _last_sequence(header.base_sequence, header.last_offset_delta),
             header.base_offset,
             header.last_offset,
             header.max_timestamp,
         )
+
+
+def _last_sequence(first_sequence: int, delta: int) -> int:
+    """-1 for a batch without sequence."""
+    return (first_sequence + delta) & _SEQUENCE_MASK if first_sequence >= 0 else NO_SEQUENCE
 
 
 class ProducerState:
@@ -82,7 +90,7 @@ class ProducerState:
         self.batches: list[Written] = []
         # Read from a snapshot: the log may know more batches than are remembered here.
         self.is_partial = False
-        self.next_sequence = -1
+        self.next_sequence = NO_SEQUENCE
         self.timestamp = NO_TIMESTAMP
         self.last_seen_ms = 0
         self.coordinator_epoch = -1
@@ -146,10 +154,7 @@ class ProducerStates:
             return None
         if epoch != state.epoch:
             if epoch < state.epoch:
-                raise KafkaError(
-                    ErrorCode.INVALID_PRODUCER_EPOCH,
-                    f"producer {producer_id} sent epoch {epoch}, its current one is {state.epoch}",
-                )
+                raise _replaced(producer_id, epoch, state.epoch)
             if first_sequence != 0:
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -167,6 +172,12 @@ class ProducerStates:
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {first_sequence}, expected {max(expected, 0)}",
         )
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """All that is asked of a batch without sequence."""
+        state = self._states.get(producer_id)
+        if state is not None and epoch < state.epoch:
+            raise _replaced(producer_id, epoch, state.epoch)
 
     def recall(self, producer_id: int, earlier: Iterable[Written]) -> None:
         """Give back a producer's batches before those remembered, the newest of them first."""
@@ -203,11 +214,14 @@ class ProducerStates:
             batches.clear()
         elif len(batches) == BATCHES_KEPT:
             del batches[0]
-        last_sequence = (first_sequence + last_offset - base_offset) & _SEQUENCE_MASK
+        if first_sequence >= 0:
+            last_sequence = (first_sequence + last_offset - base_offset) & _SEQUENCE_MASK
+            state.next_sequence = (last_sequence + 1) & _SEQUENCE_MASK
+        else:
+            last_sequence = state.next_sequence = NO_SEQUENCE
         # Made without its own constructor, which would take as long as all the rest here.
         fields = (first_sequence, last_sequence, base_offset, last_offset, timestamp)
         batches.append(_new_tuple(Written, fields))
-        state.next_sequence = (last_sequence + 1) & _SEQUENCE_MASK
         state.timestamp = timestamp
         state.last_seen_ms = now_ms
         if transactional and state.transaction_first_offset < 0:
@@ -223,7 +237,7 @@ class ProducerStates:
         if epoch != state.epoch:
             state.epoch = epoch
             state.batches.clear()
-            state.next_sequence = -1
+            state.next_sequence = NO_SEQUENCE
         state.coordinator_epoch = coordinator_epoch
         state.transaction_first_offset = NO_OFFSET
         state.timestamp = timestamp
@@ -263,7 +277,7 @@ class ProducerStates:
             _SNAPSHOT_ENTRY.pack(
                 producer_id,
                 state.epoch,
-                state.batches[-1].last_sequence if state.batches else -1,
+                state.batches[-1].last_sequence if state.batches else NO_SEQUENCE,
                 state.last_offset,
                 state.batches[-1].last_offset - state.batches[-1].base_offset
                 if state.batches
@@ -309,12 +323,21 @@ class ProducerStates:
         ) in entries:
             state = self._add(producer_id, epoch)
             if last_offset >= 0:
-                first = (last_seq - delta) & _SEQUENCE_MASK
+                first = NO_SEQUENCE
+                if last_seq >= 0:
+                    first = (last_seq - delta) & _SEQUENCE_MASK
+                    state.next_sequence = (last_seq + 1) & _SEQUENCE_MASK
                 base = last_offset - delta
                 state.batches.append(Written(first, last_seq, base, last_offset, timestamp))
                 state.is_partial = True
-                state.next_sequence = (last_seq + 1) & _SEQUENCE_MASK
             state.timestamp = timestamp
             state.last_seen_ms = now_ms
             state.coordinator_epoch = coordinator
             state.transaction_first_offset = txn
+
+
+def _replaced(producer_id: int, epoch: int, newest: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer_id} sent epoch {epoch}, its current one is {newest}",
+    )

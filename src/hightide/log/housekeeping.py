@@ -72,6 +72,7 @@ class Housekeeping:
         if self._is_due("producers", now_ms, settings.producer_id_expiration_check_interval_ms):
             for log in list(self._logs.values()):
                 log.producers.expire(now_ms, settings.producer_id_expiration_ms)
+                log.transactions.expire(now_ms, settings.producer_id_expiration_ms)
         yield from self._flushes(now_ms)
         if self._is_due("points", now_ms, settings.log_flush_offset_checkpoint_interval_ms):
             for disk in self._disks:

@@ -13,9 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hightide.core.producer import ProducerStates, Written
+from hightide.core.transactions.aborted import Aborted
+from hightide.core.transactions.partition import PartitionTransactions
+from hightide.core.transactions.transaction import Producer
+from hightide.core.transactions.verification import Guard
+from hightide.log import aborted
 from hightide.log.disk import Disk, DiskFailed, File
 from hightide.log.epochs import LeaderEpochs
 from hightide.log.incoming import (
@@ -34,7 +39,14 @@ from hightide.log.segment import OpenFiles, Segment
 from hightide.log.segments import LogSegments, Parts
 from hightide.log.snapshots import batches_before, follow
 from hightide.settings import Topic
-from hightide.wire.batch import HEADER, HEADER_BYTES, BatchHeader
+from hightide.wire.batch import (
+    HEADER,
+    HEADER_BYTES,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    read_header,
+)
+from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
@@ -45,6 +57,8 @@ _stamp = Struct(">qii").pack_into
 _HINTS_KEPT = 128
 _NEWEST_EPOCH = 2**31 - 1
 
+Found = TypeVar("Found")
+
 
 class Slice(NamedTuple):
     """Bytes of a file to be sent. It keeps the file readable even if its segment is deleted."""
@@ -52,6 +66,8 @@ class Slice(NamedTuple):
     file: File
     position: int
     length: int
+    end_offset: int = -1
+    """Nothing at or behind it is among the bytes; there may be more before it than they hold."""
 
 
 class Log(LogSegments):
@@ -72,8 +88,9 @@ class Log(LogSegments):
     ) -> Log:
         """A new, empty log in a directory that exists."""
         segment = Segment.create(disk, f"{topic}-{partition}", start_offset, files, now_ms)
+        transactions = PartitionTransactions(ProducerStates())
         parts = Parts(
-            [segment], start_offset, start_offset, start_offset, LeaderEpochs(), ProducerStates()
+            [segment], start_offset, start_offset, start_offset, LeaderEpochs(), transactions
         )
         return cls(disk, topic, partition, config, files, parts)
 
@@ -89,8 +106,11 @@ class Log(LogSegments):
         end: int,
         leader_epoch: int,
         now_ms: int,
+        guard: Guard | None = None,
     ) -> tuple[int, int, int]:
         """Write the one batch in buf[start:end]; `view` is a memoryview of `buf`.
+
+        `guard` says that the coordinator was asked whether the batch belongs to a transaction.
 
         Returns its base offset, the offset behind it, and the time it was stamped with or -1. A
         batch that an idempotent producer repeats gives the offsets of the first time and writes
@@ -149,6 +169,9 @@ class Log(LogSegments):
             if written is not None:
                 appended_at = written.timestamp if self._rules.append_time else -1
                 return written.base_offset, written.last_offset + 1, appended_at
+            transactional = attributes & TRANSACTIONAL_FLAG
+            if transactional or producer_id in self.transactions.opened:
+                self.transactions.check(producer_id, sequence, transactional != 0, guard)
 
         base_offset = self.end_offset
         last_offset = base_offset + last_delta
@@ -196,9 +219,83 @@ class Log(LogSegments):
                 last_offset,
                 max_timestamp,
                 now_ms,
-                attributes & 0x10 != 0,
+                transactional != 0,
             )
+            if transactional:
+                self.transactions.appended(producer_id, base_offset)
         return base_offset, end_offset, appended_at
+
+    def append_own(
+        self, batch: bytearray, leader_epoch: int, now_ms: int, guard: Guard | None = None
+    ) -> tuple[int, int]:
+        """Write a batch that the broker has made; its base offset and the offset behind it.
+
+        It may be part of a transaction, and has no sequence: who writes for a producer may come
+        from several brokers. KafkaError says why it is refused; then nothing has changed.
+        """
+        size = len(batch)
+        if size > self._max_bytes:
+            raise refusal(batch, 0, size, self.config.max_message_bytes, self._segment_bytes)
+        batch, _, _, _ = self._look_again(batch, memoryview(batch), 0, size, now_ms)
+        header = read_header(batch)
+        if header.producer_id >= 0:
+            self.producers.check_epoch(header.producer_id, header.producer_epoch)
+            self.transactions.check(
+                header.producer_id, header.base_sequence, header.is_transactional, guard
+            )
+        written = self._write(batch, leader_epoch, now_ms)
+        return written.base_offset, written.last_offset + 1
+
+    def append_marker(
+        self,
+        producer: Producer,
+        coordinator_epoch: int,
+        is_commit: bool,
+        version: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> int | None:
+        """Write the end of a transaction; its offset, or None if it is there already.
+
+        KafkaError when whoever sends it has been replaced; then nothing has changed.
+        """
+        if self.failure is not None:
+            raise self._refused()
+        if not self.transactions.marker_asked(producer, coordinator_epoch, version):
+            return None
+        kind = ControlType.COMMIT if is_commit else ControlType.ABORT
+        batch = build_marker(
+            Marker(kind, coordinator_epoch),
+            timestamp=now_ms,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
+        )
+        if self._rules.append_time:
+            stamp_append_time(batch, 0, len(batch), read_header(batch).attributes, now_ms)
+        return self._write(batch, leader_epoch, now_ms).base_offset
+
+    def _write(self, batch: bytearray, leader_epoch: int, now_ms: int) -> BatchHeader:
+        """Write a batch of the broker's own at the end; its header as it is in the log."""
+        size = len(batch)
+        base_offset = self.end_offset
+        header = read_header(batch)
+        last_offset = base_offset + header.last_offset_delta
+        if self._is_at_limit(size, header.max_timestamp, last_offset) and self._must_roll(
+            size, header.max_timestamp, last_offset, now_ms
+        ):
+            self._roll(now_ms)
+        _stamp(batch, 0, base_offset, header.batch_length, leader_epoch)
+        header = read_header(batch)
+        self._write_batches(memoryview(batch), [header], now_ms)
+        return header
+
+    def _is_at_limit(self, size: int, max_timestamp: int, last_offset: int) -> bool:
+        """Whether `_must_roll` is to be asked about what comes next, as `append` does."""
+        return (
+            self._active.size + size > self._segment_bytes
+            or max_timestamp > self._roll_timestamp
+            or last_offset > self._roll_offset
+        )
 
     # ---- copy
 
@@ -231,19 +328,15 @@ class Log(LogSegments):
                 damage = found
                 break
             last_offset = header.last_offset
-            if (
-                self._active.size + at - run_at + size > self._segment_bytes
-                or header.max_timestamp > self._roll_timestamp
-                or last_offset > self._roll_offset
-            ):
-                self._write_copies(data[run_at:at], run, now_ms)
+            if self._is_at_limit(at - run_at + size, header.max_timestamp, last_offset):
+                self._write_batches(data[run_at:at], run, now_ms)
                 run, run_at = [], at
                 if self._must_roll(size, header.max_timestamp, last_offset, now_ms):
                     self._roll(now_ms)
             run.append(header)
             end_offset, epoch = last_offset + 1, header.leader_epoch
             at += size
-        self._write_copies(data[run_at:at], run, now_ms)
+        self._write_batches(data[run_at:at], run, now_ms)
         if damage is not None:
             raise damage
         return self.end_offset
@@ -257,11 +350,13 @@ class Log(LogSegments):
         if header.base_offset < self.end_offset <= header.last_offset:
             self.restart_at(header.base_offset, now_ms)
 
-    def _write_copies(self, data: memoryview, run: list[BatchHeader], now_ms: int) -> None:
+    def _write_batches(self, data: memoryview, run: list[BatchHeader], now_ms: int) -> None:
         """Write whole batches to the active segment, which has room for them."""
         if not run:
             return
         segment = self._active
+        if segment.aborted is None and any(header.is_control for header in run):
+            self._looked_up(lambda: aborted.index_of(self, segment))
         file = segment.opened()
         position = file.size
         try:
@@ -285,7 +380,9 @@ class Log(LogSegments):
                 self._epoch = header.leader_epoch
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                follow(self.producers, header, segment, position, now_ms)
+                ended = follow(self.transactions, header, segment, position, now_ms)
+                if ended is not None:
+                    segment.add_aborted(ended)
             position += header.size
 
     def _check_again(
@@ -373,7 +470,9 @@ class Log(LogSegments):
             if len(hints) >= _HINTS_KEPT:
                 del hints[next(iter(hints))]
             hints[next_offset] = (segment, end)
-        return Slice(file, position, end - position)
+        if next_offset < 0:
+            return Slice(file, position, end - position, segment.limit_offset)
+        return Slice(file, position, end - position, next_offset)
 
     def _out_of_range(self, offset: int) -> KafkaError:
         if self.failure is not None:
@@ -400,6 +499,10 @@ class Log(LogSegments):
             return found[1]
         return segment.locate(offset)
 
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[Aborted]:
+        """The aborted transactions with records in the range, in the order of their markers."""
+        return self._looked_up(lambda: aborted.between(self, start_offset, end_offset))
+
     # ---- by time
 
     def offset_for_timestamp(self, timestamp_ms: int) -> Timestamped | None:
@@ -412,7 +515,7 @@ class Log(LogSegments):
         """The record with the largest timestamp, the first of them if there are several."""
         return self._looked_up(lambda: latest(self.segments, self.start_offset))
 
-    def _looked_up(self, look: Callable[[], Timestamped | None]) -> Timestamped | None:
+    def _looked_up(self, look: Callable[[], Found]) -> Found:
         if self.failure is not None:
             raise self._refused()
         try:

@@ -21,6 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from hightide.core.producer import ProducerStates
+from hightide.core.transactions.partition import PartitionTransactions
 from hightide.log.disk import Disk, DiskFailed, File
 from hightide.log.epochs import LeaderEpochs
 from hightide.log.index import MAX_RELATIVE_OFFSET
@@ -129,7 +130,8 @@ def _begin_anew(
     segment = Segment.create(disk, directory, start_offset, files, now_ms)
     epochs = parts.epochs
     epochs.truncate_from_end(0)
-    return Parts([segment], start_offset, start_offset, start_offset, epochs, ProducerStates())
+    transactions = PartitionTransactions(ProducerStates())
+    return Parts([segment], start_offset, start_offset, start_offset, epochs, transactions)
 
 
 def finish_interrupted_work(disk: Disk, directory: str) -> dict[str, int]:
@@ -223,11 +225,12 @@ def _load_clean(
         start_offset = segments[0].base_offset
     found = newest_snapshot(disk, directory, names, end_offset, now_ms)
     producers, since = found or (ProducerStates(), start_offset)
-    replay(producers, segments, since, end_offset, now_ms)
+    transactions = PartitionTransactions(producers)
+    replay(transactions, segments, since, end_offset, now_ms)
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(start_offset)
     settled = end_offset if since == end_offset and found else -1
-    return Parts(segments, start_offset, end_offset, end_offset, epochs, producers, settled)
+    return Parts(segments, start_offset, end_offset, end_offset, epochs, transactions, settled)
 
 
 class Recovery:
@@ -248,7 +251,7 @@ class Recovery:
         self.epochs = epochs
         self.known = known
         self.now_ms = now_ms
-        self.producers = ProducerStates()
+        self.transactions = PartitionTransactions(ProducerStates())
         self.end_offset = segments[0].base_offset
         self.sound = False
 
@@ -290,8 +293,9 @@ class Recovery:
         """The producers as of `offset`; returns from where on the check must follow them."""
         names = self.disk.list(self.directory)
         found = newest_snapshot(self.disk, self.directory, names, offset, self.now_ms)
-        self.producers, since = found or (ProducerStates(), self.segments[0].base_offset)
-        replay(self.producers, self.segments, since, offset, self.now_ms)
+        producers, since = found or (ProducerStates(), self.segments[0].base_offset)
+        self.transactions.restored(producers)
+        replay(self.transactions, self.segments, since, offset, self.now_ms)
         return max(since, offset)
 
     def _cut(self, number: int, size: int, damage: str) -> None:
@@ -317,7 +321,9 @@ class Recovery:
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0 and header.base_offset >= since:
-                follow(self.producers, header, segment, position, self.now_ms)
+                aborted = follow(self.transactions, header, segment, position, self.now_ms)
+                if aborted is not None:
+                    segment.add_aborted(aborted)
 
         gapless_from = MAX_OFFSET if self.known.allows_gaps else self.known.recovery_point
         return check_segment(segment, buffer, gapless_from, visit)
@@ -330,7 +336,7 @@ class Recovery:
         if self.sound:
             recovery_point = min(recovery_point, self.end_offset)
         return Parts(
-            self.segments, start, self.end_offset, recovery_point, self.epochs, self.producers
+            self.segments, start, self.end_offset, recovery_point, self.epochs, self.transactions
         )
 
 
@@ -366,6 +372,7 @@ def check_segment(
     file = segment.opened()
     end = file.size
     segment.start_empty(segment.created_ms)
+    segment.start_aborted()
     segment.write_indexes_anew()
     interval = segment.index_interval_bytes
     base = segment.base_offset

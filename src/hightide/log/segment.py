@@ -1,4 +1,4 @@
-"""One segment: a file of batches and its two indexes.
+"""One segment: a file of batches and its indexes: by offset, by time, of aborted transactions.
 
 A log is a row of segments; only the last one grows. A segment's file is opened when it is first
 needed and closed again when many others have been used since (`OpenFiles`), so a broker with
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator
 from struct import Struct
 
+from hightide.core.transactions.aborted import Aborted, AbortedIndex
 from hightide.log.disk import Disk, File
 from hightide.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader
@@ -47,9 +48,11 @@ class Segment:
     """The batches from `base_offset` up to the next segment's base, `limit_offset`."""
 
     __slots__ = (
+        "_aborted_is_stored",
         "_offsets",
         "_size",
         "_times",
+        "aborted",
         "base_offset",
         "created_ms",
         "directory",
@@ -83,6 +86,9 @@ class Segment:
         self.max_timestamp = UNKNOWN
         self.max_timestamp_offset = base_offset
         self._size = size
+        # None: it is in the file. A missing or damaged file is no index; see `log.aborted`.
+        self.aborted: AbortedIndex | None = None
+        self._aborted_is_stored = False
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
 
@@ -97,9 +103,10 @@ class Segment:
         segment = cls(disk, directory, base_offset, 0, files)
         segment.file = disk.create(segment.path(LOG))
         segment.start_empty(now_ms)
+        segment.aborted = AbortedIndex()
         # What a crash may have left under these names belongs to batches that are gone.
-        disk.remove(segment.path(OFFSET_INDEX))
-        disk.remove(segment.path(TIME_INDEX))
+        for suffix in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
+            disk.remove(segment.path(suffix))
         files.opened(segment)
         return segment
 
@@ -138,6 +145,8 @@ class Segment:
 
     def drop_indexes(self) -> None:
         """Forget the indexes, unless a failed write left them in memory only."""
+        if self._aborted_is_stored and self.aborted:
+            self.aborted = None
         offsets, times = self._offsets, self._times
         if offsets is None or times is None:
             return
@@ -204,13 +213,19 @@ class Segment:
 
     def flush_indexes(self) -> None:
         """Bring the index files up to date, with the largest timestamp as last entry."""
+        self._store_aborted()
         if self._offsets is not None and self._times is not None:
             self._times.add(self.max_timestamp, self.max_timestamp_offset)
             self._offsets.flush(self.disk)
             self._times.flush(self.disk)
 
-    def index_paths(self) -> tuple[str, str]:
-        return self.path(OFFSET_INDEX), self.path(TIME_INDEX)
+    def index_paths(self) -> list[str]:
+        """The files that must be forced to disk with the segment. Of an empty index of aborted
+        transactions there is only the name."""
+        paths = [self.path(OFFSET_INDEX), self.path(TIME_INDEX)]
+        if self.aborted and self._aborted_is_stored:
+            paths.append(self.path(TRANSACTION_INDEX))
+        return paths
 
     def sync_indexes(self) -> None:
         """Bring the index files up to date and force them to disk."""
@@ -237,6 +252,54 @@ class Segment:
         if not self.created_ms:
             self.created_ms = self.disk.modified_ms(self.path(LOG)) or now_ms
         return self.created_ms
+
+    # ---- aborted transactions
+
+    def start_aborted(self) -> AbortedIndex:
+        """An index of which the file knows nothing."""
+        self.aborted = AbortedIndex()
+        self._aborted_is_stored = False
+        return self.aborted
+
+    def add_aborted(self, entry: Aborted) -> None:
+        assert self.aborted is not None, "it is loaded before its segment grows"
+        self.aborted.append(entry)
+        self._aborted_is_stored = False
+
+    def load_aborted(self, end_offset: int) -> AbortedIndex | None:
+        """The index, read if need be; None if there is no file for the batches before
+        `end_offset` that makes sense."""
+        if self.aborted is None:
+            path = self.path(TRANSACTION_INDEX)
+            if not self.disk.exists(path):
+                return self.start_aborted() if not self.size else None
+            try:
+                data = self.disk.read_file(path)
+                self.aborted = AbortedIndex.decode(data, self.base_offset, end_offset)
+            except Corrupt as damage:
+                _log.warning("rebuilding %s: %s", path, damage)
+                return None
+            self._aborted_is_stored = True
+        return self.aborted
+
+    def replace_aborted(self, index: AbortedIndex) -> None:
+        """Take an index that was made again, and its file with it. A crash must not leave half of
+        it: an index is believed where the segment is not looked at any more."""
+        self.disk.replace(self.path(TRANSACTION_INDEX), index.encode())
+        self.aborted = index
+        self._aborted_is_stored = True
+
+    def _store_aborted(self) -> None:
+        if self.aborted is None or self._aborted_is_stored or not self.size:
+            return
+        path = self.path(TRANSACTION_INDEX)
+        if not self.aborted:
+            # A new file that never held anything needs no sync of its own.
+            self.disk.remove(path)
+        file = self.disk.create(path)
+        if self.aborted:
+            file.append(self.aborted.encode())
+        self._aborted_is_stored = True
 
     # ---- finding batches
 
@@ -338,6 +401,11 @@ class Segment:
     def truncate(self, position: int, end_offset: int) -> None:
         """Keep the batches before `position`, which end before `end_offset`."""
         offsets, times = self.offsets, self.times
+        aborted = self.load_aborted(MAX_OFFSET)
+        if aborted is None:
+            self.disk.remove(self.path(TRANSACTION_INDEX))
+        elif aborted.truncate_to(end_offset):
+            self._aborted_is_stored = False
         self.cut(position)
         offsets.truncate(self.disk, position)
         times.truncate(self.disk, end_offset)

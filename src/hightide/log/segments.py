@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hightide.core.producer import ProducerStates
+from hightide.core.transactions.partition import PartitionTransactions
 from hightide.log import truncation
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.epochs import LeaderEpochs
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
     end_offset: int
     recovery_point: int
     epochs: LeaderEpochs
-    producers: ProducerStates
+    transactions: PartitionTransactions
     settled_at: int = -1
 
 
@@ -94,6 +94,7 @@ class LogSegments:
         "start_offset",
         "tombstones_due_ms",
         "topic",
+        "transactions",
         "truncations",
     )
 
@@ -116,7 +117,8 @@ class LogSegments:
         self.end_offset = parts.end_offset
         self.recovery_point = parts.recovery_point
         self.epochs = parts.epochs
-        self.producers = parts.producers
+        self.transactions = parts.transactions
+        self.producers = parts.transactions.producers
         # Set by whoever replicates the partition. None: all that is written is committed.
         self.high_watermark: int | None = None
         # What the checkpoint on disk says at least.
@@ -181,6 +183,16 @@ class LogSegments:
     def committed_offset(self) -> int:
         """Records before it will stay; only they may be dropped for age or be compacted."""
         return self.end_offset if self.high_watermark is None else self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Every transaction with records before it is decided, and that is committed."""
+        high_watermark = self.committed_offset
+        transactions = self.transactions
+        if transactions.are_all_decided:
+            return high_watermark
+        transactions.high_watermark_moved(high_watermark)
+        return max(transactions.last_stable_offset(high_watermark), self.start_offset)
 
     def fail(self, failure: KafkaError) -> None:
         """Take the log out of service: every later append and read is refused with this."""
@@ -400,12 +412,13 @@ class LogSegments:
         self.epochs.truncate_from_end(self.end_offset)
         self._epoch = self.epochs.latest
 
-    def truncated(self, end_offset: int, producers: ProducerStates) -> None:
+    def truncated(self, end_offset: int, transactions: PartitionTransactions) -> None:
         """The files have been cut: go on from there."""
         self.truncations += 1
         self.name_changes += 1
         self.end_offset = end_offset
-        self.producers = producers
+        self.transactions = transactions
+        self.producers = transactions.producers
         self.start_offset = min(self.start_offset, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)

@@ -11,10 +11,12 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from hightide.core.producer import BATCHES_KEPT, ProducerStates, Written
+from hightide.core.transactions.aborted import Aborted
+from hightide.core.transactions.partition import PartitionTransactions
 from hightide.log.disk import Disk
 from hightide.log.segment import SNAPSHOT, Segment, file_name
 from hightide.wire.batch import BatchHeader, records
-from hightide.wire.control import parse_marker
+from hightide.wire.control import ControlType, parse_marker
 from hightide.wire.errors import Corrupt
 
 # Five batches of the largest usual size, and as much again of other producers between them.
@@ -46,7 +48,7 @@ def newest_snapshot(
 
 
 def replay(
-    producers: ProducerStates,
+    transactions: PartitionTransactions,
     segments: Sequence[Segment],
     from_offset: int,
     end_offset: int,
@@ -62,7 +64,7 @@ def replay(
             if header.base_offset >= end_offset:
                 return
             if header.producer_id >= 0:
-                follow(producers, header, segment, position, now_ms)
+                follow(transactions, header, segment, position, now_ms)
 
 
 def batches_before(
@@ -95,31 +97,52 @@ def batches_before(
 
 
 def follow(
-    producers: ProducerStates, header: BatchHeader, segment: Segment, position: int, now_ms: int
-) -> None:
-    """Take one batch of a producer into account."""
-    if not header.is_control:
-        producers.appended(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp,
-            now_ms,
-            header.is_transactional,
-        )
-        return
+    transactions: PartitionTransactions,
+    header: BatchHeader,
+    segment: Segment,
+    position: int,
+    now_ms: int,
+) -> Aborted | None:
+    """Take one batch of a producer into account; the transaction that it aborts, if any."""
+    if header.is_control:
+        return _follow_marker(transactions, header, segment, position, now_ms)
+    transactions.producers.appended(
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.base_offset,
+        header.last_offset,
+        header.max_timestamp,
+        now_ms,
+        header.is_transactional,
+    )
+    if header.is_transactional:
+        transactions.appended(header.producer_id, header.base_offset)
+    return None
+
+
+def _follow_marker(
+    transactions: PartitionTransactions,
+    header: BatchHeader,
+    segment: Segment,
+    position: int,
+    now_ms: int,
+) -> Aborted | None:
+    # A batch that compaction has emptied says nothing any more.
     for record in records(segment.read_batch(position, header.size)):
         marker = parse_marker(record)
-        if marker is not None:
-            producers.marked(
-                header.producer_id,
-                header.producer_epoch,
-                marker.coordinator_epoch,
-                record.timestamp,
-                now_ms,
-            )
+        if marker is None:
+            continue
+        transactions.producers.marked(
+            header.producer_id,
+            header.producer_epoch,
+            marker.coordinator_epoch,
+            record.timestamp,
+            now_ms,
+        )
+        is_commit = marker.type is ControlType.COMMIT
+        return transactions.marked(header.producer_id, header.base_offset, is_commit)
+    return None
 
 
 def remove_snapshots(disk: Disk, directory: str, names: Iterable[str], after_offset: int) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hightide.core.producer import ProducerStates
+from hightide.core.transactions.partition import PartitionTransactions
 from hightide.log.segment import Segment
 from hightide.log.snapshots import newest_snapshot, remove_snapshots, replay
 
@@ -36,8 +37,9 @@ def truncate(log: LogSegments, offset: int, now_ms: int) -> int:
     names = log.disk.list(log.directory)
     found = newest_snapshot(log.disk, log.directory, names, end_offset, now_ms)
     producers, since = found or (ProducerStates(), log.bases[0])
-    replay(producers, log.segments, since, end_offset, now_ms)
-    log.truncated(end_offset, producers)
+    transactions = PartitionTransactions(producers, verifies=log.transactions.verifies)
+    replay(transactions, log.segments, since, end_offset, now_ms)
+    log.truncated(end_offset, transactions)
     return end_offset
 
 
@@ -49,7 +51,8 @@ def restart(log: LogSegments, offset: int, now_ms: int) -> int:
     log.segments.append(Segment.create(log.disk, log.directory, offset, log.files, now_ms))
     log.bases.append(offset)
     log.start_offset = log.recovery_point = log.cleaned_offset = offset
-    log.truncated(offset, ProducerStates())
+    verifies = log.transactions.verifies
+    log.truncated(offset, PartitionTransactions(ProducerStates(), verifies=verifies))
     return offset
 
 

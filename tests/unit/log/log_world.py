@@ -6,11 +6,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hightide.core.producer import ProducerStates
+from hightide.core.transactions.transaction import Producer
 from hightide.log.disk import Disk
 from hightide.log.log import Log
 from hightide.log.store import LogStore
 from hightide.settings import Broker, Topic
-from hightide.wire.batch import BatchHeader, Record, batches, build, check, records
+from hightide.wire.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    Record,
+    batches,
+    build,
+    check,
+    read_header,
+    records,
+)
 
 NOW = 1_700_000_000_000
 Buffer = bytes | bytearray | memoryview
@@ -52,8 +62,29 @@ def batch(
 def append(
     log: Log, data: Buffer, leader_epoch: int = 0, now_ms: int = NOW
 ) -> tuple[int, int, int]:
+    """Append as a leader does; the coordinator confirms whatever transaction it is asked about."""
     buf = bytearray(data)
-    return log.append(buf, memoryview(buf), 0, len(buf), leader_epoch, now_ms)
+    guard = None
+    header = read_header(buf) if len(buf) >= HEADER_BYTES else None
+    if header is not None and header.is_transactional and header.producer_id >= 0:
+        producer = Producer(header.producer_id, header.producer_epoch)
+        guard = log.transactions.begin_verification(producer, header.base_sequence, now_ms)
+    return log.append(buf, memoryview(buf), 0, len(buf), leader_epoch, now_ms, guard)
+
+
+def end_transaction(
+    log: Log,
+    producer_id: int,
+    *,
+    commits: bool,
+    epoch: int = 0,
+    coordinator_epoch: int = 0,
+    leader_epoch: int = 0,
+    now_ms: int = NOW,
+) -> int | None:
+    """Write a marker, as version 1 of transactions does."""
+    producer = Producer(producer_id, epoch)
+    return log.append_marker(producer, coordinator_epoch, commits, 1, leader_epoch, now_ms)
 
 
 def stored_batches(

@@ -14,6 +14,7 @@ from log_world import (
     NOW,
     append,
     batch,
+    end_transaction,
     newest,
     open_store,
     run_jobs,
@@ -28,7 +29,6 @@ from hightide.log.log import Log
 from hightide.log.store import LogStore
 from hightide.wire.batch import Record, build, read_header, records
 from hightide.wire.compression import Codec
-from hightide.wire.control import ControlType, Marker, build_marker
 
 MINUTE_MS = 60_000
 RETENTION_MS = 60 * MINUTE_MS
@@ -277,29 +277,18 @@ def test_compaction_waits_until_the_disk_knows_what_is_safe(disk: Disk) -> None:
     assert (len(stored(world.log)), world.log.failure) == (40, None)
 
 
-def append_control(log: Log, kind: ControlType, producer_id: int, now_ms: int) -> None:
-    """Write a marker as a coordinator would: the log refuses it from clients."""
-    marker = build_marker(
-        Marker(kind, 3), offset=log.end_offset, timestamp=now_ms,
-        producer_id=producer_id, producer_epoch=0, leader_epoch=0,
-    )  # fmt: skip
-    log.active.opened().append(marker)
-    log.end_offset += 1
-    log.producers.marked(producer_id, 0, 3, now_ms, now_ms)
-
-
 def test_aborted_records_go_and_markers_follow(disk: Disk) -> None:
     world = World(disk, segment_bytes=10_000)
     world.put((b"a", b"committed before"), (b"b", b"1"))
     fields = {"producer_epoch": 0, "transactional": True}
     world.put((b"a", b"aborted"), producer_id=1, base_sequence=0, **fields)
     world.put((b"b", b"2"), producer_id=2, base_sequence=0, **fields)
-    append_control(world.log, ControlType.ABORT, 1, world.now_ms)
-    append_control(world.log, ControlType.COMMIT, 2, world.now_ms)
+    end_transaction(world.log, 1, commits=False, now_ms=world.now_ms)
+    end_transaction(world.log, 2, commits=True, now_ms=world.now_ms)
     world.put((b"c", b"open"), producer_id=3, base_sequence=0, **fields)
     world.compact()
     assert len(stored(world.log)) == 7, "nothing moves while a transaction is open below"
-    append_control(world.log, ControlType.COMMIT, 3, world.now_ms)
+    end_transaction(world.log, 3, commits=True, now_ms=world.now_ms)
     world.compact()
     data = [r for h, d in stored_batches(world.log) if not h.is_control for r in records(d)]
     assert {r.key: r.value for r in data} == {b"a": b"committed before", b"b": b"2", b"c": b"open"}

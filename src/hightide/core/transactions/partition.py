@@ -41,24 +41,25 @@ class _Ended(NamedTuple):
 class PartitionTransactions:
     """The transactions in one replica's log."""
 
-    __slots__ = ("_ended", "_open", "_producers", "verification", "verifies")
+    __slots__ = ("_ended", "opened", "producers", "verification", "verifies")
 
     def __init__(self, producers: ProducerStates, *, verifies: bool = True) -> None:
         self.verification = Verification()
         self.verifies = verifies
+        self.opened: dict[int, int] = {}
+        """Producer id → offset of the first record, in the order in which they began."""
         self.restored(producers)
 
     def restored(self, producers: ProducerStates) -> None:
         """The producers were read from a snapshot, or the log was cut and they with it.  What
         follows in the log is told one by one."""
-        self._producers = producers
+        self.producers = producers
         opened = [
             (state.transaction_first_offset, producer_id)
             for producer_id, state in producers
             if state.transaction_first_offset >= 0
         ]
-        # In the order in which they began, which is that of their first offsets.
-        self._open = {producer_id: first for first, producer_id in sorted(opened)}
+        self.opened = {producer_id: first for first, producer_id in sorted(opened)}
         self._ended: list[_Ended] = []
         self.verification.clear()
 
@@ -67,7 +68,7 @@ class PartitionTransactions:
     def begin_verification(self, producer: Producer, sequence: int, now_ms: int) -> Guard | None:
         """A batch of a transaction has come.  None: the transaction is open here already, and
         nobody needs to be asked."""
-        if not self.verifies or producer.id in self._open:
+        if not self.verifies or producer.id in self.opened:
             return None
         return self.verification.begin(producer.id, producer.epoch, sequence, now_ms)
 
@@ -80,13 +81,13 @@ class PartitionTransactions:
         partition, or not part of the one that is open.
         """
         if not is_transactional:
-            if producer_id in self._open:
+            if producer_id in self.opened:
                 raise KafkaError(
                     ErrorCode.INVALID_TXN_STATE,
                     f"producer {producer_id} has a transaction open, the batch belongs to none",
                 )
             return
-        if producer_id in self._open or not self.verifies:
+        if producer_id in self.opened or not self.verifies:
             return
         if not self.verification.holds(producer_id, guard):
             raise KafkaError(
@@ -107,10 +108,10 @@ class PartitionTransactions:
         INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED when whoever sends it has been
         replaced.
         """
-        state = self._producers.get(producer.id)
+        state = self.producers.get(producer.id)
         if state is None:
             return True
-        is_open = producer.id in self._open
+        is_open = producer.id in self.opened
         is_late_copy = is_open and version >= EPOCH_BUMPS and producer.epoch == state.epoch
         if producer.epoch < state.epoch or is_late_copy:
             raise KafkaError(
@@ -134,13 +135,13 @@ class PartitionTransactions:
 
     def appended(self, producer_id: int, base_offset: int) -> None:
         """A batch of a transaction is in the log."""
-        self._open.setdefault(producer_id, base_offset)
+        self.opened.setdefault(producer_id, base_offset)
         self.verification.settled(producer_id)
 
     def marked(self, producer_id: int, offset: int, is_commit: bool) -> Aborted | None:
         """A marker is in the log.  What is to be put in the transaction index of its segment."""
         self.verification.settled(producer_id)
-        first_offset = self._open.pop(producer_id, None)
+        first_offset = self.opened.pop(producer_id, None)
         if first_offset is None:
             return None  # there was nothing to end
         self._ended.append(_Ended(first_offset, offset))
@@ -160,12 +161,17 @@ class PartitionTransactions:
     # Questions --------------------------------------------------------------------------------
 
     @property
+    def are_all_decided(self) -> bool:
+        """Whether everything up to the high watermark is decided for good."""
+        return not self.opened and not self._ended
+
+    @property
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
-        return next(iter(self._open.values()), None)
+        return next(iter(self.opened.values()), None)
 
     def is_open(self, producer_id: int) -> bool:
-        return producer_id in self._open
+        return producer_id in self.opened
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Everything before it is decided for good."""
@@ -180,8 +186,8 @@ class PartitionTransactions:
 
     def check_all(self) -> None:
         """Assert what must hold between any two facts."""
-        opened = {i: s.transaction_first_offset for i, s in self._producers}
-        assert self._open == {i: first for i, first in opened.items() if first >= 0}
-        assert sorted(self._open.values()) == [*self._open.values()]
+        opened = {i: s.transaction_first_offset for i, s in self.producers}
+        assert self.opened == {i: first for i, first in opened.items() if first >= 0}
+        assert sorted(self.opened.values()) == [*self.opened.values()]
         markers = [each.marker_offset for each in self._ended]
         assert sorted(markers) == markers
