@@ -182,9 +182,15 @@ class GroupsPartition:
 
         try:
             self.led_log.append(self._batch(write, now_ms), now_ms, committed)
+            return
         except KafkaError as error:
             log.warning("%r cannot write: %s", self, error)
-            self._carry_out(self.machine.write_failed(write, error.code, now_ms), now_ms)
+            code = error.code
+        except Exception:
+            # The machine must hear of every write what became of it, whosever mistake it was.
+            log.exception("%r cannot write", self)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+        self._carry_out(self.machine.write_failed(write, code, now_ms), now_ms)
 
     def _batch(self, write: Write, now_ms: int) -> bytearray:
         return build(
