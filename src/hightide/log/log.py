@@ -42,7 +42,6 @@ from hightide.settings import Topic
 from hightide.wire.batch import (
     HEADER,
     HEADER_BYTES,
-    TRANSACTIONAL_FLAG,
     BatchHeader,
     read_header,
 )
@@ -169,9 +168,9 @@ class Log(LogSegments):
             if written is not None:
                 appended_at = written.timestamp if self._rules.append_time else -1
                 return written.base_offset, written.last_offset + 1, appended_at
-            transactional = attributes & TRANSACTIONAL_FLAG
-            if transactional or producer_id in self.transactions.opened:
-                self.transactions.check(producer_id, sequence, transactional != 0, guard)
+            transactional = attributes & 0x10 != 0
+            if transactional or self.transactions.opened:
+                self.transactions.check(producer_id, sequence, transactional, guard)
 
         base_offset = self.end_offset
         last_offset = base_offset + last_delta
@@ -219,7 +218,7 @@ class Log(LogSegments):
                 last_offset,
                 max_timestamp,
                 now_ms,
-                transactional != 0,
+                transactional,
             )
             if transactional:
                 self.transactions.appended(producer_id, base_offset)
