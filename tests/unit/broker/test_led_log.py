@@ -1,0 +1,213 @@
+"""What a coordinator is told of the partition that its broker leads, and when."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hightide.broker.flusher import Flusher
+from hightide.broker.led_log import LedLog, LedLogOver
+from hightide.broker.replica import Replica
+from hightide.broker.replicas import Replicas
+from hightide.core.partition import PartitionState
+from hightide.log.disk import MemoryDisk
+from hightide.log.log import Log
+from hightide.log.segment import OpenFiles
+from hightide.settings import Broker as Settings
+from hightide.settings import Topic as TopicSettings
+from hightide.wire.batch import Record, build, records
+from hightide.wire.errors import ErrorCode, KafkaError
+
+NOW_MS = 1_700_000_000_000
+LIVE = {1: 10, 2: 20}
+ALONE, PAIR = (1,), (1, 2)
+
+
+def partition(replicas: Replicas | None = None) -> Replica:
+    disk = MemoryDisk()
+    disk.make_directory("__consumer_offsets-0")
+    settings = {"cleanup.policy": "compact", "segment.bytes": "1000"}
+    config = TopicSettings.effective(Settings(), settings)
+    log = Log.create(disk, "__consumer_offsets", 0, config, OpenFiles(10), NOW_MS)
+    return (replicas or Replicas()).add(log, uuid.UUID(int=7), 0)
+
+
+def lead(replica: Replica, isr: tuple[int, ...] = ALONE, epoch: int = 0) -> None:
+    state = PartitionState(PAIR, 1, epoch, isr, partition_epoch=0)
+    replica.lead(state, 1, LIVE[1], LIVE, frozenset(), 1000, NOW_MS)
+
+
+def led(replica: Replica) -> LedLog:
+    return LedLog(replica, Flusher(lambda: None))
+
+
+def batch(value: bytes) -> bytearray:
+    return build([Record(0, NOW_MS, b"k", value, ())])
+
+
+def write(replica: Replica, *values: bytes) -> None:
+    for value in values:
+        replica.append_own(batch(value), NOW_MS)
+
+
+async def replayed(log: LedLog) -> list[bytes | None]:
+    seen: list[bytes | None] = []
+    await log.replay(lambda _, data: seen.extend(each.value for each in records(data)))
+    return seen
+
+
+def tell(facts: list[Any], name: str) -> Callable[[int], None]:
+    return lambda base_offset: facts.append((name, base_offset))
+
+
+def test_all_that_is_there_is_replayed_over_all_segments():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica)
+        values = [b"%d" % i * 30 for i in range(50)]
+        write(replica, *values)
+        assert len(replica.log.segments) > 2
+        assert await replayed(led(replica)) == values
+
+    asyncio.run(scenario())
+
+
+def test_an_empty_log_is_replayed_at_once():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica)
+        assert await replayed(led(replica)) == []
+
+    asyncio.run(scenario())
+
+
+def test_replay_ends_when_the_tail_is_committed():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica, PAIR)
+        write(replica, b"a", b"b")
+        log = led(replica)
+        replay = asyncio.create_task(replayed(log))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        replica.fetched(2, 1, LIVE[2], NOW_MS, 0)
+        await asyncio.sleep(0)
+        assert not replay.done()
+        replica.fetched(2, 2, LIVE[2], NOW_MS, 0)
+        assert await replay == [b"a", b"b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_role_that_ends_ends_the_replay():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica, PAIR)
+        write(replica, b"a")
+        log = led(replica)
+        replay = asyncio.create_task(replayed(log))
+        await asyncio.sleep(0)
+        replica.rest(None)
+        with pytest.raises(LedLogOver):
+            await replay
+        assert log.is_over
+        assert replica.led_log is None
+
+    asyncio.run(scenario())
+
+
+def test_what_is_committed_is_told_in_order_and_after_the_turn():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica)
+        log, facts = led(replica), []
+        await replayed(log)
+        assert log.append(batch(b"a"), NOW_MS, tell(facts, "a")) == 0
+        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
+        assert facts == []
+        log.settle()
+        assert facts == [("a", 0), ("b", 1)]
+
+    asyncio.run(scenario())
+
+
+def test_followers_decide_when_and_what_was_not_committed_is_never_told():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica, PAIR)
+        log, facts = led(replica), []
+        await replayed(log)
+        log.append(batch(b"a"), NOW_MS, tell(facts, "a"))
+        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
+        log.settle()
+        assert facts == []
+        replica.fetched(2, 1, LIVE[2], NOW_MS, 0)
+        assert facts == [("a", 0)]
+        lead(replica, PAIR, epoch=1)
+        replica.fetched(2, 2, LIVE[2], NOW_MS, 0)
+        assert facts == [("a", 0)]
+        with pytest.raises(KafkaError) as refused:
+            log.append(batch(b"c"), NOW_MS, tell(facts, "c"))
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(scenario())
+
+
+def test_facts_do_not_interrupt_each_other():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica)
+        log, facts = led(replica), []
+        await replayed(log)
+
+        def then_another(base_offset: int) -> None:
+            facts.append(("a begins", base_offset))
+            log.append(batch(b"c"), NOW_MS, tell(facts, "c"))
+            log.settle()
+            facts.append(("a ends", base_offset))
+
+        log.append(batch(b"a"), NOW_MS, then_another)
+        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
+        log.settle()
+        assert facts == [("a begins", 0), ("a ends", 0), ("b", 1), ("c", 2)]
+
+    asyncio.run(scenario())
+
+
+def test_markers_are_told_between_the_writes_and_those_before_were_replayed():
+    async def scenario() -> None:
+        replica = partition()
+        lead(replica, PAIR)
+        write(replica, b"a")
+        log = led(replica)
+        facts: list[Any] = []
+        log.on_marker = lambda producer_id, is_commit: facts.append((producer_id, is_commit))
+        log.marker_appended(1, 70, True)
+        replay = asyncio.create_task(replayed(log))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        write(replica, b"a marker that came while the rest was waited for")
+        log.marker_appended(2, 71, False)
+        replica.fetched(2, 2, LIVE[2], NOW_MS, 0)
+        await replay
+        assert facts == []
+        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
+        log.settle()
+        assert facts == [(71, False)]
+        replica.fetched(2, 3, LIVE[2], NOW_MS, 0)
+        assert facts == [(71, False), ("b", 2)]
+
+    asyncio.run(scenario())
+
+
+def test_who_holds_the_role_is_told_of_each_change():
+    replicas = Replicas()
+    changes: list[tuple[bool, bool]] = []
+    replicas.on_role = lambda each: changes.append((each.leader is not None, each.led_log is None))
+    replica = partition(replicas)
+    lead(replica)
+    replica.follow(PartitionState(PAIR, 2, 1, PAIR, partition_epoch=1))
+    replicas.remove(replica)
+    assert changes == [(True, True), (False, True), (False, True)]
