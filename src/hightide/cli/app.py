@@ -14,7 +14,17 @@ from typing import Annotated
 import typer
 
 from hightide import __version__
-from hightide.cli import cluster, configs, coordinator, dump, partitions, perf, topics
+from hightide.cli import (
+    cluster,
+    configs,
+    coordinator,
+    dump,
+    groups,
+    partitions,
+    perf,
+    topics,
+    transactions,
+)
 from hightide.cli.consume import consume
 from hightide.cli.options import Failed
 from hightide.cli.produce import produce
@@ -77,6 +87,8 @@ app.add_typer(broker, name="broker", rich_help_panel="Run")
 app.add_typer(coordinator.app, name="coordinator", rich_help_panel="Run")
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
 app.add_typer(partitions.app, name="partition", rich_help_panel="Look and change")
+app.add_typer(groups.app, name="group", rich_help_panel="Look and change")
+app.add_typer(transactions.app, name="txn", rich_help_panel="Look and change")
 app.add_typer(configs.app, name="config", rich_help_panel="Look and change")
 app.add_typer(cluster.app, name="cluster", rich_help_panel="Look and change")
 app.command(rich_help_panel="Records")(produce)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from hightide.cli.render import Output
+from hightide.cli.render import Output, say
 from hightide.client.admin import Admin
 from hightide.client.route import addresses
 
@@ -26,6 +27,9 @@ Bootstrap = Annotated[
 ]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, change nothing.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal, never asked.")
+]
 ClientSettings = Annotated[
     list[str] | None,
     typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client library; repeatable."),
@@ -41,6 +45,18 @@ class Failed(Exception):
 def misused(sentence: str) -> NoReturn:
     """A command line that makes no sense: the sentence and exit code 2."""
     raise typer.BadParameter(sentence)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Let a person at a terminal decide.  Scripts have decided."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+        raise Failed("Nothing was changed.")
+
+
+def tell_silence(silent: Mapping[int, str], what: str) -> None:
+    """Say whose word is missing, so that nobody takes a gap for a fact."""
+    for broker, why in silent.items():
+        say(f"Broker {broker} cannot be asked for its {what}. {why}")
 
 
 def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -18,10 +17,9 @@ from hightide.cli.partition_rows import (
     partition_row,
 )
 from hightide.cli.render import Output
+from hightide.cli.watch import Interval, Watch, look
 from hightide.client.admin import Admin
-from hightide.client.connection import ConnectionFailed
 from hightide.client.replicas import PartitionReplicas, ReplicasDescription
-from hightide.wire.errors import KafkaError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,10 +32,8 @@ app.command()(reassignments.reassign)
 @app.command()
 def show(
     partitions: Annotated[list[str], typer.Argument(metavar="TOPIC[/PARTITION]")],
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")] = False,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="With --watch.")
-    ] = 1.0,
+    watch: Watch = False,
+    interval: Interval = 1.0,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -49,31 +45,14 @@ def show(
     """
     names = [named(text) for text in partitions]
 
-    async def look(admin: Admin) -> tuple[list[PartitionReplicas], Mapping[str, int]]:
+    async def once(admin: Admin) -> None:
         topics = list(dict.fromkeys(topic for topic, _ in names))
         found = await admin.describe_replicas(topics)
         tell_silence(found)
-        return chosen(found.partitions, names), await admin.min_insync_replicas(topics)
+        wanted = chosen(found.partitions, names)
+        print_partitions(wanted, await admin.min_insync_replicas(topics), output, watch)
 
-    async def run(admin: Admin) -> None:
-        while True:
-            try:
-                found, min_isr = await look(admin)
-                print_partitions(found, min_isr, output, watch)
-            except (ConnectionFailed, KafkaError) as error:
-                # Whoever watches a cluster wants to see it come back.
-                if not watch:
-                    raise
-                render.say(f"hightide: {error}")
-            if not watch:
-                return
-            await asyncio.sleep(interval)
-
-    try:
-        ask(bootstrap, run)
-    except KeyboardInterrupt:
-        if not watch:
-            raise
+    look(bootstrap, once, watch=watch, interval=interval)
 
 
 @app.command("list")

@@ -6,6 +6,7 @@
     -10                           the last 10 records of each partition
     15m, 2h, 3d                   records of the last 15 minutes, 2 hours, 3 days
     2026-11-15T10:00:00Z          records from that time on; without a zone it is local time
+    10:00                         records from that time of today on
     @1731664800000                the same in milliseconds since 1970; also kcat's s@…
 
 `hightide consume` takes such a position in `--from`, and in `-o` as kcat does.  Everywhere
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, time
 
 BEGINNING = frozenset({"beginning", "start", "earliest", "oldest"})
 END = frozenset({"end", "latest", "newest"})
@@ -69,13 +70,22 @@ def parse(text: str, now_ms: int) -> Position:
     if found := re.fullmatch(r"-?(\d+)([smhd])", word):
         return Time(now_ms - int(found[1]) * UNITS_MS[found[2]])
     try:
-        # A time without a zone is the time on the asker's clock.
-        return Time(int(datetime.fromisoformat(text.strip()).astimezone().timestamp() * 1000))
+        return Time(_moment_ms(text.strip(), now_ms))
     except ValueError:
         raise ValueError(
             f"{text!r} is no position: use beginning, end, an offset, -N for the last N, "
-            "15m for the last 15 minutes, or a time such as 2026-11-15T10:00:00"
+            "15m for the last 15 minutes, or a time such as 2026-11-15T10:00:00 or 10:00"
         ) from None
+
+
+def _moment_ms(text: str, now_ms: int) -> int:
+    """A time without a zone is the time on the asker's clock, and one without a day today's."""
+    if re.match(r"\d\d?:", text):
+        today = datetime.fromtimestamp(now_ms / 1000).astimezone().date()
+        moment = datetime.combine(today, time.fromisoformat(text.rjust(5, "0")))
+    else:
+        moment = datetime.fromisoformat(text)
+    return int(moment.astimezone().timestamp() * 1000)
 
 
 def first_offset(

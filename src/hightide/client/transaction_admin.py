@@ -31,7 +31,7 @@ from hightide.wire.types import api_of
 
 BUSY = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 TAKES_DURATION = 1
-ONGOING = "Ongoing"
+COMMITTING, ABORTING = frozenset({"PrepareCommit"}), frozenset({"PrepareAbort"})
 ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 

@@ -1,0 +1,265 @@
+"""`hightide group reset`: have a group go on from elsewhere.
+
+Offsets are committed in the group's name, which coordinators allow only while nobody is a member:
+members would go on from where they are, and commit that over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from hightide.cli import position, render
+from hightide.cli.group_rows import refuse_members
+from hightide.cli.moment import now_ms
+from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, Failed, OutputOption, ask, misused
+from hightide.cli.position import Position
+from hightide.cli.render import Output
+from hightide.client.admin import Admin
+from hightide.client.groups import Commit, Extent
+from hightide.client.replicas import Partition
+from hightide.wire.errors import ErrorCode, KafkaError
+
+EARLIEST_MS = 100_000_000_000
+"""A smaller number of milliseconds is before 1973, and more likely meant as seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """So many offsets on from where the group is, or back."""
+
+    count: int
+
+
+Target = Position | Shift
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRow:
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+    moved: int | None
+    result: str
+
+
+def reset(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITIONS]",
+            help="Only of these, e.g. orders or orders:0,2; repeatable. Default: all partitions "
+            "that the group has committed in.",
+        ),
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option(
+            "--to-time",
+            metavar="TIME",
+            help="The first record from then on: 2026-11-15T10:00:00Z, 10:00 (of today), "
+            "15m (ago), or milliseconds since 1970.",
+        ),
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, help="This offset of each partition.")
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="The oldest record there is.")
+    ] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="Only what comes after now.")
+    ] = False,
+    shift: Annotated[
+        int | None, typer.Option("--shift", metavar="±N", help="So many offsets on, or back.")
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Set the offsets of a group that nobody is a member of; its consumers go on from there.
+
+    A position outside what a partition holds becomes its beginning or its end. With --topic, also
+    a group that does not exist yet can be given offsets.
+    """
+    wanted = target(to_time, to_offset, to_earliest, to_latest, shift)
+    names = [chosen(text) for text in topic or ()]
+
+    async def run(admin: Admin) -> tuple[list[ResetRow], int]:
+        rows = await _plan(admin, group, names, wanted)
+        return (rows, 0) if dry_run else await _carry_out(admin, group, rows)
+
+    rows, failures = ask(bootstrap, run)
+    if not rows:
+        render.say(f"Group {group!r} has committed nothing; name the topics with --topic.")
+    render.show(rows, output)
+    if failures:
+        raise Failed(f"{failures} of {len(rows)} offsets were not set.")
+
+
+def target(
+    to_time: str | None,
+    to_offset: int | None,
+    to_earliest: bool,
+    to_latest: bool,
+    shift: int | None,
+) -> Target:
+    """What the options ask for; one of them must, and only one."""
+    found: list[Target] = []
+    if to_time is not None:
+        found.append(moment(to_time, now_ms()))
+    if to_offset is not None:
+        found.append(position.Offset(to_offset))
+    if to_earliest:
+        found.append(position.Beginning())
+    if to_latest:
+        found.append(position.End())
+    if shift is not None:
+        found.append(Shift(shift))
+    if len(found) != 1:
+        misused(
+            "give one of --to-time, --to-offset, --to-earliest, --to-latest and --shift, "
+            f"not {len(found)}"
+        )
+    return found[0]
+
+
+def moment(text: str, now_ms: int) -> position.Time:
+    """A time as `--to-time` takes it, where a number is milliseconds and not an offset."""
+    if text.isdecimal():
+        if int(text) < EARLIEST_MS:
+            misused(f"{text} is a time in the year 1970 or soon after; milliseconds are wanted")
+        return position.Time(int(text))
+    try:
+        found = position.parse(text, now_ms)
+    except ValueError:
+        found = position.End()
+    if not isinstance(found, position.Time):
+        misused(
+            f"{text!r} is no time: use 2026-11-15T10:00:00Z, 10:00, 15m for 15 minutes ago, "
+            "or milliseconds since 1970"
+        )
+    return found
+
+
+def chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
+    """`TOPIC`, `TOPIC:0,2`, or `TOPIC/0` as it is elsewhere."""
+    topic, mark, indexes = text.replace("/", ":").partition(":")
+    numbers = indexes.split(",")
+    if not topic or (mark and not all(each.strip().isdecimal() for each in numbers)):
+        misused(f"{text!r} names no partitions; it should be TOPIC or TOPIC:0,2")
+    return topic, tuple(int(each) for each in numbers) if mark else None
+
+
+async def _plan(
+    admin: Admin, group: str, names: list[tuple[str, tuple[int, ...] | None]], wanted: Target
+) -> list[ResetRow]:
+    """Where the group is in each partition, and where it shall be."""
+    try:
+        refuse_members(await admin.describe_group(group), "reset")
+    except KafkaError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND or not names:
+            raise
+    commits = await admin.committed(group, stable=True)
+    partitions = await _named(admin, names) if names else sorted(commits)
+    extents = await admin.extents(partitions)
+    for each in partitions:
+        if each not in extents:
+            render.say(f"{each[0]}/{each[1]} is left: it is gone, or nobody leads it.")
+    times: dict[Partition, int | None] = {}
+    if isinstance(wanted, position.Time):
+        found = await admin.list_offsets(dict.fromkeys(extents, wanted.timestamp_ms))
+        times = {each: at.offset if at.offset >= 0 else None for each, at in found.items()}
+    return [
+        planned(each, commits, extents[each], wanted, times.get(each))
+        for each in partitions
+        if each in extents
+    ]
+
+
+async def _named(admin: Admin, names: list[tuple[str, tuple[int, ...] | None]]) -> list[Partition]:
+    topics = await admin.describe_topics(list(dict.fromkeys(name for name, _ in names)))
+    known = {each.name: [at.partition for at in each.partitions] for each in topics}
+    found = []
+    for name, indexes in names:
+        for index in known[name] if indexes is None else indexes:
+            if index not in known[name]:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Topic {name!r} has no partition {index}.",
+                )
+            found.append((name, index))
+    return sorted(set(found))
+
+
+def planned(
+    partition: Partition,
+    commits: Mapping[Partition, Commit],
+    extent: Extent,
+    wanted: Target,
+    at_time: int | None = None,
+) -> ResetRow:
+    """One partition's move, inside what it holds."""
+    topic, index = partition
+    commit = commits.get(partition)
+    before = None if commit is None else commit.offset
+    if isinstance(wanted, Shift):
+        if before is None:
+            raise Failed(
+                f"{topic}/{index} cannot be shifted: the group has committed nothing there. "
+                "Use --to-earliest, --to-latest, --to-offset or --to-time."
+            )
+        wanted = position.Offset(before + wanted.count)
+    after = position.first_offset(wanted, extent.start_offset, extent.end_offset, at_time)
+    if isinstance(wanted, position.Offset) and wanted.offset != after:
+        where = "end" if wanted.offset > after else "beginning"
+        render.say(
+            f"{topic}/{index} holds {extent.start_offset} to {extent.end_offset}: offset "
+            f"{wanted.offset} becomes its {where}, {after}."
+        )
+    moved = None if before is None else after - before
+    return ResetRow(topic, index, before, after, moved, "would be reset")
+
+
+async def _carry_out(admin: Admin, group: str, rows: list[ResetRow]) -> tuple[list[ResetRow], int]:
+    """What became of each, and how many failed."""
+    if not rows:
+        return [], 0
+    refusals = await admin.commit_for(
+        group, {(each.topic, each.partition): each.after for each in rows}
+    )
+    if any(each and each.code in SOMEBODY_CAME for each in refusals.values()):
+        raise Failed(f"Somebody has just joined {group!r}; its offsets were not set.")
+    done = [
+        ResetRow(
+            each.topic,
+            each.partition,
+            each.before,
+            each.after,
+            each.moved,
+            _result(refusals.get((each.topic, each.partition))),
+        )
+        for each in rows
+    ]
+    return done, sum(refusal is not None for refusal in refusals.values())
+
+
+SOMEBODY_CAME = {
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.STALE_MEMBER_EPOCH,
+}
+
+
+def _result(refusal: KafkaError | None) -> str:
+    if refusal is None:
+        return "reset"
+    return f"{refusal.detail.removesuffix('.')} ({refusal.code.name})"

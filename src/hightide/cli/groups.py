@@ -1,0 +1,218 @@
+"""`hightide group …`: consumer groups, their members, and how far they are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from hightide.cli import group_reset, render
+from hightide.cli.group_rows import (
+    GroupRow,
+    LagDetails,
+    counted,
+    group_details,
+    group_page,
+    lag_details,
+    lag_page,
+    refuse_members,
+)
+from hightide.cli.moment import now_ms
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    DryRun,
+    Failed,
+    OutputOption,
+    Yes,
+    ask,
+    confirm,
+    tell_silence,
+)
+from hightide.cli.render import Output
+from hightide.cli.watch import Interval, Watch, look
+from hightide.client.admin import Admin
+from hightide.client.groups import GroupDescription, GroupLag, GroupsListing
+from hightide.wire.errors import ErrorCode, KafkaError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at consumer groups and their lag, set their offsets, and delete them.",
+)
+app.command()(group_reset.reset)
+
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...")]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", help="Only of this topic; repeatable.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRow:
+    group: str
+    result: str
+    partitions: int
+
+
+@app.command("list")
+def list_(
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only in this state, e.g. Stable or Empty; repeatable."),
+    ] = None,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Only of this type: Classic or Consumer; repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List groups, and the brokers that coordinate them."""
+
+    async def run(admin: Admin) -> GroupsListing:
+        return await admin.list_groups(state or (), type_ or ())
+
+    found = ask(bootstrap, run)
+    tell_silence(found.silent, "groups")
+    if not found.groups:
+        render.say("There are no such groups." if state or type_ else "There are no groups.")
+    rows = [
+        GroupRow(each.group, each.type, each.state, each.protocol_type, each.coordinator)
+        for each in found.groups
+    ]
+    render.show(rows, output)
+
+
+@app.command()
+def describe(
+    groups: Groups, bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
+) -> None:
+    """Show a group's state, its members and what they have, and why it last rebalanced."""
+
+    async def run(admin: Admin) -> list[GroupDescription]:
+        return [await admin.describe_group(each) for each in groups]
+
+    found = ask(bootstrap, run)
+    if output is Output.JSON:
+        render.show([group_details(each) for each in found], output)
+        return
+    render.write("\n".join(group_page(each, now_ms()) for each in found))
+
+
+@app.command()
+def lag(
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="GROUP...", help="Default: all groups.")
+    ] = None,
+    topic: Topics = None,
+    watch: Watch = False,
+    interval: Interval = 1.0,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how far groups are behind, in records and in seconds.
+
+    LAG-S is the age of the oldest record that the group has not consumed, by the record's own
+    timestamp; it is 0 when there is none. LAST-COMMIT is how long ago the group committed in the
+    partition. With --watch and -o json each look is one line.
+    """
+
+    async def once(admin: Admin) -> None:
+        found = [of_topics(each, topic) for each in await _lags(admin, groups)]
+        print_lags([lag_details(each, now_ms()) for each in found], output, watch)
+
+    look(bootstrap, once, watch=watch, interval=interval)
+
+
+async def _lags(admin: Admin, groups: Sequence[str] | None) -> list[GroupLag]:
+    if groups:
+        return [await admin.group_lag(each) for each in groups]
+    listed = await admin.list_groups()
+    tell_silence(listed.silent, "groups")
+    found = []
+    for each in listed.groups:
+        try:
+            found.append(await admin.group_lag(each.group))
+        except KafkaError as error:
+            # It was deleted after it was listed.
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+    return found
+
+
+def of_topics(found: GroupLag, topics: Sequence[str] | None) -> GroupLag:
+    wanted = [each for each in found.partitions if not topics or each.topic in topics]
+    return replace(found, partitions=wanted)
+
+
+def print_lags(found: list[LagDetails], output: Output, watch: bool) -> None:
+    if output is Output.JSON:
+        if watch:
+            render.write(render.json_line(render.plain(found)))
+        else:
+            render.show(found, output)
+        return
+    if not found:
+        render.say("There are no groups.")
+    text = "\n".join(lag_page(each) for each in found)
+    render.write(render.fresh_page(text) if watch else text)
+
+
+@app.command()
+def delete(
+    groups: Groups,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A group that does not exist is no failure.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete groups that nobody is a member of, with the offsets that they have committed.
+
+    When one of several does not exist or has members, none is deleted.
+    """
+
+    async def prepare(admin: Admin) -> list[DeleteRow]:
+        return [await _prospect(admin, each, if_exists) for each in dict.fromkeys(groups)]
+
+    async def run(admin: Admin) -> list[DeleteRow]:
+        return [await _delete(admin, each) for each in before]
+
+    before = ask(bootstrap, prepare)
+    due = [each for each in before if each.result == WOULD_BE]
+    if due and not dry_run:
+        offsets = counted(sum(each.partitions for each in due), "partition")
+        names = ", ".join(each.group for each in due)
+        confirm(f"Delete {names}, with what is committed in {offsets}?", yes=yes)
+    render.show(before if dry_run else ask(bootstrap, run), output)
+
+
+WOULD_BE = "would be deleted"
+
+
+async def _prospect(admin: Admin, name: str, if_exists: bool) -> DeleteRow:
+    """What is there to delete; refuses what must not be."""
+    try:
+        group = await admin.describe_group(name)
+    except KafkaError as error:
+        if not (if_exists and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
+            raise
+        return DeleteRow(name, "does not exist", 0)
+    refuse_members(group, "deleted")
+    return DeleteRow(name, WOULD_BE, len(await admin.committed(name)))
+
+
+async def _delete(admin: Admin, row: DeleteRow) -> DeleteRow:
+    if row.result != WOULD_BE:
+        return row
+    try:
+        await admin.delete_group(row.group)
+    except KafkaError as error:
+        if error.code != ErrorCode.NON_EMPTY_GROUP:
+            raise
+        raise Failed(f"Somebody has just joined {row.group!r}; it was not deleted.") from None
+    return replace(row, result="deleted")

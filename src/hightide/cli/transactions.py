@@ -1,0 +1,393 @@
+"""`hightide txn …`: transactions, the producers behind them, and ending those that nobody ends.
+
+A transaction is aborted in one of two ways.  By its transactional id: a new epoch is taken for the
+id, as a restarted producer would do, so the coordinator aborts what is open in all its partitions,
+and the old producer is fenced.  One that *hangs* has no coordinator to ask: a partition has it
+open, and no transactional id does.  It is aborted in that partition alone, by a marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from hightide.cli import render
+from hightide.cli.moment import age, duration_ms, iso, now_ms
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    DryRun,
+    Failed,
+    OutputOption,
+    Yes,
+    ask,
+    confirm,
+    misused,
+    tell_silence,
+)
+from hightide.cli.partition_rows import named
+from hightide.cli.render import Output
+from hightide.client.admin import Admin
+from hightide.client.groups import by_topic
+from hightide.client.replicas import Partition
+from hightide.client.transaction_admin import (
+    ABORTING,
+    COMMITTING,
+    ActiveProducer,
+    TransactionDescription,
+    TransactionsListing,
+)
+from hightide.wire.errors import ErrorCode, KafkaError
+
+app = typer.Typer(
+    no_args_is_help=True, help="Look at transactions, find those that hang, and abort them."
+)
+
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+    "Dead",
+)
+Ids = Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL-ID...")]
+PRODUCER_COLUMNS = (
+    *("topic", "partition", "producer_id", "producer_epoch", "last_sequence", "last_written"),
+    *("start_offset",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRow:
+    transactional_id: str
+    state: str
+    producer_id: int
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDetails:
+    transactional_id: str
+    state: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started: str | None
+    open_for: str | None
+    partitions: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int | None
+    last_written: str | None
+    coordinator_epoch: int | None
+    start_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRow:
+    transaction: str
+    result: str
+    partitions: dict[str, list[int]]
+
+
+@app.command("list")
+def list_(
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only in this state, e.g. Ongoing; repeatable."),
+    ] = None,
+    producer_id: Annotated[
+        list[int] | None, typer.Option("--producer-id", min=0, help="Only its; repeatable.")
+    ] = None,
+    longer_than: Annotated[
+        str | None,
+        typer.Option("--longer-than", metavar="DURATION", help="Only open for longer, e.g. 5m."),
+    ] = None,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List transactional ids, and the state of each."""
+    states = [state_named(each) for each in state or ()]
+    limit_ms = -1 if longer_than is None else duration(longer_than)
+
+    async def run(admin: Admin) -> TransactionsListing:
+        return await admin.list_transactions(states, producer_id or (), limit_ms)
+
+    found = ask(bootstrap, run)
+    tell_silence(found.silent, "transactions")
+    if not found.transactions:
+        is_filtered = states or producer_id or longer_than
+        render.say(f"There are no {'such ' if is_filtered else ''}transactional ids.")
+    rows = [
+        TransactionRow(each.transactional_id, each.state, each.producer_id, each.coordinator)
+        for each in found.transactions
+    ]
+    render.show(rows, output)
+
+
+@app.command()
+def describe(
+    ids: Ids, bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
+) -> None:
+    """Show the state of a transactional id, its producer, and what its transaction has touched."""
+
+    async def run(admin: Admin) -> list[TransactionDescription]:
+        return [await admin.describe_transaction(each) for each in ids]
+
+    found = [transaction_details(each, now_ms()) for each in ask(bootstrap, run)]
+    if output is Output.JSON:
+        render.show(found, output)
+        return
+    for at, each in enumerate(found):
+        render.write("\n" if at else "")
+        render.show_one(each, output)
+
+
+@app.command()
+def producers(
+    partitions: Annotated[list[str], typer.Argument(metavar="TOPIC[/PARTITION]...")],
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the producers that partitions remember, and where their open transactions begin."""
+    names = [named(text) for text in partitions]
+
+    async def run(admin: Admin) -> list[ActiveProducer]:
+        return await admin.describe_producers(await _partitions(admin, names))
+
+    rows = [producer_row(each) for each in ask(bootstrap, run)]
+    if not rows:
+        render.say("No producers are remembered there.")
+    render.show(rows, output, PRODUCER_COLUMNS)
+
+
+@app.command("find-hanging")
+def find_hanging(
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC[/PARTITION]", help="Default: all."),
+    ] = None,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Find transactions that a partition has open and no coordinator does: nobody will end them."""
+    names = [named(text) for text in topic or ()]
+
+    async def run(admin: Admin) -> list[ActiveProducer]:
+        return await _hanging(admin, await _partitions(admin, names))
+
+    rows = [producer_row(each) for each in ask(bootstrap, run)]
+    if not rows:
+        render.say("No transaction hangs there.")
+    render.show(rows, output, PRODUCER_COLUMNS)
+
+
+@app.command()
+def abort(
+    transactional_id: Annotated[str | None, typer.Argument(metavar="TRANSACTIONAL-ID")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="Of a transaction that hangs.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", min=0, help="Where it begins.")
+    ] = None,
+    producer_id: Annotated[
+        int | None, typer.Option("--producer-id", min=0, help="Whose it is.")
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Abort a transaction: by its transactional id, or by partition where it hangs.
+
+    `abort ID` has the coordinator abort what the id has open, and fences its producer, which then
+    must start anew. `abort --topic T --partition P` with --start-offset or --producer-id, as
+    `find-hanging` shows them, ends a transaction in that one partition, and only if it hangs.
+    """
+    by_place = topic is not None and partition is not None
+    if (transactional_id is None) == (not by_place):
+        misused("give a TRANSACTIONAL-ID, or --topic and --partition")
+    if topic is None or partition is None:
+        assert transactional_id is not None
+        if start_offset is not None or producer_id is not None:
+            misused("--start-offset and --producer-id go with --topic and --partition")
+        row = _abort_id(bootstrap, transactional_id, yes=yes, dry_run=dry_run)
+    else:
+        if start_offset is None and producer_id is None:
+            misused("which transaction of the partition? Give --start-offset or --producer-id")
+        place = (topic, partition), start_offset, producer_id
+        row = _abort_hanging(bootstrap, *place, yes=yes, dry_run=dry_run)
+    render.show([row], output)
+
+
+def _abort_id(bootstrap: str, transactional_id: str, *, yes: bool, dry_run: bool) -> AbortRow:
+    known = ask(bootstrap, lambda admin: admin.describe_transaction(transactional_id))
+    touched = by_topic(known.partitions)
+    if known.state in COMMITTING:
+        raise Failed(
+            f"The transaction of {transactional_id!r} is being committed and cannot be aborted."
+        )
+    if known.state in ABORTING:
+        return AbortRow(transactional_id, "is being aborted", touched)
+    if not known.is_open:
+        return AbortRow(transactional_id, "has nothing open", touched)
+    if dry_run:
+        return AbortRow(transactional_id, "would be aborted", touched)
+    confirm(f"Abort the transaction of {transactional_id!r} and fence its producer?", yes=yes)
+    ask(bootstrap, lambda admin: admin.fence_producer(known))
+    render.say(f"The producer of {transactional_id!r} is fenced; it must start anew.")
+    return AbortRow(transactional_id, "aborted", touched)
+
+
+def _abort_hanging(
+    bootstrap: str,
+    place: Partition,
+    start_offset: int | None,
+    producer_id: int | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> AbortRow:
+    async def find(admin: Admin) -> ActiveProducer:
+        open_here = await admin.describe_producers([place])
+        meant = matching(open_here, start_offset, producer_id)
+        if meant is None:
+            raise Failed(
+                f"{place[0]}/{place[1]} has no such open transaction; `hightide txn producers "
+                f"{place[0]}/{place[1]}` shows those that it has."
+            )
+        owner = await _owner(admin, meant)
+        if owner is not None:
+            raise Failed(
+                f"That transaction does not hang: {owner.transactional_id!r} has it, and is "
+                f"{owner.state}. `hightide txn abort {owner.transactional_id}` aborts all of it."
+            )
+        return meant
+
+    meant = ask(bootstrap, find)
+    name = f"producer {meant.producer_id} from {meant.start_offset}"
+    touched = {place[0]: [place[1]]}
+    if dry_run:
+        return AbortRow(name, "would be aborted", touched)
+    confirm(f"Write an abort marker of {name} to {place[0]}/{place[1]}?", yes=yes)
+    ask(bootstrap, lambda admin: admin.abort_hanging(meant))
+    return AbortRow(name, "aborted", touched)
+
+
+def matching(
+    producers: Iterable[ActiveProducer], start_offset: int | None, producer_id: int | None
+) -> ActiveProducer | None:
+    """The open transaction that is meant."""
+    for each in producers:
+        if each.start_offset is None:
+            continue
+        if start_offset in (None, each.start_offset) and producer_id in (None, each.producer_id):
+            return each
+    return None
+
+
+async def _hanging(admin: Admin, partitions: list[Partition]) -> list[ActiveProducer]:
+    """Open in its partition, unknown to every coordinator, and open still after they were asked."""
+    known = await admin.describe_producers(partitions)
+    seen = [each for each in known if each.start_offset is not None]
+    suspects = [each for each in seen if await _owner(admin, each) is None]
+    again = {(each.topic, each.partition) for each in suspects}
+    still = {
+        (each.topic, each.partition, each.producer_id, each.start_offset)
+        for each in (await admin.describe_producers(again) if again else ())
+    }
+    return [
+        each
+        for each in suspects
+        if (each.topic, each.partition, each.producer_id, each.start_offset) in still
+    ]
+
+
+async def _owner(admin: Admin, producer: ActiveProducer) -> TransactionDescription | None:
+    """The transactional id whose transaction this is, by the word of its coordinator."""
+    listed = await admin.list_transactions(producer_ids=[producer.producer_id])
+    if listed.silent:
+        tell_silence(listed.silent, "transactions")
+        raise Failed("Whether a transaction hangs cannot be told before all brokers answer.")
+    for each in listed.transactions:
+        try:
+            known = await admin.describe_transaction(each.transactional_id)
+        except KafkaError as error:
+            if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                continue
+            raise
+        if known.is_open and (producer.topic, producer.partition) in known.partitions:
+            return known
+    return None
+
+
+async def _partitions(admin: Admin, names: list[tuple[str, int | None]]) -> list[Partition]:
+    """Those that are named, or all that somebody leads."""
+    wanted = list(dict.fromkeys(topic for topic, _ in names))
+    topics = await (admin.describe_topics(wanted) if names else admin.list_topics())
+    return [
+        (topic.name, each.partition)
+        for topic in topics
+        for each in topic.partitions
+        if (not names and each.leader >= 0)
+        or (topic.name, None) in names
+        or (topic.name, each.partition) in names
+    ]
+
+
+def transaction_details(known: TransactionDescription, now_ms: int) -> TransactionDetails:
+    started_ms = known.started_ms if known.is_open else None
+    return TransactionDetails(
+        transactional_id=known.transactional_id,
+        state=known.state,
+        coordinator=known.coordinator,
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch,
+        timeout_ms=known.timeout_ms,
+        started=iso(known.started_ms),
+        open_for=age(started_ms, now_ms),
+        partitions=by_topic(known.partitions),
+    )
+
+
+def producer_row(each: ActiveProducer) -> ProducerRow:
+    return ProducerRow(
+        topic=each.topic,
+        partition=each.partition,
+        producer_id=each.producer_id,
+        producer_epoch=each.producer_epoch,
+        last_sequence=each.last_sequence,
+        last_written=iso(each.last_ms),
+        coordinator_epoch=each.coordinator_epoch,
+        start_offset=each.start_offset,
+    )
+
+
+def state_named(text: str) -> str:
+    """A state in the spelling of brokers."""
+    found = [each for each in STATES if each.lower() == text.strip().lower()]
+    if not found:
+        misused(f"{text!r} is no state of a transaction; there are {', '.join(STATES)}")
+    return found[0]
+
+
+def duration(text: str) -> int:
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        misused(str(error))

@@ -1,0 +1,49 @@
+"""Looking again and again: the options of `--watch`, and the loop behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+import typer
+
+from hightide.cli import render
+from hightide.cli.options import ask
+from hightide.client.admin import Admin
+from hightide.client.connection import ConnectionFailed
+from hightide.wire.errors import KafkaError
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")]
+Interval = Annotated[
+    float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="With --watch.")
+]
+
+
+def look(
+    bootstrap: str,
+    once: Callable[[Admin], Coroutine[Any, Any, None]],
+    *,
+    watch: bool,
+    interval: float,
+) -> None:
+    """Look and print, once or until Ctrl-C."""
+
+    async def run(admin: Admin) -> None:
+        while True:
+            try:
+                await once(admin)
+            except (ConnectionFailed, KafkaError) as error:
+                # Whoever watches a cluster wants to see it come back.
+                if not watch:
+                    raise
+                render.say(f"hightide: {error}")
+            if not watch:
+                return
+            await asyncio.sleep(interval)
+
+    try:
+        ask(bootstrap, run)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
