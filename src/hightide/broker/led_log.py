@@ -23,6 +23,7 @@ from hightide.wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from hightide.broker.flusher import Flusher
     from hightide.broker.replica import Replica
+    from hightide.core.transactions.verification import Guard
 
 # A record takes some microseconds to be replayed; after this much others get a turn.
 _CHUNK_BYTES = 64 * 1024
@@ -97,9 +98,16 @@ class LedLog:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def append(self, batch: bytearray, now_ms: int, committed: Callable[[int], None]) -> int:
+    def append(
+        self,
+        batch: bytearray,
+        now_ms: int,
+        committed: Callable[[int], None],
+        guard: Guard | None = None,
+    ) -> int:
         """Append the coordinator's own batch; its base offset, which `committed` is called with
-        when it is.  After the last append of a turn: `settle`.
+        when it is.  After the last append of a turn: `settle`.  If the batch opens a producer's
+        transaction here, it comes with the `guard` of its verification.
 
         KafkaError: it is not in the log, and never will be.
         """
@@ -111,7 +119,7 @@ class LedLog:
             raise KafkaError(verdict, "too few replicas are in sync")
         self._is_appending = True
         try:
-            base_offset, end_offset = replica.append_own(batch, now_ms)
+            base_offset, end_offset = replica.append_own(batch, now_ms, guard)
         finally:
             self._is_appending = False
         self._facts.append(_Fact(end_offset, lambda: committed(base_offset)))

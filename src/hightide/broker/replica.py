@@ -8,8 +8,9 @@ What is decided, the machines of the core decide (`core/replica.py`, `core/follo
 facts are gathered and their decisions carried out.
 
 Waits hang on the thing waited for.  A fetch that found too little waits on each replica that it
-reads: a consumer for the high watermark, a follower for the end of the log.  A follower's session
-stays there between its fetches, to be told what is news.  An append counts bytes into its replica,
+reads: a consumer for the high watermark, or for the last stable offset if it wants what is
+committed of transactions, a follower for the end of the log.  A follower's session stays there
+between its fetches, to be told what is news.  An append counts bytes into its replica,
 and after the answers of the turn have left, the waiters that now have enough are served.  A write
 that needs other replicas waits in a heap, by the offset that it needs.
 """
@@ -20,14 +21,17 @@ import logging
 import uuid
 from collections.abc import Mapping, Set
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
+from hightide.broker.waiting import FollowerWaiter, Waiter, WaitingWrite
 from hightide.client.connection import CODES
 from hightide.core.follower import Do, Follower, Position, Step
 from hightide.core.partition import PartitionState
 from hightide.core.replica import Changes, Leader, Proposal
 from hightide.core.sessions import TopicPartition
 from hightide.core.topics import INTERNAL_TOPICS
+from hightide.core.transactions.transaction import Producer
+from hightide.core.transactions.verification import Guard
 from hightide.log.log import Log
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.hot.replica_fetch import Given
@@ -41,31 +45,7 @@ log = logging.getLogger(__name__)
 _BACK_OFF = Step(Do.BACK_OFF)
 _EVERYTHING = 1 << 31
 _COMPLAIN_MS = 10_000
-
-
-class Waiter(Protocol):
-    """Somebody who needs more bytes."""
-
-    need_bytes: int
-
-    def serve(self, is_last_try: bool = False) -> None:
-        """Called when there are enough, or when there will be no more."""
-
-
-class FollowerWaiter(Waiter, Protocol):
-    """A follower, as long as it has the replica in its session.  It waits now and then."""
-
-    fresh: dict[TopicPartition, None]
-    """What has changed since it was looked at."""
-
-    def tell(self, replica: Replica) -> None:
-        """Its high watermark or start has moved, and there were no records to tell it with."""
-
-
-class WaitingWrite(Protocol):
-    """A part of a Produce that is answered when its records are safe."""
-
-    def settle(self, code: ErrorCode) -> None: ...
+_MARKER_BYTES = 78
 
 
 class _Wait(NamedTuple):
@@ -88,6 +68,7 @@ class Replica:
         "follower_waiters",
         "fresh_bytes",
         "fresh_end_bytes",
+        "fresh_stable_bytes",
         "high_watermark",
         "is_internal",
         "key",
@@ -96,6 +77,8 @@ class Replica:
         "led_log",
         "log",
         "partition",
+        "stable_offset",
+        "stable_waiters",
         "state",
         "topic",
         "topic_id",
@@ -119,15 +102,19 @@ class Replica:
         self.led_log: LedLog | None = None
         self.complained_ms = 0
         self.waiters: dict[Waiter, None] = {}
+        self.stable_waiters: dict[Waiter, None] = {}
         self.follower_waiters: dict[FollowerWaiter, None] = {}
-        # What waiters have not been told of yet: of what is committed, and of the log.
+        # What waiters have not been told of yet: of what is committed, of what is also decided,
+        # and of the log.
         self.fresh_bytes = 0
+        self.fresh_stable_bytes = 0
         self.fresh_end_bytes = 0
         self._uncommitted_bytes = 0
         self._commits: list[_Wait] = []
         self._flushes: list[_Wait] = []
         self._wait_number = 0
         self._replicas = replicas
+        self.stable_offset = 0
         # What was deleted had been committed; what is not here any more cannot be shown.
         self._set_high_watermark(min(max(high_watermark, log.start_offset), log.end_offset))
 
@@ -208,25 +195,60 @@ class Replica:
     # -- leading ---------------------------------------------------------------------------
 
     def append(
-        self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
+        self,
+        buf: bytearray,
+        view: memoryview,
+        start: int,
+        end: int,
+        now_ms: int,
+        guard: Guard | None = None,
     ) -> tuple[int, int, int]:
-        """Append a producer's batch; (base offset, next offset, log append time or -1)."""
+        """Append a producer's batch; (base offset, next offset, log append time or -1).
+
+        The first batch of a transaction is appended with a guard (`broker/verification.py`).
+        """
         log_ = self.log
-        result = log_.append(buf, view, start, end, self.leader_epoch, now_ms)
+        result = log_.append(buf, view, start, end, self.leader_epoch, now_ms, guard)
         if log_.end_offset < log_.flush_at:
             self._grown(log_.end_offset, end - start)
         return result
 
-    def append_own(self, batch: bytearray, now_ms: int) -> tuple[int, int]:
+    def append_own(
+        self, batch: bytearray, now_ms: int, guard: Guard | None = None
+    ) -> tuple[int, int]:
         """Append a batch that this broker has made; (base offset, next offset)."""
         log_ = self.log
-        result = log_.append_own(batch, self.leader_epoch, now_ms)
+        result = log_.append_own(batch, self.leader_epoch, now_ms, guard)
         if log_.end_offset < log_.flush_at:
             self._grown(log_.end_offset, len(batch))
         # It need not be a request that this comes of, whose end would wake them.
         if self._replicas.grown:
             self._replicas.wake_soon()
         return result
+
+    def append_marker(
+        self, producer: Producer, coordinator_epoch: int, is_commit: bool, version: int, now_ms: int
+    ) -> int:
+        """End a producer's transaction; the offset behind all that must be committed before it may
+        be said that the marker is there.  After the last one of a request: `markers_appended`."""
+        log_ = self.log
+        offset = log_.append_marker(
+            producer, coordinator_epoch, is_commit, version, self.leader_epoch, now_ms
+        )
+        end_offset = log_.end_offset
+        if offset is not None:
+            if end_offset < log_.flush_at:
+                self._grown(end_offset, _MARKER_BYTES)
+            if self.led_log is not None:
+                self.led_log.marker_appended(end_offset, producer.id, is_commit)
+        return end_offset
+
+    def markers_appended(self) -> None:
+        """Tell those whom markers concern."""
+        if self.led_log is not None:
+            self.led_log.settle()
+        if self._replicas.grown:
+            self._replicas.wake_soon()
 
     @property
     def needs_flush(self) -> bool:
@@ -276,6 +298,7 @@ class Replica:
 
     def tick(self, now_ms: int) -> None:
         """Look for members of the ISR that are late."""
+        self.log.transactions.high_watermark_moved(self.high_watermark)
         if self.leader is not None:
             self._follow_up(self.leader.tick(now_ms))
 
@@ -301,12 +324,15 @@ class Replica:
 
     def _committed(self, high_watermark: int) -> None:
         """The high watermark has moved: tell everybody who waits for it."""
+        before = self.high_watermark
         self._set_high_watermark(high_watermark)
         if self.waiters:
             if not self.fresh_bytes:
                 self._replicas.grown.append(self)
             # How many bytes are committed nobody counts. Who finds too few goes on waiting.
             self.fresh_bytes += self._uncommitted_bytes or 1
+        if self.stable_waiters:
+            self._stable_offset_moved(before, self._uncommitted_bytes or 1)
         self._uncommitted_bytes = 0
         if self._commits:
             self._settle(self._commits, high_watermark)
@@ -316,6 +342,18 @@ class Replica:
             for waiter in self.follower_waiters:
                 waiter.fresh[self.key] = None
             self._replicas.tell_followers(self)
+
+    def _stable_offset_moved(self, before: int, byte_count: int) -> None:
+        """The high watermark has moved, and perhaps the last stable offset with it."""
+        stable_offset = self.log.last_stable_offset
+        if stable_offset == self.stable_offset:
+            return
+        if not self.fresh_stable_bytes:
+            self._replicas.grown.append(self)
+        # With the end of a transaction all of it is shown at once, and what waited behind it.
+        is_plain = self.stable_offset == before and stable_offset == self.high_watermark
+        self.fresh_stable_bytes += byte_count if is_plain else _EVERYTHING
+        self.stable_offset = stable_offset
 
     def _set_high_watermark(self, high_watermark: int) -> None:
         self.high_watermark = self.log.high_watermark = high_watermark
@@ -411,16 +449,27 @@ class Replica:
 
     # -- those who wait --------------------------------------------------------------------
 
+    def wait_for_stable(self, waiter: Waiter) -> None:
+        """Let the waiter know when the last stable offset moves, from where it is now."""
+        self.stable_waiters[waiter] = None
+        self.stable_offset = self.log.last_stable_offset
+
     def wake_consumers(self) -> None:
-        if self.waiters:
+        has_stable_waiters = (
+            bool(self.stable_waiters) and self.stable_offset != self.log.last_stable_offset
+        )
+        if self.waiters or has_stable_waiters:
             self.fresh_bytes = _EVERYTHING
+            if has_stable_waiters:
+                self.fresh_stable_bytes = _EVERYTHING
+                self.stable_offset = self.log.last_stable_offset
             self._replicas.grown.append(self)
             self._replicas.wake_soon()
 
     def wake_all(self) -> None:
         """Let everybody who waits look again."""
-        if self.waiters or self.follower_waiters:
-            self.fresh_bytes = self.fresh_end_bytes = _EVERYTHING
+        if self.waiters or self.stable_waiters or self.follower_waiters:
+            self.fresh_bytes = self.fresh_stable_bytes = self.fresh_end_bytes = _EVERYTHING
             self._replicas.grown.append(self)
             self._replicas.wake_soon()
 

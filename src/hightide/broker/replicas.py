@@ -7,7 +7,8 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from hightide.broker.replica import Replica, Waiter
+from hightide.broker.replica import Replica
+from hightide.broker.waiting import Waiter
 from hightide.core.replica import Proposal
 from hightide.core.sessions import TopicPartition
 from hightide.log.log import Log
@@ -73,6 +74,9 @@ class Replicas:
             if replica.fresh_bytes:
                 self._count(replica.waiters, replica.fresh_bytes)
                 replica.fresh_bytes = 0
+            if replica.fresh_stable_bytes:
+                self._count(replica.stable_waiters, replica.fresh_stable_bytes)
+                replica.fresh_stable_bytes = 0
             if replica.fresh_end_bytes:
                 for waiter in replica.follower_waiters:
                     waiter.fresh[replica.key] = None

@@ -71,17 +71,21 @@ class Verifier:
         partition = (replica.topic, replica.partition)
         code = await self._broker.transactions.verify(transactional_id, producer, partition)
         if code != ErrorCode.NONE:
-            raise KafkaError(
-                code,
-                f"the transaction of {transactional_id} is not known to contain"
-                f" {replica.topic}-{replica.partition}",
-            )
+            raise _refusal(code, replica, transactional_id)
         return guard
 
-    def check(self, replica: Replica, producer: Producer, guard: Guard | None) -> None:
-        """INVALID_TXN_STATE if a marker has come since the coordinator was asked.  For batches of
-        the broker itself; of all others the log does it."""
-        replica.log.transactions.check(producer.id, -1, True, guard)
+    def verdict_now(self, transactional_id: str, batch: Unverified) -> Guard | KafkaError | None:
+        """What the coordinator says if it is this broker; None if another must be asked."""
+        replica, producer, sequence = batch
+        # Before the answer: though it be a refusal, nothing may come in before this batch.
+        guard = replica.log.transactions.begin_verification(
+            producer, sequence, self._broker.now_ms()
+        )
+        partition = (replica.topic, replica.partition)
+        code = self._broker.transactions.verify_now(transactional_id, producer, partition)
+        if code is None:
+            return None
+        return guard if code == ErrorCode.NONE else _refusal(code, replica, transactional_id)
 
     def ask(self, connection: Connection, transactional_id: str, wanted: list[Unverified]) -> None:
         """Ask for a Produce, which is served again when all answers are there."""
@@ -120,3 +124,11 @@ class Verifier:
             asking.cancel()
         if self._asking:
             await asyncio.wait(self._asking)
+
+
+def _refusal(code: ErrorCode, replica: Replica, transactional_id: str) -> KafkaError:
+    return KafkaError(
+        code,
+        f"the transaction of {transactional_id} is not known to contain"
+        f" {replica.topic}-{replica.partition}",
+    )

@@ -14,7 +14,8 @@ import pytest
 from hightide.broker.handlers import follower_fetch
 from hightide.broker.handlers.fetch_plan import Plan
 from hightide.broker.isr import IsrProposals
-from hightide.broker.replica import Replica, WaitingWrite
+from hightide.broker.replica import Replica
+from hightide.broker.waiting import WaitingWrite
 from hightide.log import checkpoint
 from hightide.wire.errors import ErrorCode
 from shipped.running import run

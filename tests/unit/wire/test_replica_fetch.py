@@ -226,7 +226,7 @@ def test_any_bytes_are_an_answer_or_a_wire_error(noise: bytes):
 
 @pytest.mark.parametrize("cut", range(60))
 def test_a_frame_cut_anywhere_is_refused(cut):
-    results = [fetch.Fetched(0, 0, 9, 9, 0, None, False, -1, (1, 2), (3, 4))]
+    results = [fetch.Fetched(0, 0, 9, 9, 0, None, None, -1, (1, 2), (3, 4))]
     (frame,) = fetch.encode(1, VERSION, [(bytes(16), results)])
     with pytest.raises(WireError):
         replica_fetch.decode(memoryview(frame[4 : len(frame) - 1 - cut]))

@@ -10,9 +10,12 @@ for the whole request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
 FETCH_SESSION_TOPIC_ID_ERROR.
 
 A consumer is shown what is below the high watermark, by the leader or, if it says where it stands,
-by any replica.  A plan with less than `min_bytes` is thrown away, and the request waits on its
-replicas until they have grown by what is missing or the time is up; then it is planned again.
-Followers ask with the same request (`follower_fetch`).
+by any replica.  One that reads what is committed of transactions is shown what is below the last
+stable offset, and told which transactions in there were aborted.
+
+A plan with less than `min_bytes` is thrown away, and the request waits on its replicas until they
+have grown by what is missing or the time is up; then it is planned again.  Followers ask with the
+same request (`follower_fetch`).
 """
 
 from __future__ import annotations
@@ -84,8 +87,12 @@ class PendingFetch:
 
     def wait(self, max_wait_ms: int) -> None:
         self.slot = self.connection.defer(self.leave)
+        reads_committed = self.request.isolation_level == _READ_COMMITTED
         for replica in self.replicas:
-            replica.waiters[self] = None
+            if reads_committed:
+                replica.wait_for_stable(self)
+            else:
+                replica.waiters[self] = None
         if self.session is not None:
             self.session.reader = self
         loop = asyncio.get_running_loop()
@@ -121,6 +128,7 @@ class PendingFetch:
             self.session.reader = None
         for replica in self.replicas:
             replica.waiters.pop(self, None)
+            replica.stable_waiters.pop(self, None)
 
 
 class ConsumerPlan(Plan):
@@ -159,8 +167,11 @@ class ConsumerPlan(Plan):
             # Who names no rack was sent here by nobody, and takes this broker for the leader that
             # it was before it restarted. It must look for another and not begin anew.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        high_watermark = replica.high_watermark
+        log_ = replica.log
+        high_watermark, stable_offset = replica.high_watermark, log_.last_stable_offset
+        end_offset = stable_offset if self._read_committed else high_watermark
         records = None
+        aborted: list[tuple[int, int]] | None = [] if self._read_committed else None
         preferred = -1
         if leader is not None and wanted.last_fetched_epoch >= 0:
             parts = parting(leader, replica, wanted)
@@ -172,16 +183,19 @@ class ConsumerPlan(Plan):
             self.is_urgent = True
         else:
             self.replicas.append(replica)
-            if wanted.fetch_offset != high_watermark:
-                records = self.slice(replica, wanted, high_watermark)
+            if wanted.fetch_offset != end_offset:
+                records = self.slice(replica, wanted, end_offset)
+                if records is not None and self._read_committed:
+                    found = log_.aborted_between(wanted.fetch_offset, records.end_offset)
+                    aborted = [(each.producer_id, each.first_offset) for each in found]
         return hot.Fetched(
             wanted.partition,
             0,
             high_watermark,
-            high_watermark,
-            replica.log.start_offset,
+            stable_offset,
+            log_.start_offset,
             records,
-            self._read_committed,
+            aborted,
             preferred,
         )
 

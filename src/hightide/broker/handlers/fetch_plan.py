@@ -15,6 +15,7 @@ from hightide.core.follower import divergence
 from hightide.core.picture import Topic
 from hightide.core.replica import Leader
 from hightide.log.disk import DiskFailed
+from hightide.log.log import Slice
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.hot import fetch as hot
 
@@ -40,7 +41,7 @@ class Plan:
         self.is_urgent = False
         """Whether there is something else to say than records."""
 
-    def slice(self, replica: Replica, wanted: hot.Wanted, end_offset: int) -> hot.Sized | None:
+    def slice(self, replica: Replica, wanted: hot.Wanted, end_offset: int) -> Slice | None:
         """Records before `end_offset`; None if there are none, or no room for them."""
         limit = min(wanted.max_bytes, self._budget)
         if limit <= 0 and self.byte_count:
@@ -64,7 +65,7 @@ class Plan:
             partition,
             0,
             replica.high_watermark,
-            replica.high_watermark,
+            replica.log.last_stable_offset,
             replica.log.start_offset,
             diverging_epoch=parts,
         )

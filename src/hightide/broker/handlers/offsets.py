@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = (-5, -6)  # the last offset in, and the first not yet in, tiered storage: there is none
 _TO_HIGH_WATERMARK = -1
+_READ_COMMITTED = 1
 _LOOK_AGAIN_S = 0.01
 
 Position = tuple[int, int, int]  # timestamp, offset, leader epoch
@@ -65,7 +66,7 @@ def list_offsets(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _list_offset(broker, topic.name, partition, context.version)
+                    _list_offset(broker, topic.name, partition, request, context.version)
                     for partition in topic.partitions
                 ],
             )
@@ -75,14 +76,23 @@ def list_offsets(
 
 
 def _list_offset(
-    broker: Broker, topic: str, wanted: ListOffsetsPartition, version: int
+    broker: Broker,
+    topic: str,
+    wanted: ListOffsetsPartition,
+    request: ListOffsetsRequest,
+    version: int,
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index, error_code=ErrorCode.NONE
     )
     try:
         replica = _replica(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
-        answer.timestamp, answer.offset, epoch = _position(replica, wanted.timestamp, version)
+        end_offset = replica.high_watermark
+        if request.isolation_level == _READ_COMMITTED:
+            end_offset = replica.log.last_stable_offset
+        answer.timestamp, answer.offset, epoch = _position(
+            replica, wanted.timestamp, end_offset, version
+        )
         if version >= 4:
             answer.leader_epoch = epoch
     except KafkaError as error:
@@ -90,7 +100,8 @@ def _list_offset(
     return answer
 
 
-def _position(replica: Replica, timestamp: int, version: int) -> Position:
+def _position(replica: Replica, timestamp: int, end_offset: int, version: int) -> Position:
+    """A position before `end_offset`, behind which the client is shown nothing."""
     log_ = replica.log
     if timestamp == LATEST:
         if not _leader(replica).is_hw_trusted:
@@ -98,7 +109,7 @@ def _position(replica: Replica, timestamp: int, version: int) -> Position:
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
             )
-        return (-1, replica.high_watermark, replica.leader_epoch)
+        return (-1, end_offset, replica.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return (-1, log_.start_offset, log_.epochs.epoch_for(log_.start_offset))
     if timestamp in _TIERED:
@@ -113,7 +124,7 @@ def _position(replica: Replica, timestamp: int, version: int) -> Position:
     except (DiskFailed, Corrupt) as error:
         log.error("cannot read %s-%d: %s", replica.topic, replica.partition, error)
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from None
-    if found is None or found[1] >= replica.high_watermark:
+    if found is None or found[1] >= end_offset:
         return _NOWHERE
     return found
 

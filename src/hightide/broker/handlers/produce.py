@@ -8,13 +8,17 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found out when it was written alread
 REQUEST_TIMED_OUT           acks=all, and the followers have not got it in time
 INVALID_TOPIC_EXCEPTION     an internal topic, which only the broker writes
 INVALID_REQUIRED_ACKS       acks is none of 0, 1 and -1
-INVALID_TXN_STATE           the producer is transactional
+INVALID_TXN_STATE           the batch is not part of a transaction that contains the partition
+TRANSACTION_ABORTABLE       the same, for clients that know the word
 KAFKA_STORAGE_ERROR         the disk refused the write
 and everything `Log.append` refuses: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, …
+for all partitions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a batch of a transaction in a request
+without a transactional id, INVALID_PRODUCER_ID_MAPPING for batches of several producers.
 
 A producer sends the same request over and over but for its correlation id and its records.  So the
 bytes between the two, which name the client, the acks, the topic and the partition, are a key under
-which the broker remembers what they mean: the usual request is served without being decoded.
+which the broker remembers what they mean: the usual request is served without being decoded.  A
+transactional producer's is as well, once its transaction is open in the partition.
 """
 
 from __future__ import annotations
@@ -24,9 +28,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.broker.connection import Connection
 from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, Results, WaitingBatch
+from hightide.broker.handlers.transactional import (
+    FLAGS_AT,
+    PRODUCER_ID_AT,
+    Verdicts,
+    guard_for,
+    look,
+)
 from hightide.broker.replica import Replica
 from hightide.log.disk import DiskFailed
-from hightide.wire.batch import HEADER_BYTES
+from hightide.wire.batch import HEADER_BYTES, TRANSACTIONAL_FLAG
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
 from hightide.wire.hot import produce as hot
 from hightide.wire.hot.read import body_at
@@ -36,6 +47,7 @@ if TYPE_CHECKING:
 
 _HEAD = Struct(">hhi")  # api key, version, correlation id
 _LENGTH = Struct(">i")
+_PRODUCER_ID = Struct(">q")
 _MOST_PARTITIONS = 10_000
 _MOST_SHAPES = 10_000
 _ALL = -1
@@ -48,6 +60,7 @@ class Shape(NamedTuple):
     acks: int
     timeout_ms: int
     answer: hot.Answer
+    is_transactional: bool
 
 
 class Shapes:
@@ -99,7 +112,13 @@ def produce(
             at += 4
             stop = at + length
             usual = stop == end
-        if usual and at < stop:
+        if (
+            usual
+            and at < stop
+            and (
+                not buf[at + FLAGS_AT] & TRANSACTIONAL_FLAG or _is_open(shape, connection, buf, at)
+            )
+        ):
             replica, acks = shape.replica, shape.acks
             log_ = replica.log
             now_ms = broker.now_ms()
@@ -127,6 +146,15 @@ def produce(
     return _produce(broker, connection, buf, view, start, end)
 
 
+def _is_open(shape: Shape, connection: Connection, buf: bytearray, at: int) -> bool:
+    """Whether the transaction that the batch belongs to is open in its partition."""
+    (producer_id,) = _PRODUCER_ID.unpack_from(buf, at + PRODUCER_ID_AT)
+    if not (shape.is_transactional and producer_id in shape.replica.log.transactions.opened):
+        return False
+    connection.verified = {}  # somebody else has opened it while the coordinator was asked
+    return True
+
+
 def _produce(
     broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> bytes | None:
@@ -137,6 +165,12 @@ def _produce(
     if sum(len(partitions) for _, partitions in request.topics) > _MOST_PARTITIONS:
         raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
     whole_error = _refused(request)
+    verdicts: Verdicts = {}
+    if whole_error is None:
+        try:
+            verdicts = look(broker, connection, request, buf, view)
+        except KafkaError as error:
+            whole_error = error
     now_ms = broker.now_ms()
     waits: Waits = []
     results: Results = []
@@ -150,7 +184,10 @@ def _produce(
                 replica = _led(broker, replica, name, each.partition)
                 if request.acks == _ALL:
                     _check_replicas(replica)
-                base, end_offset, time_ms = replica.append(buf, view, each.start, each.end, now_ms)
+                guard = guard_for(verdicts, replica, version)
+                base, end_offset, time_ms = replica.append(
+                    buf, view, each.start, each.end, now_ms, guard
+                )
             except KafkaError as error:
                 result = _refusal(replica, each.partition, error, now_ms)
             else:
@@ -230,8 +267,6 @@ def _refused(request: hot.Produce) -> KafkaError | None:
         return KafkaError(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}"
         )
-    if request.transactional_id is not None:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
     return None
 
 
@@ -264,6 +299,10 @@ def _learn(
     at = only.start - length_bytes
     connection.produce_prefix = at - start
     shape = Shape(
-        replica, request.acks, request.timeout_ms, hot.Answer(version, name, only.partition)
+        replica,
+        request.acks,
+        request.timeout_ms,
+        hot.Answer(version, name, only.partition),
+        request.transactional_id is not None,
     )
     broker.shapes.learn(version, bytes(view[start + 8 : at]), shape)

@@ -36,10 +36,14 @@ _PARTITION_V9 = Struct(">iiqqi")  # + current leader epoch
 _PARTITION_V12 = Struct(">iiqiqi")  # + last fetched epoch
 _PARTITION_AND_NO_TAGS = Struct(">iiqiqix")
 _REPLICA_STATE = Struct(">iq")
+_RESULT_HEAD = Struct(">ihqq")  # index, error code, high watermark, last stable offset
+_START = Struct(">q")
 _RESULT_V4 = Struct(">ihqqi")  # index, error code, high watermark, last stable offset, aborted
 _RESULT_V5 = Struct(">ihqqqi")  # + log start offset
 _RESULT_V11 = Struct(">ihqqqii")  # + preferred read replica
 _RESULT_V12 = Struct(">ihqqqBi")
+_ABORTED = Struct(">qq")  # producer id, first offset
+_ABORTED_AND_NO_TAGS = Struct(">qqx")
 _DIVERGING_EPOCH = Struct(">BBiqx")  # tag, size, epoch, end offset, no tags
 _CURRENT_LEADER = Struct(">BBiix")  # tag, size, leader id, leader epoch, no tags
 
@@ -90,7 +94,8 @@ class Fetched(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Sized | None = None
-    aborted: bool = False  # tell an empty list of aborted transactions, not null
+    # Producer id and first offset of transactions to pass over; None who did not ask for them.
+    aborted: Sequence[tuple[int, int]] | None = None
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None  # epoch and its end offset
     leader: tuple[int, int] | None = None  # id and epoch, for one who asked the wrong broker
@@ -310,14 +315,34 @@ def encode(
 
 def _put_result(out: bytearray, result: Fetched, version: int) -> None:
     index, code, high, stable, start, _, aborted, preferred, _, _ = result
+    if aborted:
+        _put_aborted(out, result, aborted, version)
+        return
+    count = -1 if aborted is None else 0
     if version >= FLEXIBLE:
-        out += _RESULT_V12.pack(index, code, high, stable, start, aborted, preferred)
+        out += _RESULT_V12.pack(index, code, high, stable, start, count + 1, preferred)
     elif version >= 11:
-        out += _RESULT_V11.pack(index, code, high, stable, start, aborted - 1, preferred)
+        out += _RESULT_V11.pack(index, code, high, stable, start, count, preferred)
     elif version >= 5:
-        out += _RESULT_V5.pack(index, code, high, stable, start, aborted - 1)
+        out += _RESULT_V5.pack(index, code, high, stable, start, count)
     else:
-        out += _RESULT_V4.pack(index, code, high, stable, aborted - 1)
+        out += _RESULT_V4.pack(index, code, high, stable, count)
+
+
+def _put_aborted(
+    out: bytearray, result: Fetched, aborted: Sequence[tuple[int, int]], version: int
+) -> None:
+    """The same with aborted transactions, which few answers have."""
+    flexible = version >= FLEXIBLE
+    out += _RESULT_HEAD.pack(*result[:4])
+    if version >= 5:
+        out += _START.pack(result.log_start_offset)
+    out += put_uvarint(len(aborted) + 1) if flexible else INT32.pack(len(aborted))
+    entry = _ABORTED_AND_NO_TAGS if flexible else _ABORTED
+    for producer_id, first_offset in aborted:
+        out += entry.pack(producer_id, first_offset)
+    if version >= 11:
+        out += INT32.pack(result.preferred_read_replica)
 
 
 def _result_tags(result: Fetched) -> bytes:
