@@ -88,7 +88,9 @@ class Client(Process):
     async def rest(self, most_s: float) -> None:
         await asyncio.sleep(self.random.uniform(0.0, most_s))
 
-    async def ask(self, broker_id: int, request: Any, version: int | None = None) -> Any:
+    async def ask(
+        self, broker_id: int, request: Any, version: int | None = None, wait_ms: int = 0
+    ) -> Any:
         """An answer, or ConnectionFailed."""
         connection = self._connections.get(broker_id)
         try:
@@ -98,7 +100,8 @@ class Client(Process):
                     host, port, client_id=self.name, timeout_ms=CALL_MS
                 )
                 self._connections[broker_id] = connection
-            return await connection.send(request, version=version, timeout_ms=self._call_ms)
+            timeout_ms = wait_ms or self._call_ms
+            return await connection.send(request, version=version, timeout_ms=timeout_ms)
         except (ConnectionFailed, KafkaError) as failure:
             if connection is not None:
                 connection.close()

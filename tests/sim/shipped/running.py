@@ -21,6 +21,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from shipped.loop import Failed, SimLoop, World
+from shipped.pipeline import Pipeline
 from shipped.simulation import Simulation
 
 
@@ -112,25 +113,28 @@ class Result:
     real_s: float
 
 
-def run(seed: int, lines: int = 80) -> Result:
+STORIES: dict[str, type[Simulation]] = {"log": Simulation, "pipeline": Pipeline}
+
+
+def run(seed: int, lines: int = 80, story: str = "log") -> Result:
     """Run a seed; raise what it violates, with the end of the story that led to it."""
-    simulation = Simulation(seed, lines)
+    simulation = STORIES[story](seed, lines)
     world, began = simulation.world, time.process_time()
     with _controlled(simulation):
         try:
             simulation.run()
         except Exception as violation:
-            story = "\n".join(world.story)
-            replay = f".venv/bin/python tests/sim/shipped/running.py {seed}"
+            told = "\n".join(world.story)
+            replay = f".venv/bin/python tests/sim/shipped/running.py {seed} {story}"
             raise AssertionError(
-                f"seed {seed}: {violation!r}\n{story}\nreplay it with: {replay}"
+                f"seed {seed}: {violation!r}\n{told}\nreplay it with: {replay}"
             ) from violation
     return Result(seed, world.events, world.fingerprint, world.now, time.process_time() - began)
 
 
-def fingerprint_of(seed: int) -> int:
-    return run(seed).fingerprint
+def fingerprint_of(seed: int, story: str = "log") -> int:
+    return run(seed, story=story).fingerprint
 
 
 if __name__ == "__main__":
-    print(run(int(sys.argv[1]), 1_000_000))
+    print(run(int(sys.argv[1]), 1_000_000, *sys.argv[2:]))

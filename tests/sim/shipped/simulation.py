@@ -10,6 +10,7 @@ import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from checkers import Violated
 
@@ -65,9 +66,34 @@ class Simulation:
         self.world = world = World(seed, story_lines)
         self.network = Network(world)
         random = world.random
+        self.shape = self._choose()
+        world.tell(f"{self.shape}")
+        self.coordinator = Coordinator(world)
+        self.machines = {
+            broker_id: Machine(world, broker_id, self._settings(broker_id))
+            for broker_id in range(1, self.shape.brokers + 1)
+        }
+        self.witness = Witness(
+            self.machines,
+            self.coordinator,
+            topics=(TOPIC, LATER),
+            shape=self.shape,
+        )
+        self.checker = self.witness.checker
+        self.history = History(lambda: world.now)
+        self.partitions: dict[Partition, tuple[int, ...]] = {
+            partition: tuple(random.sample(list(self.machines), self.shape.replicas))
+            for partition in ((LATER, 0), *((TOPIC, at) for at in range(self.shape.partitions)))
+        }
+        self._make_clients()
+        world.after_each = self._after_each
+        self.faults = Faults(self, FAULTS_S)
+
+    def _choose(self) -> Shape:
+        random = self.world.random
         brokers = random.choice((2, 3, 3, 3, 4))
         replicas = min(brokers, random.choice((1, 2, 3, 3, 3)))
-        self.shape = Shape(
+        return Shape(
             brokers,
             replicas,
             random.choice((1, 1, 2, 3)),
@@ -83,27 +109,6 @@ class Simulation:
             random.random() < 0.3,
             random.uniform(4.0, FAULTS_S),
         )
-        world.tell(f"{self.shape}")
-        self.coordinator = Coordinator(world)
-        self.machines = {
-            broker_id: Machine(world, broker_id, self._settings(broker_id))
-            for broker_id in range(1, brokers + 1)
-        }
-        self.witness = Witness(
-            self.machines,
-            self.coordinator,
-            topics=(TOPIC, LATER),
-            shape=self.shape,
-        )
-        self.checker = self.witness.checker
-        self.history = History(lambda: world.now)
-        self.partitions: dict[Partition, tuple[int, ...]] = {
-            partition: tuple(random.sample(list(self.machines), replicas))
-            for partition in ((LATER, 0), *((TOPIC, at) for at in range(self.shape.partitions)))
-        }
-        self._make_clients()
-        world.after_each = self._after_each
-        self.faults = Faults(self, FAULTS_S)
 
     def _settings(self, broker_id: int) -> Settings:
         return Settings(
@@ -123,7 +128,11 @@ class Simulation:
             leader_replication_throttled_rate=50_000,
             follower_replication_throttled_rate=20_000,
             leader_imbalance_check_interval_seconds=5,
+            **self._more_settings(),
         )
+
+    def _more_settings(self) -> dict[str, Any]:
+        return {}
 
     def _make_clients(self) -> None:
         world, random = self.world, self.world.random
