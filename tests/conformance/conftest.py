@@ -24,6 +24,20 @@ from replicated import SETTINGS, Replicated
 
 from hightide.testing import Cluster
 
+TRANSACTING = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+    "transaction.state.log.num.partitions": 3,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "offsets.topic.num.partitions": 3,
+    "offsets.topic.replication.factor": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    # Compaction soon, of what is known to be safely on disk.
+    "log.initial.task.delay.ms": 0,
+    "log.flush.offset.checkpoint.interval.ms": 500,
+    "log.cleaner.backoff.ms": 200,
+}
+
 CLIENTS = {each.NAME: each for each in (confluent, kafka_python, aio, kcat)}
 
 
@@ -83,10 +97,43 @@ def strict_broker():
         assert cluster.is_running(), cluster.log()
 
 
+GROUP_SETTINGS = {
+    "log.retention.ms": -1,
+    "auto.create.topics.enable": False,
+    # Groups that form at once, and members that are soon missed.
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 500,
+    "group.consumer.min.session.timeout.ms": 500,
+    "group.consumer.session.timeout.ms": 3000,
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 300,
+    "offsets.topic.num.partitions": 5,
+    "offsets.topic.replication.factor": 1,
+}
+
+
+@pytest.fixture(scope="session")
+def group_broker():
+    """A broker for groups that are in a hurry."""
+    with Cluster(settings=GROUP_SETTINGS) as cluster:
+        yield cluster
+        assert cluster.is_running(), cluster.log()
+        assert "Traceback" not in cluster.log(), cluster.log()
+
+
 @pytest.fixture
 def topic(broker):
     """A topic of one partition that nobody else uses."""
     return broker.create_topic()
+
+
+@pytest.fixture(scope="session")
+def transacting():
+    """A broker for transactions, which aborts what takes too long soon."""
+    with Cluster(settings={"log.retention.ms": -1, **TRANSACTING}) as cluster:
+        yield cluster
+        assert cluster.is_running(), cluster.log()
+        assert "Traceback" not in cluster.log(), cluster.log()
 
 
 # -- three brokers -----------------------------------------------------------------------------
@@ -140,3 +187,28 @@ def racked(_racked):
     """Three brokers in the racks a, a and b that run, with all replicas in sync."""
     _racked.heal()
     return _racked
+
+
+@pytest.fixture(scope="session")
+def _three_transacting():
+    """Brokers with everything that transactions need on all three."""
+    settings = {
+        **SETTINGS,
+        **TRANSACTING,
+        "zookeeper.session.timeout.ms": 2000,
+        "auto.leader.rebalance.enable": False,
+        "transaction.state.log.replication.factor": 3,
+        "transaction.state.log.min.isr": 2,
+        "offsets.topic.replication.factor": 3,
+        "group.min.session.timeout.ms": 1000,
+    }
+    with Replicated(3, settings=settings) as cluster:
+        yield cluster
+        cluster.check_nobody_stumbled()
+
+
+@pytest.fixture
+def three_transacting(_three_transacting):
+    """Three brokers that run, with all replicas in sync, and short timeouts of transactions."""
+    _three_transacting.heal()
+    return _three_transacting

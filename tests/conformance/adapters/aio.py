@@ -24,6 +24,8 @@ CAN = {
     "timestamps",
     "offsets",
     "idempotence",
+    "transactions",
+    "isolation",
     "read",
     "bounds",
     "times",
@@ -31,6 +33,7 @@ CAN = {
     "tell-out-of-range",
     "admin",
     "describe",
+    "group-offsets",
 }
 RESETS = {"error": "none"}
 
@@ -268,3 +271,14 @@ def set_config(bootstrap, topic, values):
 def delete_records(bootstrap, topic, before, partition=0):
     where = TopicPartition(topic, partition)
     return ask(bootstrap, lambda c: c.delete_records({where: RecordsToDelete(before)}))[where]
+
+
+# -- groups ----------------------------------------------------------------------------------
+
+
+def group_offsets(bootstrap, group):
+    found = ask(bootstrap, lambda client: client.list_consumer_group_offsets(group))
+    return {
+        (place.topic, place.partition): (each.offset, each.metadata)
+        for place, each in found.items()
+    }

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
     KafkaException,
     TopicPartition,
 )
@@ -30,6 +33,8 @@ CAN = {
     "timestamps",
     "offsets",
     "idempotence",
+    "transactions",
+    "isolation",
     "read",
     "bounds",
     "times",
@@ -39,6 +44,9 @@ CAN = {
     "describe",
     "incremental",
     "max-timestamp",
+    "groups",
+    "group-offsets",
+    "group-changes",
 }
 PLACES = {"earliest": -2, "latest": -1}
 
@@ -253,3 +261,52 @@ def max_timestamp(bootstrap, topic, partition=0):
     wanted = {TopicPartition(topic, partition): OffsetSpec.max_timestamp()}
     found = ask(bootstrap, lambda client: client.list_offsets(wanted))
     return found.offset, found.timestamp
+
+
+# -- groups ----------------------------------------------------------------------------------
+
+
+def groups(bootstrap, *, state=None, kind=None):
+    """State and kind of each group, in small letters."""
+    wanted = {}
+    if state is not None:
+        wanted["states"] = {ConsumerGroupState[state.upper()]}
+    if kind is not None:
+        wanted["types"] = {ConsumerGroupType[kind.upper()]}
+    found = admin(bootstrap).list_consumer_groups(**wanted).result(DEADLINE_S)
+    assert not found.errors, found.errors
+    return {each.group_id: (plain(each.state), plain(each.type)) for each in found.valid}
+
+
+def plain(value):
+    return value.name.lower().replace("_", "")
+
+
+def describe_group(bootstrap, group):
+    found = ask(bootstrap, lambda client: client.describe_consumer_groups([group]))
+    return plain(found.state), {
+        each.member_id: {(p.topic, p.partition) for p in each.assignment.topic_partitions}
+        for each in found.members
+    }
+
+
+def delete_group(bootstrap, group):
+    ask(bootstrap, lambda client: client.delete_consumer_groups([group]))
+
+
+def group_offsets(bootstrap, group):
+    wanted = [ConsumerGroupTopicPartitions(group)]
+    found = ask(bootstrap, lambda client: client.list_consumer_group_offsets(wanted))
+    return {
+        (each.topic, each.partition): (each.offset, each.metadata or "")
+        for each in found.topic_partitions
+    }
+
+
+def set_group_offsets(bootstrap, group, offsets):
+    places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+    wanted = [ConsumerGroupTopicPartitions(group, places)]
+    found = ask(bootstrap, lambda client: client.alter_consumer_group_offsets(wanted))
+    for each in found.topic_partitions:
+        if each.error is not None:
+            raise refused(each.error)

@@ -6,9 +6,16 @@ import time
 from contextlib import closing, contextmanager
 
 import kafka.codec
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+import kafka.errors
+from kafka import (
+    KafkaAdminClient,
+    KafkaConsumer,
+    KafkaProducer,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, NoError
 
 from adapters import DEADLINE_S, Read, Refused, name_of
 
@@ -18,6 +25,8 @@ CAN = {
     "timestamps",
     "offsets",
     "idempotence",
+    "transactions",
+    "isolation",
     "read",
     "bounds",
     "times",
@@ -26,6 +35,10 @@ CAN = {
     "admin",
     "describe",
     "incremental",
+    "groups",
+    "group-offsets",
+    "group-changes",
+    "group-offset-deletion",
 }
 RESETS = {"error": "none"}
 
@@ -231,3 +244,72 @@ def delete_records(bootstrap, topic, before, partition=0):
     where = TopicPartition(topic, partition)
     with admin(bootstrap) as client:
         return client.delete_records({where: before})[where]["low_watermark"]
+
+
+# -- groups ----------------------------------------------------------------------------------
+
+
+def groups(bootstrap, *, state=None, kind=None):
+    """State and kind of each group, in small letters."""
+    with admin(bootstrap) as client:
+        found = client.list_groups(
+            states_filter=state and [state], types_filter=kind and [kind.lower()]
+        )
+    return {each["group_id"]: (each["group_state"].lower(), each["group_type"]) for each in found}
+
+
+def describe_group(bootstrap, group):
+    with admin(bootstrap) as client:
+        found = client.describe_groups([group])[group]
+    return found["group_state"].lower(), {
+        each["member_id"]: {
+            (topic, index)
+            for topic, indexes in shares(each["member_assignment"])
+            for index in indexes
+        }
+        for each in found["members"]
+    }
+
+
+def shares(assignment):
+    if not assignment:
+        return []
+    return [(each["topic"], each["partitions"]) for each in assignment["assigned_partitions"]]
+
+
+def check(error):
+    if isinstance(error, str):
+        error = getattr(kafka.errors, error, NoError if error == "OK" else KafkaError)
+    if error not in (NoError, None):
+        raise refused(error())
+
+
+def delete_group(bootstrap, group):
+    with admin(bootstrap) as client:
+        check(client.delete_groups([group])[group])
+
+
+def group_offsets(bootstrap, group):
+    with admin(bootstrap) as client:
+        found = client.list_group_offsets([group])[group]
+    return {
+        (place.topic, place.partition): (each.offset, each.metadata)
+        for place, each in found.items()
+    }
+
+
+def set_group_offsets(bootstrap, group, offsets):
+    wanted = {
+        TopicPartition(*place): OffsetAndMetadata(offset, "", -1)
+        for place, offset in offsets.items()
+    }
+    with admin(bootstrap) as client:
+        for each in client.alter_group_offsets(group, wanted).values():
+            check(each)
+
+
+def delete_group_offsets(bootstrap, group, places):
+    with admin(bootstrap) as client:
+        found = client.delete_group_offsets(group, [TopicPartition(*place) for place in places])
+        for each in found.values():
+            check(each)

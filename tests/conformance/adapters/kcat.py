@@ -13,7 +13,7 @@ from pathlib import Path
 from adapters import DEADLINE_S, Read, Refused
 
 NAME = "kcat"
-CAN = {"produce", "read", "times", "bounds", "describe", "idempotence", "reset"}
+CAN = {"produce", "read", "times", "bounds", "describe", "idempotence", "isolation", "reset"}
 PLACES = {"earliest": "beginning", "latest": "end"}
 # Lengths first, so that keys and values may hold any bytes.
 FORMAT = r"%p %o %T %K %S %h\n%k%s\n"

@@ -1,0 +1,207 @@
+"""A topic that is copied exactly once by processes that die, and the judgement of the copy.
+
+Copiers (`copier.py`) are started anew whenever they end, as a supervisor of processes would do.
+The copy is complete when the group's offsets are at the end of the source: they are committed with
+the copies, so nothing more can come then, and the copy is exact or it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from adapters import aio, confluent, kafka_python
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from raw_transactions import positions
+from transaction_history import check_copy
+
+from hightide.client.connection import ConnectionFailed
+
+COPIER = Path(__file__).with_name("copier.py")
+CLIENTS = (confluent.NAME, kafka_python.NAME, aio.NAME)
+SIZE = 750
+"""Messages in a transaction."""
+
+
+def fill(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[int, list[bytes]]:
+    """Write the source; the values of each partition."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20}
+    )
+    values: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for number in range(messages):
+        index = number % partitions
+        values[index].append(b"%d/%d" % (index, number))
+        while True:
+            try:
+                producer.produce(topic, values[index][-1], partition=index, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert not failures, failures[0]
+    return values
+
+
+def read_committed(
+    bootstrap: str, topic: str, partitions: int, limit_s: float = 60.0
+) -> dict[int, list[bytes | None]]:
+    """All that a reader of committed records sees, to the end of each partition."""
+    found: dict[int, list[bytes | None]] = {index: [] for index in range(partitions)}
+    settings = {"isolation.level": "read_committed", "enable.partition.eof": True}
+    deadline_s = time.monotonic() + limit_s
+    with confluent.consumer(bootstrap, **settings) as consumer:
+        consumer.assign([TopicPartition(topic, index, 0) for index in found])
+        ended: set[int] = set()
+        while len(ended) < partitions:
+            assert time.monotonic() < deadline_s, f"{topic} has no end; {sorted(ended)} ended"
+            for message in consumer.consume(5000, 0.2):
+                error = message.error()
+                if error is None:
+                    found[message.partition()].append(message.value())
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+    return found
+
+
+class Copier:
+    """One copier and all of its lives."""
+
+    def __init__(self, job: Mapping[str, Any], log: Path) -> None:
+        self.job = job
+        self.lives = 0
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._twins: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        self.lives += 1
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(COPIER), json.dumps(self.job)], stdout=log, stderr=log
+            )
+
+    def tend(self) -> None:
+        """Start it again if it has ended."""
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def leave_for_dead(self) -> None:
+        """Let it sleep and start another in its place; it will wake, and must do no harm."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGSTOP)
+            self._twins.append(self._process)
+        self.start()
+
+    def wake_the_dead(self) -> int:
+        """How many woke."""
+        for each in self._twins:
+            os.kill(each.pid, signal.SIGCONT)
+        return len(self._twins)
+
+    def stop(self) -> None:
+        self.kill()
+        for each in self._twins:
+            each.kill()
+            each.wait()
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+
+class Copying:
+    """Copiers of one client, from one topic to another."""
+
+    def __init__(
+        self,
+        cluster: Any,
+        client: str,
+        source: str,
+        partitions: int,
+        folder: Path,
+        *,
+        copiers: int = 2,
+        size: int = SIZE,
+    ) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.source = source
+        self.partitions = partitions
+        self.group = f"copy-{client}-{source}"
+        self.target = f"{source}-by-{client}"
+        self.copiers = []
+        for number in range(copiers):
+            job: dict[str, Any] = {
+                "client": client,
+                "bootstrap": cluster.bootstrap,
+                "source": source,
+                "target": self.target,
+                "group": self.group,
+                "transactional_id": f"{self.group}-{number}",
+                "size": size,
+            }
+            if client == aio.NAME:
+                job["partitions"] = list(range(partitions))[number::copiers]
+            self.copiers.append(Copier(job, folder / f"{self.group}-{number}.log"))
+
+    def start(self) -> None:
+        for each in self.copiers:
+            each.start()
+
+    def stop(self) -> None:
+        for each in self.copiers:
+            each.stop()
+
+    def tend(self) -> None:
+        for each in self.copiers:
+            each.tend()
+
+    def done(self) -> int:
+        """How many messages are copied, by the offsets that the group has committed."""
+        try:
+            found = positions(
+                self.cluster, self.group, self.source, *range(self.partitions), stable=False
+            )
+        except (ConnectionFailed, OSError, AssertionError):
+            return -1  # nobody can tell now
+        return sum(max(offset, 0) for offset, _ in found)
+
+    def check(self, values: Mapping[int, Iterable[bytes]]) -> None:
+        check_copy(values, read_committed(self.cluster.bootstrap, self.target, self.partitions))
+
+    def said(self) -> str:
+        return "\n".join(f"{each.job['transactional_id']}:\n{each.said()}" for each in self.copiers)
+
+
+def wait_for(copyings: Iterable[Copying], messages: int, limit_s: float) -> None:
+    """Until each of them has copied so many, started again as often as they die."""
+    waiting = list(copyings)
+    deadline_s = time.monotonic() + limit_s
+    while waiting:
+        for each in waiting:
+            each.tend()
+        waiting = [each for each in waiting if each.done() < messages]
+        if waiting and time.monotonic() > deadline_s:
+            told = {each.client: (each.done(), each.said()[-2000:]) for each in waiting}
+            raise AssertionError(f"not {messages} copied in {limit_s} s: {told}")
+        time.sleep(0.05)
