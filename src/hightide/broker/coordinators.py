@@ -17,6 +17,7 @@ from hightide.coordination.errors import CoordinationError
 from hightide.core.internal_topics import partition_for
 from hightide.core.partition import NOBODY
 from hightide.core.placement import place
+from hightide.core.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Kind(IntEnum):
 
     @property
     def topic(self) -> str:
-        return "__consumer_offsets" if self is Kind.GROUP else "__transaction_state"
+        return CONSUMER_OFFSETS if self is Kind.GROUP else TRANSACTION_STATE
 
 
 def known_coordinator(broker: Broker, kind: Kind, name: str) -> int:

@@ -17,6 +17,7 @@ from hightide.broker.led_log import LedLog
 from hightide.broker.replica import Replica
 from hightide.core.groups.consumer.group import Topic
 from hightide.core.internal_topics import partition_for
+from hightide.core.topics import CONSUMER_OFFSETS
 from hightide.wire.compression import Codec
 from hightide.wire.errors import ErrorCode
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
 log = logging.getLogger(__name__)
-
-TOPIC = "__consumer_offsets"
 
 _partition_for = lru_cache(maxsize=4096)(partition_for)
 
@@ -46,7 +45,7 @@ class Groups:
 
     def find(self, group_id: str) -> GroupsPartition | ErrorCode:
         """Where a group is coordinated, or why it is not here."""
-        topic = self._broker.picture.topic(TOPIC)
+        topic = self._broker.picture.topic(CONSUMER_OFFSETS)
         if topic is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         found = self.partitions.get(_partition_for(group_id, len(topic.partitions)))

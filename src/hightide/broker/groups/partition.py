@@ -26,6 +26,7 @@ from hightide.core.groups.consumer.group import Topic
 from hightide.core.groups.coordinator import Coordinator
 from hightide.core.groups.rules import Rules
 from hightide.core.groups.turn import NO_PRODUCER, Outcome, Ticket, Write
+from hightide.core.transactions.verification import Guard
 from hightide.wire.batch import BatchHeader, build, records
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, parse_marker
@@ -75,6 +76,7 @@ class GroupsPartition:
         self._next_ticket = 0
         self._asking: Ticket | None = None
         self._answer: Any = None
+        self._guard: Guard | None = None
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
         self._late: deque[_Late] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -130,15 +132,24 @@ class GroupsPartition:
 
     # -- asking ----------------------------------------------------------------------------
 
-    def ask(self, fact: Fact, refuse: Refuse, limit_ms: int | None = None) -> Any:
-        """The answer, or a future of it.  After `limit_ms` the answer is that nobody knows."""
+    def ask(
+        self,
+        fact: Fact,
+        refuse: Refuse,
+        limit_ms: int | None = None,
+        guard: Guard | None = None,
+    ) -> Any:
+        """The answer, or a future of it.  After `limit_ms` the answer is that nobody knows.
+
+        What is written for a transaction comes with the `guard` of its verification.
+        """
         if self.refusal is not ErrorCode.NONE:
             return refuse(self.refusal)
         self._next_ticket = ticket = self._next_ticket + 1
         now_ms = self.now_ms()
-        self._asking, self._answer = ticket, None
+        self._asking, self._answer, self._guard = ticket, None, guard
         self._carry_out(fact(self.machine, ticket, now_ms), now_ms)
-        answer, self._answer, self._asking = self._answer, None, None
+        answer, self._answer, self._asking, self._guard = self._answer, None, None, None
         if answer is None:
             answer = self._waiting[ticket] = self._loop.create_future()
             if limit_ms is not None:
@@ -181,7 +192,8 @@ class GroupsPartition:
             self._carry_out(self.machine.written(write, base_offset, later_ms), later_ms)
 
         try:
-            self.led_log.append(self._batch(write, now_ms), now_ms, committed)
+            guard = None if write.producer_id == NO_PRODUCER else self._guard
+            self.led_log.append(self._batch(write, now_ms), now_ms, committed, guard)
             return
         except KafkaError as error:
             log.warning("%r cannot write: %s", self, error)

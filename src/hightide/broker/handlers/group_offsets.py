@@ -10,6 +10,7 @@ NOT_COORDINATOR               another broker coordinates the group
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from hightide.broker.handlers.groups import answered
 from hightide.core.groups import commits
 from hightide.core.groups.commits import CommitRequest
 from hightide.core.groups.offsets import TopicPartition
-from hightide.wire.errors import ErrorCode
+from hightide.core.transactions.transaction import Producer
+from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -33,6 +35,7 @@ from hightide.wire.messages.offsets import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from hightide.wire.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
@@ -40,6 +43,15 @@ if TYPE_CHECKING:
 _SEVERAL_GROUPS = 8
 _ERROR_OF_THE_WHOLE = 2
 _NO_OFFSET = -1
+_NO_SEQUENCE = -1
+# Nobody can say now whether the transaction contains the group.  NOT_COORDINATOR would send the
+# client to look for another coordinator of the group, which is none the wiser.
+_TRANSACTION_UNKNOWN = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 
 # -- committing ------------------------------------------------------------------------------
@@ -75,8 +87,48 @@ async def _commit_the_rest(
         response = _commit(broker, rest, version)
         if not isinstance(response, OffsetCommitResponse):
             response = await response
-    merged: Any = _merged(request, response, unknown)
+    merged: OffsetCommitResponse = _merged(request, response, unknown)
     return merged
+
+
+async def txn_offset_commit(
+    broker: Broker, request: TxnOffsetCommitRequest, _context: Context
+) -> TxnOffsetCommitResponse:
+    """Offsets that take effect with the transaction, if the coordinator of it knows the group."""
+    unknown = _unknown(broker, request)
+    rest: TxnOffsetCommitRequest = _without(request, unknown) if unknown else request
+    response: Any = TxnOffsetCommitResponse(topics=[])
+    if rest.topics:
+        try:
+            response = await _commit_in_transaction(broker, rest)
+        except KafkaError as error:
+            response = commits.commit_response(rest, _told_of_verification(error.code))
+    merged: TxnOffsetCommitResponse = _merged(request, response, unknown) if unknown else response
+    return merged
+
+
+async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest) -> Any:
+    found = broker.groups.find(request.group_id)
+    if isinstance(found, ErrorCode):
+        return commits.commit_response(request, found)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    replica, transactional_id = found.led_log.replica, request.transactional_id
+    guard = await broker.verifier.verify(replica, transactional_id, producer, _NO_SEQUENCE)
+    # If another leads since, it refuses; if a marker has come since, the log does.
+    answer = found.ask(
+        lambda machine, ticket, now_ms: machine.transactional_commit_asked(ticket, request, now_ms),
+        lambda error: commits.commit_response(request, error),
+        broker.settings.offsets_commit_timeout_ms,
+        guard,
+    )
+    return await answer if isinstance(answer, asyncio.Future) else answer
+
+
+def _told_of_verification(error: ErrorCode) -> ErrorCode:
+    """What a client is told that knows of one coordinator only, when it is about the other."""
+    if error in _TRANSACTION_UNKNOWN:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
 
 
 def _unknown(broker: Broker, request: CommitRequest) -> set[TopicPartition]:
