@@ -41,6 +41,13 @@ class Admission:
             return SessionState.SUSPENDED
         return state
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the broker's own session surely lives: while it does, nobody has taken over what
+        this broker is."""
+        lives = self._coordination.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        return lives and self.session_id == self._admitted
+
     def on_state(self, listener: StateListener) -> None:
         self._coordination.on_state(listener)
 

@@ -56,6 +56,7 @@ from hightide.broker.server import Server
 from hightide.broker.surroundings import Machine, OpenedCoordination, Surroundings
 from hightide.broker.throttle import ReplicationThrottle
 from hightide.broker.topic_configs import TopicConfigs
+from hightide.broker.transactions import Transactions
 from hightide.broker.verification import Verifier
 from hightide.client.connection import ConnectionFailed
 from hightide.coordination import znodes
@@ -237,6 +238,7 @@ class Broker:
         )
         self.verifier = Verifier(self)
         self.groups = Groups(self)
+        self.transactions = Transactions(self)
         self.replicas.on_role = self._internal_role_changed
         self._roles.on_topics = self.groups.topics_changed
         self._proposals = IsrProposals(self.broker_id, self._epoch, self._alter_partition)
@@ -269,7 +271,11 @@ class Broker:
         self._server.stop_reading()
         await self._stop_replication()
         for replica in self.replicas:
-            for waiter in [*replica.waiters, *replica.follower_waiters]:
+            for waiter in [
+                *replica.waiters,
+                *replica.stable_waiters,
+                *replica.follower_waiters,
+            ]:
                 waiter.serve(is_last_try=True)
         await self.flusher.stop()
         await self._server.stop()
@@ -288,6 +294,7 @@ class Broker:
         await self._proposals.stop()
         await self._fetchers.stop()
         await self.groups.stop()
+        await self.transactions.stop()
         await self.verifier.stop()
         await self.peers.close()
 
@@ -388,12 +395,15 @@ class Broker:
     async def receive_state(self, request: PublishStateRequest) -> PublishStateResponse:
         """The controller tells what the cluster is."""
         error_code = await self._roles.receive(request)
+        self.transactions.cluster_changed()
         return PublishStateResponse(error_code=error_code)
 
     def _internal_role_changed(self, replica: Replica) -> None:
         """Whoever leads a partition of an internal topic is the coordinator of what is in it."""
         if replica.topic == CONSUMER_OFFSETS:
             self.groups.role_changed(replica)
+        else:
+            self.transactions.role_changed(replica)
 
     async def _deliver(
         self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
@@ -473,6 +483,7 @@ class Broker:
         for replica in self.replicas:
             replica.configured(settings.replica_lag_time_max_ms)
         self.groups.settings_changed()
+        self.transactions.settings_changed()
 
     # -- for handlers ----------------------------------------------------------------------
 

@@ -23,13 +23,16 @@ from hightide.broker.handlers import (
     group_offsets,
     groups,
     log_dirs,
+    markers,
     metadata,
     offsets,
+    producer_states,
     producers,
     reassignments,
     replicas,
     replication,
     topics,
+    transactions,
 )
 from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.fetch import fetch
@@ -70,6 +73,10 @@ HANDLERS: dict[int, Handler] = {
     21: offsets.delete_records,
     22: producers.init_producer_id,
     23: offsets.offset_for_leader_epoch,
+    24: transactions.add_partitions_to_txn,
+    25: transactions.add_offsets_to_txn,
+    26: transactions.end_txn,
+    27: markers.write_txn_markers,
     32: configs.describe_configs,
     33: configs.alter_configs,
     35: log_dirs.describe_log_dirs,
@@ -82,10 +89,16 @@ HANDLERS: dict[int, Handler] = {
     47: group_offsets.offset_delete,
     56: replication.alter_partition,
     60: metadata.describe_cluster,
+    61: producer_states.describe_producers,
+    65: transactions.describe_transactions,
+    66: transactions.list_transactions,
+    68: groups.consumer_group_heartbeat,
+    69: groups.consumer_group_describe,
     75: metadata.describe_topic_partitions,
     30000: controller.resign_controller,
     30001: replication.publish_state,
     30002: replicas.describe_replicas,
+    30004: transactions.open_marker_lane,
 }
 
 # What brokers ask each other, and so what a broker answers that does not know the cluster yet.

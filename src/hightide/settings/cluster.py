@@ -21,7 +21,6 @@ from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS
 
 CLUSTER = Scope.CLUSTER
 OWN_SETTINGS = "a group cannot be given settings of its own"
-TRANSACTIONS = "it needs transactions"
 QUOTAS = "it needs quotas"
 SHARE_GROUPS = "it needs share groups"
 PURGATORY = "waiting requests hang on what they wait for and are never left over"
@@ -313,7 +312,6 @@ class TransactionSettings(Settings):
         default=15 * MINUTE_MS,
         doc="Longest timeout that a transaction may ask for.",
         at_least=1,
-        later=TRANSACTIONS,
     )
     transaction_state_log_num_partitions: int = setting(
         default=50, doc="Partitions of the topic of transactions.", at_least=1
@@ -325,43 +323,37 @@ class TransactionSettings(Settings):
         default=2,
         doc="Fewest in-sync replicas of the topic of transactions.",
         at_least=1,
-        later=TRANSACTIONS,
     )
     transaction_state_log_segment_bytes: int = setting(
         default=100 * 1024 * 1024,
         doc="Segment size of the topic of transactions.",
         at_least=1,
-        later=TRANSACTIONS,
     )
     transaction_state_log_load_buffer_size: int = setting(
         default=5 * 1024 * 1024,
         doc="Bytes that are read at once when transactions are loaded.",
         at_least=1,
-        later=TRANSACTIONS,
+        ignored="they are read in small pieces, so that other requests get their turns",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         default=10 * 1000,
         doc="Time between two looks for transactions that took too long.",
         at_least=1,
-        later=TRANSACTIONS,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         default=HOUR_MS,
         doc="Time between two looks for transactional ids to forget.",
         at_least=1,
-        later=TRANSACTIONS,
     )
     transaction_partition_verification_enable: bool = setting(
         default=True,
         doc="Whether a partition asks the coordinator if a transaction really contains it.",
         scope=CLUSTER,
-        later=TRANSACTIONS,
     )
     transactional_id_expiration_ms: int = setting(
         default=7 * DAY_MS,
         doc="How long an idle transactional id is remembered.",
         at_least=1,
-        later=TRANSACTIONS,
     )
 
 

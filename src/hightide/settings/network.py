@@ -123,8 +123,9 @@ class NetworkSettings(Settings):
     )
     request_timeout_ms: int = setting(
         default=30 * 1000,
-        doc="How long a request to another broker may take.",
-        ignored="replica.socket.timeout.ms and controller.socket.timeout.ms say it",
+        doc="How long a client waits at most until what a coordinator of transactions has decided"
+        " for it is on enough replicas.",
+        at_least=1,
     )
     socket_connection_setup_timeout_ms: long = setting(
         default=10 * 1000,

@@ -1,24 +1,35 @@
-"""InitProducerId (22), versions 0 to 5: ids for idempotent producers.
+"""InitProducerId (22), versions 0 to 5: ids for idempotent and for transactional producers.
 
 Ids come in blocks that the broker takes from the coordination tree, so that no two producers of a
-cluster, now or after any restart, get the same one.
+cluster, now or after any restart, get the same one.  With a transactional id its coordinator
+decides: it gives an epoch that nobody has had, and shuts out whoever had the one before.
 
-INVALID_REQUEST            a transactional id, which needs a transaction coordinator; or a
-                           producer id without its epoch, or an epoch without its id
-COORDINATOR_NOT_AVAILABLE  no block of ids could be had
+INVALID_REQUEST              a producer id without its epoch, or an epoch without its id; or an
+                             empty transactional id
+COORDINATOR_NOT_AVAILABLE    no block of ids could be had; or the record of the coordinator's
+                             decision could not be written, or is not committed yet
+INVALID_TRANSACTION_TIMEOUT  none, or more than transaction.max.timeout.ms
+PRODUCER_FENCED              it says who it is, and has been replaced (INVALID_PRODUCER_EPOCH for
+                             clients that do not know it)
+CONCURRENT_TRANSACTIONS      the transaction of whoever had the id is being ended; come again
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: see handlers/transactions.py
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.transactions import answered
 from hightide.coordination import znodes
 from hightide.coordination.errors import BadVersion, CoordinationError
 from hightide.coordination.interface import Coordination
 from hightide.coordination.resolution import compare_and_set
+from hightide.core.transactions.coordinator import Answer, client_error
+from hightide.core.transactions.transaction import Producer
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 
@@ -73,12 +84,33 @@ class ProducerIds:
             return
 
 
-async def init_producer_id(
-    broker: Broker, request: InitProducerIdRequest, _context: Context
-) -> InitProducerIdResponse:
+def init_producer_id(
+    broker: Broker, request: InitProducerIdRequest, context: Context
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return _idempotent(broker, request)
+    expected = Producer(request.producer_id, request.producer_epoch)
+    timeout_ms, now_ms = request.transaction_timeout_ms, broker.now_ms()
+    asked = broker.transactions.ask(
+        transactional_id,
+        lambda coordinator, new_id: coordinator.init_asked(
+            transactional_id, timeout_ms, expected, now_ms, new_id
+        ),
+    )
+
+    def respond(answer: Answer) -> InitProducerIdResponse:
+        return InitProducerIdResponse(
+            error_code=client_error(answer.error, 22, context.version),
+            producer_id=answer.producer.id,
+            producer_epoch=answer.producer.epoch,
+        )
+
+    return answered(asked, respond)
+
+
+async def _idempotent(broker: Broker, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
-        if request.transactional_id is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id goes with its epoch")
         producer_id = await broker.producer_ids.next()

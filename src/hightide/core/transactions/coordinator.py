@@ -341,7 +341,7 @@ class Coordinator:
     def marked(self, ending: Ending, partitions: Iterable[Partition], now_ms: int) -> Changes:
         """These partitions have the marker, or are gone."""
         transactional_id = ending.transactional_id
-        if self._endings.get(transactional_id) != ending:
+        if not self.is_ending(ending):
             return NOTHING
         unmarked = self._unmarked[transactional_id]
         unmarked.difference_update(partitions)
@@ -349,7 +349,7 @@ class Coordinator:
 
     def fenced(self, ending: Ending) -> None:
         """A partition has heard from a newer coordinator: it brings the transaction to its end."""
-        if self._endings.get(ending.transactional_id) == ending:
+        if self.is_ending(ending):
             del self._endings[ending.transactional_id], self._unmarked[ending.transactional_id]
 
     def _write(
@@ -441,6 +441,9 @@ class Coordinator:
     def endings(self) -> list[Ending]:
         """Those whose markers are on their way."""
         return [*self._endings.values()]
+
+    def is_ending(self, ending: Ending) -> bool:
+        return self._endings.get(ending.transactional_id) == ending
 
     def check(self) -> None:
         """Assert what must hold between any two facts."""

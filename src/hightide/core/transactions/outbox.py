@@ -28,6 +28,7 @@ from hightide.wire.messages.transactions import (
 
 RETRY_MS = 50
 MOST_AT_ONCE = 1_000
+MOST_PARTITIONS_AT_ONCE = 20_000
 
 _DONE = (
     ErrorCode.NONE,
@@ -92,6 +93,7 @@ class Outbox:
             self._later.clear()
         unsent, self._ready = self._ready, {}
         batches: dict[int, dict[Ending, set[Partition]]] = {}
+        counts: dict[int, int] = {}
         progress: list[Progress] = []
         for ending, partitions in unsent.items():
             gone = set()
@@ -103,7 +105,9 @@ class Outbox:
                     self._postpone(ending, {partition}, now_ms)
                 else:
                     batch = batches.setdefault(leader, {})
+                    count = counts[leader] = counts.get(leader, 0) + 1
                     has_room = ending in batch or len(batch) < MOST_AT_ONCE
+                    has_room = has_room and count <= MOST_PARTITIONS_AT_ONCE
                     fits = has_room and leader not in self._sent
                     whither = batch if fits else self._ready
                     whither.setdefault(ending, set()).add(partition)
@@ -145,10 +149,13 @@ class Outbox:
             self._postpone(ending, partitions - done, now_ms)
         return progress
 
-    def unanswered(self, broker: int, now_ms: int) -> None:
-        """No answer came.  The markers may be there or not, and are sent again."""
-        for ending, partitions in self._sent.pop(broker, ()):
+    def unanswered(self, broker: int, now_ms: int) -> list[Ending]:
+        """No answer came.  The markers, whose endings are returned, may be there or not, and are
+        sent again."""
+        sent = self._sent.pop(broker, [])
+        for ending, partitions in sent:
             self._postpone(ending, partitions, now_ms)
+        return [ending for ending, _ in sent]
 
     def _postpone(self, ending: Ending, partitions: Set[Partition], now_ms: int) -> None:
         if not partitions:
