@@ -21,6 +21,7 @@ from hightide.broker.handlers import (
     coordinators,
     elections,
     group_offsets,
+    group_status,
     groups,
     log_dirs,
     markers,
@@ -77,6 +78,7 @@ HANDLERS: dict[int, Handler] = {
     25: transactions.add_offsets_to_txn,
     26: transactions.end_txn,
     27: markers.write_txn_markers,
+    28: group_offsets.txn_offset_commit,
     32: configs.describe_configs,
     33: configs.alter_configs,
     35: log_dirs.describe_log_dirs,
@@ -98,6 +100,7 @@ HANDLERS: dict[int, Handler] = {
     30000: controller.resign_controller,
     30001: replication.publish_state,
     30002: replicas.describe_replicas,
+    30003: group_status.group_status,
     30004: transactions.open_marker_lane,
 }
 

@@ -1,0 +1,81 @@
+"""GroupStatus (30003): when a group's offsets were committed, and why it last rebalanced.
+
+Kafka has no request for it; there, the log of the coordinator tells the one, and nobody the other.
+
+GROUP_ID_NOT_FOUND            there is no such group
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
+                              of this group, here and now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.context import Context
+from hightide.core.groups.classic import ClassicGroup
+from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.offsets import Committed, TopicPartition
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.group_status import (
+    GroupStatus,
+    GroupStatusRequest,
+    GroupStatusResponse,
+    PartitionCommit,
+    RebalanceStatus,
+    TopicCommits,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+
+def group_status(
+    broker: Broker, request: GroupStatusRequest, _context: Context
+) -> GroupStatusResponse:
+    return GroupStatusResponse(groups=[_asked(broker, each) for each in request.group_ids])
+
+
+def _asked(broker: Broker, group_id: str) -> GroupStatus:
+    found = broker.groups.find(group_id)
+    if isinstance(found, ErrorCode):
+        return GroupStatus(group_id=group_id, error_code=found, error_message=found.meaning)
+    return status(found.machine, group_id)
+
+
+def status(machine: Coordinator, group_id: str) -> GroupStatus:
+    """What a coordinator knows of a group."""
+    group = machine.administration.find(group_id)
+    if group is None:
+        return GroupStatus(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"there is no group {group_id}",
+        )
+    found = GroupStatus(group_id=group_id, topics=_topics(machine.offsets.of(group_id)))
+    if isinstance(group, ClassicGroup):
+        found.generation = group.generation
+        found.state_ms = group.state_ms
+        found.leader = group.leader
+    else:
+        found.generation = group.epoch
+    last = group.last_rebalance
+    if last is not None:
+        found.last_rebalance = RebalanceStatus(
+            reason=last.reason, at_ms=last.at_ms, generation=last.generation
+        )
+    return found
+
+
+def _topics(commits: Mapping[TopicPartition, Committed]) -> list[TopicCommits]:
+    topics: dict[str, TopicCommits] = {}
+    for (topic, index), commit in commits.items():
+        told = topics.setdefault(topic, TopicCommits(name=topic, partitions=[]))
+        told.partitions.append(
+            PartitionCommit(
+                partition_index=index,
+                committed_offset=commit.offset,
+                committed_ms=commit.committed_ms,
+            )
+        )
+    return list(topics.values())
