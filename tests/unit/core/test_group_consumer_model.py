@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from consumer_world import World, Wrong
 
-from hightide.core.groups.consumer import group, groups, heartbeat, reconciliation
+from hightide.core.groups.answers import instead_of
+from hightide.core.groups.consumer import group, heartbeat, reconciliation
 from hightide.core.groups.consumer.group import ConsumerGroup, ConsumerMember
 from hightide.core.groups.consumer.groups import ConsumerGroups
 
@@ -148,14 +149,14 @@ def telling_before_it_is_written(patch: Patch) -> None:
     def answer(_: ConsumerGroups, ticket: int, __: str, response: Any, turn: Any) -> None:
         turn.answer(ticket, response)
 
-    patch.setattr(ConsumerGroups, "_answer", answer)
+    patch.setattr(ConsumerGroups, "answer", answer)
 
 
 def what_was_not_written_is_kept(patch: Patch) -> None:
     def kept(self: ConsumerGroups, purpose: Any, error: Any, turn: Any) -> None:
         self._ended(purpose)
         for each in purpose.answers:
-            turn.answer(each.ticket, groups.refusal(error, ""))
+            turn.answer(each.ticket, instead_of(each.response, error))
 
     patch.setattr(ConsumerGroups, "not_written", kept)
 

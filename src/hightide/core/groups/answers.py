@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hightide.core.groups.classic import ClassicGroup, Member
 from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from hightide.wire.messages.groups import (
     HeartbeatResponse,
     JoinGroupResponse,
@@ -72,3 +75,19 @@ def nobody_left(request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
         for each in request.members
     ]
     return LeaveGroupResponse(members=members)
+
+
+def not_beaten(error: ErrorCode, detail: str) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=detail)
+
+
+def instead_of(response: Any, error: ErrorCode) -> Any:
+    """What is told if that cannot be: what it says was not written."""
+    match response:
+        case JoinGroupResponse(member_id=member_id):
+            return not_joined(error, member_id)
+        case SyncGroupResponse():
+            return not_synced(error)
+        case LeaveGroupResponse():
+            return LeaveGroupResponse(error_code=error)
+    return not_beaten(error, f"it could not be written: {error.meaning}")

@@ -128,6 +128,9 @@ class ClassicGroup:
     """The generation whose assignment is being written."""
     is_stored: bool = False
     """The log has a record of this group, or is about to have one."""
+    is_converted: bool = False
+    """It was of the newer protocol, and its members have not come together since.  The log tells by
+    naming no leader, so that a successor calls them together."""
     last_rebalance: Rebalance | None = None
 
     # -- questions -------------------------------------------------------------------------
@@ -263,7 +266,7 @@ class ClassicGroup:
     def begin_generation(self, now_ms: int) -> None:
         self.generation += 1
         self.awaiting_sync.clear()
-        self.is_initial = False
+        self.is_initial = self.is_converted = False
         self.assigning = None
         if self.members:
             self.protocol = self.selected_protocol()
@@ -306,7 +309,7 @@ class ClassicGroup:
             protocol_type=self.protocol_type or "",
             generation=self.generation,
             protocol=self.protocol,
-            leader=self.leader,
+            leader=None if self.is_converted else self.leader,
             current_state_timestamp=self.state_ms,
             members=members,
         )
@@ -323,6 +326,7 @@ class ClassicGroup:
             value.protocol_type or None,
             value.protocol,
             is_stored=True,
+            is_converted=bool(value.members) and value.leader is None,
         )
         for each in value.members:
             timeout_ms = each.rebalance_timeout

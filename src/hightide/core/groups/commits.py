@@ -108,8 +108,8 @@ def consumer_commit_error(
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if epoch != member.epoch:
-        stale = ErrorCode.STALE_MEMBER_EPOCH
-        return ErrorCode.ILLEGAL_GENERATION if is_transactional else stale
+        knows_epochs = member.classic is None and not is_transactional
+        return ErrorCode.STALE_MEMBER_EPOCH if knows_epochs else ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.NONE
 
 
@@ -119,8 +119,8 @@ def refused(
     """Why an OffsetCommit is not allowed, if it is not."""
     epoch = request.generation_id_or_member_epoch
     if isinstance(group, ConsumerGroup):
-        is_member = request.member_id in group.members
-        if is_member and version < EPOCHS_ARE_KNOWN:
+        member = group.members.get(request.member_id)
+        if member is not None and member.classic is None and version < EPOCHS_ARE_KNOWN:
             return ErrorCode.UNSUPPORTED_VERSION
         return consumer_commit_error(group, request.member_id, epoch)
     if group is not None:
@@ -152,7 +152,10 @@ def fetch_error(group: ConsumerGroup | None, request: OffsetFetchRequestGroup) -
     member = group.members.get(member_id or "")
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+    if epoch == member.epoch:
+        return ErrorCode.NONE
+    speaks_classic = member.classic is not None
+    return ErrorCode.ILLEGAL_GENERATION if speaks_classic else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def delete_error(group: ClassicGroup | ConsumerGroup) -> ErrorCode:

@@ -20,12 +20,12 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hightide.core.groups import answers, commits, joining, leaving, rebalance
+from hightide.core.groups import answers, commits, joining, leaving, migration, rebalance
 from hightide.core.groups.administration import Administration
 from hightide.core.groups.classic import ClassicGroup, State
-from hightide.core.groups.consumer import heartbeat
-from hightide.core.groups.consumer.group import Topic
-from hightide.core.groups.consumer.groups import ConsumerGroups, ConsumerGroupWritten, refusal
+from hightide.core.groups.consumer import classic_members, heartbeat
+from hightide.core.groups.consumer.group import ConsumerGroup, Topic
+from hightide.core.groups.consumer.groups import ConsumerGroups, ConsumerGroupWritten
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
 from hightide.core.groups.offsets import Offsets
 from hightide.core.groups.retention import GroupsDeleted, is_empty
@@ -75,7 +75,7 @@ class Coordinator:
     def __init__(self, rules: Rules, random: Random) -> None:
         self.rules = rules
         self.groups: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups()
+        self.consumers = ConsumerGroups(self.groups)
         self.offsets = Offsets()
         self.administration = Administration(self.groups, self.consumers, self.offsets)
         self._random = random
@@ -122,6 +122,8 @@ class Coordinator:
             if len(group.members) > self.rules.max_size:
                 size = f"{len(group.members)} members are more than {self.rules.max_size}"
                 rebalance.prepare(group, f"loaded: {size}", turn)
+            elif group.is_converted:
+                rebalance.prepare(group, "loaded: it was of the newer protocol", turn)
         return self._finish(turn)
 
     def resigned(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Outcome:
@@ -133,8 +135,8 @@ class Coordinator:
                     turn.answer(member.joining, answers.not_joined(error, member.id))
                 if member.syncing is not None:
                     turn.answer(member.syncing, answers.not_synced(error))
-        for ticket, _ in self.consumers.waiting():
-            turn.answer(ticket, refusal(error, error.meaning))
+        for ticket, response in self.consumers.waiting():
+            turn.answer(ticket, answers.instead_of(response, error))
         for write in self._under_way:
             match write.purpose:
                 case commits.OffsetsWritten(ticket, request):
@@ -152,21 +154,36 @@ class Coordinator:
         error = joining.request_error(request, self.rules)
         group = self.groups.get(request.group_id)
         other = self.consumers.get(request.group_id)
-        if error is ErrorCode.NONE and other is not None and not is_empty(other):
-            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        elif error is ErrorCode.NONE and group is None and request.member_id:
+        if error is ErrorCode.NONE and group is None and other is None and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
             turn.answer(ticket, answers.not_joined(error, request.member_id))
             return self._finish(turn)
-        if other is not None:
-            turn.write(GroupsDeleted((other,)), *self.consumers.dissolve(other))
-        if group is None:
-            group = self.groups[request.group_id] = ClassicGroup(request.group_id)
         prefix = client.id if request.group_instance_id is None else request.group_instance_id
         new_id = f"{prefix}-{self._new_id()}"
-        joining.join(group, joining.Join(ticket, request, version, client, new_id), turn)
-        return self._finish(turn, group.id)
+        asked = joining.Join(ticket, request, version, client, new_id)
+        if other is None or self._join_consumers(other, asked, turn):
+            group = self.groups.get(request.group_id)
+            if group is None:
+                group = self.groups[request.group_id] = ClassicGroup(request.group_id)
+            joining.join(group, asked, turn)
+        return self._finish(turn, request.group_id)
+
+    def _join_consumers(self, group: ConsumerGroup, asked: joining.Join, turn: Turn) -> bool:
+        """Whether there is no such consumer group any more, and a classic one is to be joined."""
+        member_id = asked.request.member_id
+        try:
+            if not is_empty(group):
+                return not classic_members.join(self.consumers, asked, turn)
+            if member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        except KafkaError as error:
+            given = error.code is ErrorCode.MEMBER_ID_REQUIRED
+            named = asked.new_member_id if given else member_id
+            turn.answer(asked.ticket, answers.not_joined(error.code, named))
+            return False
+        turn.write(GroupsDeleted((group,)), *self.consumers.dissolve(group))
+        return True
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
@@ -183,19 +200,16 @@ class Coordinator:
         try:
             heartbeat.check_request(request, self.rules.consumer_assignors)
             classic = self.groups.get(request.group_id)
-            if classic is not None and not is_empty(classic):
-                detail = f"{request.group_id} is a group of the classic protocol"
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
-            # An empty group gives way to one of the other kind.
-            tombstones = [GroupRecord(GroupMetadataKey(group=request.group_id), None)]
-            is_stored = classic is not None and classic.is_stored
-            beat = heartbeat.Beat(request, client, self.consumers.topics)
-            replaced = classic, tombstones if is_stored else []
-            self.consumers.beat(ticket, beat, self._new_id(), replaced, turn)
-            if classic is not None:
-                self.administration.dissolve_classic(classic, turn)
+            conversion = None
+            if classic is not None and request.member_epoch == heartbeat.JOIN:
+                conversion = migration.upgraded(classic, self.consumers.topics, self.rules)
+            beat = heartbeat.Beat(request, client, self.consumers.topics, now_ms)
+            self.consumers.beat(ticket, beat, self._new_id(), conversion, turn)
+            if conversion is not None:
+                migration.released(conversion.replaced, turn)
+                self.administration.dissolve_classic(conversion.replaced, turn)
         except KafkaError as error:
-            turn.answer(ticket, refusal(error.code, error.detail))
+            turn.answer(ticket, answers.not_beaten(error.code, error.detail))
         return self._finish(turn)
 
     def topics_changed(self, topics: Mapping[str, Topic]) -> None:
@@ -205,16 +219,23 @@ class Coordinator:
     def sync_asked(self, ticket: Ticket, request: SyncGroupRequest, now_ms: int) -> Outcome:
         turn = self._turn(now_ms)
         group = self.groups.get(request.group_id)
-        if group is None:
-            turn.answer(ticket, answers.not_synced(_not_there(request.group_id)))
-        else:
+        if group is not None:
             rebalance.sync(group, ticket, request, turn)
+        elif self.consumers.get(request.group_id) is not None:
+            try:
+                classic_members.sync(self.consumers, ticket, request, turn)
+            except KafkaError as error:
+                turn.answer(ticket, answers.not_synced(error.code))
+        else:
+            turn.answer(ticket, answers.not_synced(_not_there(request.group_id)))
         return self._finish(turn)
 
     def heartbeat_asked(self, ticket: Ticket, request: HeartbeatRequest, now_ms: int) -> Outcome:
         turn = self._turn(now_ms)
         group = self.groups.get(request.group_id)
-        if group is None:
+        if group is None and self.consumers.get(request.group_id) is not None:
+            error = classic_members.beat(self.consumers, request, turn)
+        elif group is None:
             error = _not_there(request.group_id)
         else:
             error = group.member_error(request.member_id, request.group_instance_id)
@@ -234,10 +255,12 @@ class Coordinator:
         group = self.groups.get(request.group_id)
         if not request.group_id:
             turn.answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        elif group is None:
-            turn.answer(ticket, answers.nobody_left(request, version))
-        else:
+        elif group is not None:
             leaving.leave(group, ticket, request, version, turn)
+        elif self.consumers.get(request.group_id) is not None:
+            classic_members.leave(self.consumers, ticket, request, version, turn)
+        else:
+            turn.answer(ticket, answers.nobody_left(request, version))
         return self._finish(turn, request.group_id)
 
     # -- offsets ---------------------------------------------------------------------------
@@ -324,8 +347,9 @@ class Coordinator:
         while (deadline := self._deadlines.due(now_ms)) is not None:
             if deadline.kind is Kind.EXPIRY:
                 self.administration.expire(turn)
-            elif deadline.kind in (Kind.CONSUMER_SESSION, Kind.REVOCATION):
+            elif deadline.kind >= Kind.CONSUMER_SESSION:
                 self.consumers.time_is_up(deadline, turn)
+                continue
             group = self.groups.get(deadline.group_id)
             if group is None:
                 continue
@@ -381,6 +405,7 @@ class Coordinator:
                 self.consumers.not_written(purpose, error, turn)
                 if purpose.replaced is not None and purpose.group_id not in self.consumers.groups:
                     self.administration.restore(purpose.replaced)
+                    migration.reinstated(purpose.replaced, turn)
             case GroupsDeleted() as deleted:
                 for group in deleted.groups:
                     self.administration.restore(group)

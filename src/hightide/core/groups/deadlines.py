@@ -21,6 +21,9 @@ class Kind(IntEnum):
     EXPIRY = 3
     CONSUMER_SESSION = 4
     REVOCATION = 5
+    # Of members of a consumer group that speak the classic protocol.
+    MEMBER_JOIN = 6
+    MEMBER_SYNC = 7
 
 
 class Deadline(NamedTuple):

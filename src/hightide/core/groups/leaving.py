@@ -15,15 +15,26 @@ from hightide.wire.messages.groups import (
 )
 
 
+def identities(request: LeaveGroupRequest, version: int) -> list[MemberIdentity]:
+    """Who shall go."""
+    if version < SEVERAL_LEAVE:
+        return [MemberIdentity(member_id=request.member_id)]
+    return request.members
+
+
+def left(results: list[MemberResponse], version: int) -> LeaveGroupResponse:
+    """The answer, with who has gone."""
+    if version < SEVERAL_LEAVE:
+        return LeaveGroupResponse(error_code=results[0].error_code)
+    return LeaveGroupResponse(members=results)
+
+
 def leave(
     group: ClassicGroup, ticket: Ticket, request: LeaveGroupRequest, version: int, turn: Turn
 ) -> None:
-    identities = request.members
-    if version < SEVERAL_LEAVE:
-        identities = [MemberIdentity(member_id=request.member_id)]
     gone = []
     results = []
-    for each in identities:
+    for each in identities(request, version):
         error = _remove(group, each, turn)
         if error is ErrorCode.NONE:
             name = each.member_id or f"static member {each.group_instance_id}"
@@ -35,10 +46,7 @@ def leave(
                 error_code=error,
             )
         )
-    if version < SEVERAL_LEAVE:
-        turn.answer(ticket, LeaveGroupResponse(error_code=results[0].error_code))
-    else:
-        turn.answer(ticket, LeaveGroupResponse(members=results))
+    turn.answer(ticket, left(results, version))
     if gone:
         somebody_left(group, f"left: {', '.join(gone)}", turn)
 

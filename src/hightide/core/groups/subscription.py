@@ -2,13 +2,16 @@
 
     version 2 | count 4 | topic … | user data | what later versions have added
 
-The coordinator does not otherwise look into what members send each other.  It reads the part that
-all versions begin with, to know which offsets are still wanted.
+To know which offsets are still wanted, the part is read that all versions begin with.  More is
+needed of members of a group that changes to the newer protocol, or has.
 """
 
 from __future__ import annotations
 
 from struct import Struct, error
+
+from hightide.wire.errors import WireError
+from hightide.wire.records.consumer_protocol import ConsumerSubscription, read
 
 CONSUMER = "consumer"
 
@@ -34,3 +37,11 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     except (error, UnicodeDecodeError):
         return None
     return frozenset(topics)
+
+
+def whole_subscription(metadata: bytes) -> ConsumerSubscription | None:
+    """All that a consumer says about itself; None if this is not what a consumer sends."""
+    try:
+        return read(ConsumerSubscription, metadata)
+    except WireError:
+        return None

@@ -2,7 +2,7 @@
 
     key    ── version 0, 1 ─▶ OffsetCommitKey    value ─▶ OffsetCommitValue
       │    ── version 2 ────▶ GroupMetadataKey         ─▶ GroupMetadataValue
-      │    ── versions 3 to 8: groups of the newer protocol, in several records each
+      │    ── versions 3 to 8, 16: groups of the newer protocol, in several records each
       └─ a key without a value takes back what was there
 
 The version in front of a key says what kind of record it is.  Later kinds have later numbers, and a
@@ -129,12 +129,25 @@ class ConsumerGroupMemberMetadataKey:
     member_id: str
 
 
+@part
+class ClassicProtocol:
+    name: str
+    metadata: bytes
+
+
+@part
+class ClassicMemberMetadata:
+    """What is known of a member that speaks the classic protocol."""
+
+    # Kafka has a struct here that may be null, which begins with whether it is not.
+    is_there: i8 = 1
+    session_timeout_ms: i32 = 0
+    supported_protocols: list[ClassicProtocol] = field(default=[])
+
+
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupMemberMetadataValue:
-    """What a member says about itself.
-
-    Kafka tags on what it needs of a member that speaks the classic protocol; that is passed over.
-    """
+    """What a member says about itself."""
 
     instance_id: str | None
     rack_id: str | None
@@ -144,6 +157,7 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None
     rebalance_timeout_ms: i32 = -1
     server_assignor: str | None
+    classic_member_metadata: ClassicMemberMetadata | None = field(tag=0, default=None)
 
 
 @message(versions=(6, 6))
@@ -200,6 +214,23 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     partitions_pending_revocation: list[AssignedPartitions]
 
 
+@message(versions=(16, 16))
+class ConsumerGroupRegularExpressionKey:
+    """A regular expression that members subscribe by."""
+
+    group: str
+    regular_expression: str
+
+
+@message(versions=(0, 0), flexible=0)
+class ConsumerGroupRegularExpressionValue:
+    """The topics that it stood for, and when."""
+
+    topics: list[str]
+    version: i64
+    timestamp: i64
+
+
 class Kind(NamedTuple):
     """What the version of a key means, and the version in which its value is written."""
 
@@ -220,6 +251,7 @@ KINDS: dict[int, Kind] = {
     ),
     7: Kind(ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue, 0),
     8: Kind(ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue, 0),
+    16: Kind(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue, 0),
 }
 _WITH_EXPIRY = 1
 # Of the versions that one kind of key has, the newest is written.
@@ -233,6 +265,7 @@ ConsumerGroupKey = (
     | ConsumerGroupTargetAssignmentMetadataKey
     | ConsumerGroupTargetAssignmentMemberKey
     | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
 )
 ConsumerGroupValue = (
     ConsumerGroupMetadataValue
@@ -241,6 +274,7 @@ ConsumerGroupValue = (
     | ConsumerGroupTargetAssignmentMetadataValue
     | ConsumerGroupTargetAssignmentMemberValue
     | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
 )
 Key = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
 Value = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
@@ -271,8 +305,9 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
 def decode(key: bytes | None, value: bytes | None) -> GroupRecord | None:
     """The record that these bytes are, or None for one of a kind that is not known here.
 
-    Corrupt if they are none, or if a value has a version that is not known: to pass over it would
-    be to forget a group.
+    Corrupt if they are none.  A value of a later version is read as the newest that is known, as
+    Kafka does: what is added to it comes behind, or in tags.  To pass over it would be to forget a
+    group.
     """
     if key is None or len(key) < _VERSION.size:
         raise Corrupt("a record of the groups' topic has no complete key")
@@ -294,6 +329,8 @@ def _decode_value(kind: Kind, value: bytes) -> Any:
         raise Corrupt(f"a {kind.value.__name__} of {len(value)} bytes has no version")
     (version,) = _VERSION.unpack_from(value)
     low, high = api_of(kind.value).versions
-    if not low <= version <= high:
+    if version < low:
         raise Corrupt(f"a {kind.value.__name__} of version {version}; {low} to {high} are known")
-    return decode_message(kind.value, memoryview(value)[_VERSION.size :], version)
+    known = min(version, high)
+    body = memoryview(value)[_VERSION.size :]
+    return decode_message(kind.value, body, known, exact=version == known)

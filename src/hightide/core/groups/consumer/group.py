@@ -17,9 +17,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from hightide.core.groups.classic import Protocol, Rebalance
 from hightide.core.groups.consumer.assignors import Partition, Share
 from hightide.wire.records.consumer_offsets import (
     AssignedPartitions,
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -28,6 +31,8 @@ from hightide.wire.records.consumer_offsets import (
     ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
@@ -68,6 +73,14 @@ class Topic(NamedTuple):
     partition_count: int
 
 
+class SpeaksClassic(NamedTuple):
+    """What is known of a member that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    """All of them say the same; which of them is used means nothing here."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
     """One member."""
@@ -81,6 +94,8 @@ class ConsumerMember:
     topic_regex: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: SpeaksClassic | None = None
+    """Set if it sends JoinGroup, SyncGroup and Heartbeat."""
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
@@ -103,6 +118,7 @@ class ConsumerMember:
             subscribed_topic_regex=self.topic_regex,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             server_assignor=self.assignor,
+            classic_member_metadata=_classic_metadata(self.classic),
         )
         return GroupRecord(key, value)
 
@@ -128,6 +144,10 @@ class ConsumerGroup:
     members: Mapping[str, ConsumerMember] = field(default_factory=dict)
     target: Mapping[str, Share] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
+    expressions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """What each regular expression of a subscription stands for."""
+    last_rebalance: Rebalance | None = field(default=None, compare=False)
+    """When the group epoch last grew, and why.  Not in the log."""
 
     @property
     def state(self) -> GroupState:
@@ -146,6 +166,12 @@ class ConsumerGroup:
 
     def owners(self) -> dict[Partition, str]:
         return {each: member.id for member in self.members.values() for each in member.holds}
+
+    def is_waiting(self, member: ConsumerMember) -> bool:
+        """Whether something that it shall have has not been given up by others yet."""
+        owners = self.owners()
+        missing = self.target.get(member.id, NOTHING) - member.assigned
+        return any(owners.get(each, member.id) != member.id for each in missing)
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.topics
@@ -190,6 +216,12 @@ class ConsumerGroup:
                 if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
                     target[key.member_id] = as_share(value.topic_partitions)
                 return replace(self, target=target)
+            case GroupRecord(ConsumerGroupRegularExpressionKey() as key, value):
+                expressions = {**self.expressions}
+                expressions.pop(key.regular_expression, None)
+                if isinstance(value, ConsumerGroupRegularExpressionValue):
+                    expressions[key.regular_expression] = frozenset(value.topics)
+                return replace(self, expressions=expressions)
         return self._with_member_record(record)
 
     def _with_member_record(self, record: GroupRecord) -> ConsumerGroup:
@@ -211,6 +243,7 @@ class ConsumerGroup:
                     topic_regex=value.subscribed_topic_regex,
                     rebalance_timeout_ms=value.rebalance_timeout_ms,
                     assignor=value.server_assignor,
+                    classic=_as_classic(value.classic_member_metadata),
                 )
             case GroupRecord(
                 ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id),
@@ -236,11 +269,25 @@ class ConsumerGroup:
                     )
         return replace(self, members=members)
 
+    def records(self) -> list[GroupRecord]:
+        """What makes the group."""
+        members = self.members.values()
+        return [
+            *(each.metadata(self.id) for each in members),
+            *(expression_record(self.id, *each, 0) for each in self.expressions.items()),
+            *([topics_record(self.id, self.topics)] if self.topics else []),
+            epoch_record(self.id, self.epoch),
+            *(target_record(self.id, *each) for each in self.target.items()),
+            assignment_epoch_record(self.id, self.assignment_epoch),
+            *(each.current(self.id) for each in members),
+        ]
+
     def tombstones(self) -> list[GroupRecord]:
         """What takes the group out of the log."""
         records = [each for member in self.members for each in gone(self.id, member)]
         return [
             *records,
+            *(expression_record(self.id, each, None, 0) for each in self.expressions),
             GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(group=self.id), None),
             GroupRecord(ConsumerGroupPartitionMetadataKey(group=self.id), None),
             GroupRecord(ConsumerGroupMetadataKey(group=self.id), None),
@@ -303,6 +350,36 @@ def target_record(group_id: str, member_id: str, share: Share) -> GroupRecord:
 def assignment_epoch_record(group_id: str, epoch: int) -> GroupRecord:
     key = ConsumerGroupTargetAssignmentMetadataKey(group=group_id)
     return GroupRecord(key, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch))
+
+
+def expression_record(
+    group_id: str, expression: str, topics: Iterable[str] | None, now_ms: int
+) -> GroupRecord:
+    """The topics that it stands for now; None: nobody subscribes by it any more."""
+    key = ConsumerGroupRegularExpressionKey(group=group_id, regular_expression=expression)
+    if topics is None:
+        return GroupRecord(key, None)
+    # Kafka's version of the metadata.  One that is not known says: look again.
+    value = ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=0, timestamp=now_ms)
+    return GroupRecord(key, value)
+
+
+def _classic_metadata(classic: SpeaksClassic | None) -> ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    return ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[
+            ClassicProtocol(name=each.name, metadata=each.metadata) for each in classic.protocols
+        ],
+    )
+
+
+def _as_classic(metadata: ClassicMemberMetadata | None) -> SpeaksClassic | None:
+    if metadata is None:
+        return None
+    protocols = (Protocol(each.name, each.metadata) for each in metadata.supported_protocols)
+    return SpeaksClassic(metadata.session_timeout_ms, tuple(protocols))
 
 
 def by_topic(share: Iterable[Partition]) -> list[AssignedPartitions]:

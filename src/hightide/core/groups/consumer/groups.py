@@ -8,10 +8,13 @@ is told before any other fact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from hightide.core.groups.classic import ClassicGroup
+from hightide.core.groups import migration, rebalance
+from hightide.core.groups.answers import instead_of
+from hightide.core.groups.classic import ClassicGroup, Rebalance
 from hightide.core.groups.consumer import heartbeat
 from hightide.core.groups.consumer.group import (
     LEFT_FOR_NOW,
@@ -22,10 +25,18 @@ from hightide.core.groups.consumer.group import (
 )
 from hightide.core.groups.consumer.heartbeat import Beat
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
+from hightide.core.groups.migration import Conversion
 from hightide.core.groups.turn import Answer, Ticket, Turn, told_as
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from hightide.wire.records.consumer_offsets import ConsumerGroupKey, GroupRecord
+
+_LATE = {
+    Kind.CONSUMER_SESSION: "the session of {} has ended",
+    Kind.REVOCATION: "{} did not give up its partitions in time",
+    Kind.MEMBER_JOIN: "{} did not join again in time",
+    Kind.MEMBER_SYNC: "{} did not ask for its assignment in time",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,17 +45,30 @@ class ConsumerGroupWritten:
 
     group_id: str
     records: tuple[GroupRecord, ...]
-    answers: list[Answer] = field(default_factory=list)
+    rebalance: Rebalance | None = None
+    """Set if the group epoch grew with it."""
     replaced: ClassicGroup | None = None
-    """The empty classic group in whose place it came."""
+    """The classic group in whose place it came."""
+    founded: ClassicGroup | None = None
+    """The classic group that came in its place."""
+    answers: list[Answer] = field(default_factory=list)
+
+    def applied_to(self, group: ConsumerGroup | None) -> ConsumerGroup | None:
+        if not self.records:
+            return group
+        after = (group or ConsumerGroup(self.group_id)).with_records(self.records)
+        if after is not None and self.rebalance is not None:
+            after = replace(after, last_rebalance=self.rebalance)
+        return after
 
 
 class ConsumerGroups:
     """The groups, by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, classic: dict[str, ClassicGroup]) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self.topics: Mapping[str, Topic] = {}
+        self._classic = classic
         # Groups that have not looked at the topics since these changed.
         self._outdated: set[str] = set()
         self._under_way: dict[str, list[ConsumerGroupWritten]] = {}
@@ -55,14 +79,16 @@ class ConsumerGroups:
         return self.groups.get(group_id)
 
     def replay(self, key: ConsumerGroupKey, record: GroupRecord) -> None:
-        group = self.groups.get(key.group, ConsumerGroup(key.group)).with_record(record)
-        self._put(key.group, group)
+        group = self.groups.get(key.group)
+        # What is not there is not taken away: compaction leaves tombstones for a while.
+        if group is not None or record.value is not None:
+            self._put(key.group, (group or ConsumerGroup(key.group)).with_record(record))
 
     def loaded(self, turn: Turn) -> None:
         self._outdated.update(self.groups)
         for group in self.groups.values():
             for member in group.members.values():
-                self._keep_session(group.id, member, turn)
+                self.keep_session(group.id, member, turn)
                 self._await_revocation(group.id, None, member, turn)
 
     def topics_changed(self, topics: Mapping[str, Topic]) -> None:
@@ -77,14 +103,14 @@ class ConsumerGroups:
         ticket: Ticket,
         beat: Beat,
         new_member_id: str,
-        replaced: tuple[ClassicGroup | None, list[GroupRecord]],
+        conversion: Conversion | None,
         turn: Turn,
     ) -> None:
-        """A heartbeat.  `replaced` is an empty classic group that goes if this one comes."""
+        """A heartbeat, perhaps one for which a classic group changes its protocol."""
         request = beat.request
-        group = self.groups.get(request.group_id)
         epoch = request.member_epoch
-        if group is None:
+        group = self.groups.get(request.group_id) if conversion is None else conversion.group
+        if group is None or (conversion is not None and epoch != heartbeat.JOIN):
             if epoch != heartbeat.JOIN:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {request.group_id}")
             group = ConsumerGroup(request.group_id)
@@ -93,18 +119,47 @@ class ConsumerGroups:
             self._leave(ticket, group, beat, turn)
             return
         before, records = heartbeat.find(group, beat, member_id, turn.rules.consumer_max_size)
+        after = self.step(group, beat, before, records, turn, conversion)
+        interval_ms = turn.rules.consumer_heartbeat_interval_ms
+        response = heartbeat.response(before, after.members[member_id], beat, interval_ms)
+        self.answer(ticket, group.id, response, turn)
+
+    def step(
+        self,
+        group: ConsumerGroup,
+        beat: Beat,
+        before: ConsumerMember,
+        records: list[GroupRecord],
+        turn: Turn,
+        conversion: Conversion | None = None,
+        said_why: str | None = None,
+    ) -> ConsumerGroup:
+        """What follows from what a member says, after the records that made it a member."""
         found = group.with_records(records)
         assert found is not None
-        records += heartbeat.decide(
+        decided = heartbeat.decide(
             found, beat, before, turn.rules, topics_may_differ=group.id in self._outdated
         )
         self._outdated.discard(group.id)
-        after = self._decided(group.id, [*replaced[1], *records], turn, replaced[0])
-        member = after.members[member_id]
-        self._keep_session(group.id, member, turn)
+        why = ""
+        if decided:
+            changed = found.with_records(decided)
+            assert changed is not None
+            why = heartbeat.reason(group, before, changed.members[before.id])
+        why = f"{why}: {said_why}" if said_why else why
+        records = [*records, *decided]
+        if conversion is not None:
+            records = [*conversion.records, *records]
+        replaced = conversion.replaced if conversion is not None else None
+        after = self._decided(group.id, records, why, turn, replaced=replaced)
+        assert after is not None
+        if conversion is not None:
+            for each in conversion.group.members.values():
+                self.keep_session(group.id, each, turn)
+        member = after.members[before.id]
+        self.keep_session(group.id, member, turn)
         self._await_revocation(group.id, before, member, turn)
-        interval_ms = turn.rules.consumer_heartbeat_interval_ms
-        self._answer(ticket, group.id, heartbeat.response(before, member, beat, interval_ms), turn)
+        return after
 
     def _leave(self, ticket: Ticket, group: ConsumerGroup, beat: Beat, turn: Turn) -> None:
         request = beat.request
@@ -116,33 +171,55 @@ class ConsumerGroups:
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} is no member")
         if request.member_epoch == LEFT_FOR_NOW:
-            self._decided(group.id, heartbeat.left_for_now(group, member), turn)
-            self._keep_session(group.id, member, turn)
+            self._decided(group.id, heartbeat.left_for_now(group, member), "", turn)
+            self.keep_session(group.id, member, turn)
             turn.deadlines.cancel(Deadline(Kind.REVOCATION, group.id, member.id))
         else:
-            self._remove(group, member, turn)
+            self.remove(group, [member], f"{member.id} left", turn)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member.id, member_epoch=request.member_epoch
         )
-        self._answer(ticket, group.id, response, turn)
+        self.answer(ticket, group.id, response, turn)
 
-    def _remove(self, group: ConsumerGroup, member: ConsumerMember, turn: Turn) -> None:
-        for kind in (Kind.CONSUMER_SESSION, Kind.REVOCATION):
-            turn.deadlines.cancel(Deadline(kind, group.id, member.id))
-        self._decided(group.id, heartbeat.left(group, member, self.topics), turn)
+    def remove(
+        self, group: ConsumerGroup, leaving: list[ConsumerMember], why: str, turn: Turn
+    ) -> None:
+        """Take out members, and with the last of the newer protocol change to the classic one."""
+        gone = [each.id for each in leaving]
+        if not migration.can_downgrade(group, gone, turn.rules):
+            self._cancel(group.id, gone, turn)
+            records = heartbeat.left(group, gone, self.topics, turn.now_ms)
+            self._decided(group.id, records, why, turn)
+            return
+        self._cancel(group.id, group.members, turn)
+        classic = migration.downgraded(group, gone, turn.now_ms)
+        records = [*group.tombstones(), classic.record()]
+        self._decided(group.id, records, why, turn, founded=classic)
+        self._classic[group.id] = classic
+        for member in classic.members.values():
+            rebalance.keep_session(classic, member, turn)
+        rebalance.prepare(classic, f"{why}; all others speak the classic protocol", turn)
+
+    def _cancel(self, group_id: str, member_ids: Iterable[str], turn: Turn) -> None:
+        for member_id in member_ids:
+            for kind in _LATE:
+                turn.deadlines.cancel(Deadline(kind, group_id, member_id))
 
     def time_is_up(self, deadline: Deadline, turn: Turn) -> None:
-        """A session has ended, or what had to be given up was not."""
+        """Of one who did not do in time what he had to."""
         group = self.groups.get(deadline.group_id)
         member = group.members.get(deadline.member_id) if group else None
         if group is None or member is None:
             return
         is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
-        if deadline.kind is Kind.CONSUMER_SESSION or is_revoking:
-            self._remove(group, member, turn)
+        if deadline.kind is not Kind.REVOCATION or is_revoking:
+            self.remove(group, [member], _LATE[deadline.kind].format(member.id), turn)
 
-    def _keep_session(self, group_id: str, member: ConsumerMember, turn: Turn) -> None:
-        at_ms = turn.now_ms + turn.rules.consumer_session_timeout_ms
+    def keep_session(self, group_id: str, member: ConsumerMember, turn: Turn) -> None:
+        timeout_ms = turn.rules.consumer_session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        at_ms = turn.now_ms + timeout_ms
         turn.deadlines.set(Deadline(Kind.CONSUMER_SESSION, group_id, member.id), at_ms)
 
     def _await_revocation(
@@ -160,24 +237,30 @@ class ConsumerGroups:
         self,
         group_id: str,
         records: list[GroupRecord],
+        why: str,
         turn: Turn,
+        *,
         replaced: ClassicGroup | None = None,
-    ) -> ConsumerGroup:
+        founded: ClassicGroup | None = None,
+    ) -> ConsumerGroup | None:
         before = self.groups.get(group_id)
+        if not records:
+            return before
         ours = tuple(each for each in records if isinstance(each.key, ConsumerGroupKey))
-        after = _with(before, group_id, ours)
-        assert after is not None
-        if records:
-            purpose = ConsumerGroupWritten(group_id, ours, replaced=replaced)
-            self._committed.setdefault(group_id, before)
-            self._under_way.setdefault(group_id, []).append(purpose)
-            self._put(group_id, after)
-            turn.write(purpose, *records)
+        after = (before or ConsumerGroup(group_id)).with_records(ours)
+        known = before.epoch if before is not None else replaced.generation if replaced else 0
+        cause = None
+        if after is not None and after.epoch > known:
+            cause = Rebalance(why, turn.now_ms, known)
+        purpose = ConsumerGroupWritten(group_id, ours, cause, replaced, founded)
+        after = purpose.applied_to(before)
+        self._committed.setdefault(group_id, before)
+        self._under_way.setdefault(group_id, []).append(purpose)
+        self._put(group_id, after)
+        turn.write(purpose, *records)
         return after
 
-    def _answer(
-        self, ticket: Ticket, group_id: str, response: ConsumerGroupHeartbeatResponse, turn: Turn
-    ) -> None:
+    def answer(self, ticket: Ticket, group_id: str, response: Any, turn: Turn) -> None:
         if under_way := self._under_way.get(group_id):
             under_way[-1].answers.append(Answer(ticket, response))
         else:
@@ -185,8 +268,7 @@ class ConsumerGroups:
 
     def written(self, purpose: ConsumerGroupWritten, turn: Turn) -> None:
         group_id = purpose.group_id
-        committed = _with(self._committed[group_id], group_id, purpose.records)
-        self._committed[group_id] = committed
+        self._committed[group_id] = purpose.applied_to(self._committed[group_id])
         self._ended(purpose)
         turn.answers += purpose.answers
 
@@ -196,15 +278,18 @@ class ConsumerGroups:
         group = self._committed[group_id]
         for other in self._under_way[group_id]:
             if other is not purpose:
-                group = _with(group, group_id, other.records)
+                group = other.applied_to(group)
         self._ended(purpose)
         self._put(group_id, group)
         self._outdated.add(group_id)
         for member in group.members.values() if group else ():
-            self._keep_session(group_id, member, turn)
+            self.keep_session(group_id, member, turn)
             self._await_revocation(group_id, None, member, turn)
-        for answer in purpose.answers:
-            turn.answer(answer.ticket, refusal(told_as(error), "it could not be written"))
+        if purpose.founded is not None:
+            del self._classic[group_id]
+            migration.withdrawn(purpose.founded, told_as(error), turn)
+        for ticket, response in purpose.answers:
+            turn.answer(ticket, instead_of(response, told_as(error)))
 
     def waiting(self) -> list[Answer]:
         return [
@@ -248,13 +333,3 @@ class ConsumerGroups:
     def restore(self, group: ConsumerGroup) -> None:
         """It could not be taken out of the log."""
         self.groups.setdefault(group.id, group)
-
-
-def _with(
-    group: ConsumerGroup | None, group_id: str, records: tuple[GroupRecord, ...]
-) -> ConsumerGroup | None:
-    return (group or ConsumerGroup(group_id)).with_records(records) if records else group
-
-
-def refusal(error: ErrorCode, detail: str) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=detail)

@@ -9,7 +9,7 @@ the last answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from hightide.core.groups.consumer.assignors import ASSIGNORS, Share, Subscriber
@@ -20,10 +20,12 @@ from hightide.core.groups.consumer.group import (
     ConsumerGroup,
     ConsumerMember,
     MemberState,
+    SpeaksClassic,
     Topic,
     assignment_epoch_record,
     by_topic,
     epoch_record,
+    expression_record,
     gone,
     target_record,
     topics_record,
@@ -52,6 +54,9 @@ class Beat:
     client: Client
     topics: Mapping[str, Topic]
     """All topics of the cluster."""
+    now_ms: int
+    classic: SpeaksClassic | None = None
+    """Set if this was said in a JoinGroup."""
 
     @property
     def owned(self) -> Share | None:
@@ -121,10 +126,15 @@ def find(
                 f"instance {request.instance_id} belongs to member {known.id} now",
             )
         # One that asks again to join has only missed the answer.
-        if known is not None and joins and known.id != member_id:
-            return _replaced(group, known, member_id)
-        if known is not None and joins and known.epoch == LEFT_FOR_NOW:
-            return _replaced(group, known, member_id)
+        is_another = known is not None and (known.id != member_id or known.epoch == LEFT_FOR_NOW)
+        if known is not None and joins and is_another:
+            # Members of the classic protocol do not say that they restart.
+            if known.epoch != LEFT_FOR_NOW and known.classic is None:
+                raise KafkaError(
+                    ErrorCode.UNRELEASED_INSTANCE_ID,
+                    f"instance {known.instance_id} is member {known.id}, which has not left",
+                )
+            return replaced(group, known, member_id)
     if known is None:
         if not joins:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
@@ -135,15 +145,10 @@ def find(
     return known, []
 
 
-def _replaced(
+def replaced(
     group: ConsumerGroup, known: ConsumerMember, member_id: str
 ) -> tuple[ConsumerMember, list[GroupRecord]]:
     """A static member is back: it takes over from itself."""
-    if known.epoch != LEFT_FOR_NOW:
-        raise KafkaError(
-            ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"instance {known.instance_id} belongs to member {known.id}, which has not left",
-        )
     member = replace(known, id=member_id, epoch=0, previous_epoch=0)
     records = [] if known.id == member_id else gone(group.id, known.id)
     records += [
@@ -191,7 +196,13 @@ def decide(
         return records  # What nearly every heartbeat comes to.
     group = replace(group, members={**group.members, member.id: updated})
     if has_changed or topics_may_differ:
-        records += _refreshed(group, beat.topics, must_grow=has_changed)
+        records += _refreshed(
+            group,
+            beat.topics,
+            beat.now_ms,
+            must_grow=has_changed,
+            may_differ=topics_may_differ,
+        )
         group = _after(group, records)
     if group.epoch > group.assignment_epoch:
         records += _assigned(group, rules)
@@ -225,26 +236,57 @@ def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
         topic_regex=member.topic_regex if regex is None else regex or None,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         assignor=member.assignor if request.server_assignor is None else request.server_assignor,
+        classic=beat.classic,
     )
 
 
-def subscribed(member: ConsumerMember, topics: Mapping[str, Topic]) -> dict[str, Topic]:
+def subscribed(
+    member: ConsumerMember, topics: Mapping[str, Topic], expressions: Mapping[str, frozenset[str]]
+) -> dict[str, Topic]:
     """The topics that there are of those that it subscribes to."""
-    found = {name: topics[name] for name in member.topic_names if name in topics}
-    if member.topic_regex is not None:
-        expression = compiled(member.topic_regex)
-        found |= {name: topic for name, topic in topics.items() if expression.matches(name)}
+    names = {*member.topic_names, *expressions.get(member.topic_regex or "", ())}
+    return {name: topics[name] for name in names if name in topics}
+
+
+def _resolved(
+    group: ConsumerGroup, topics: Iterable[str], *, may_differ: bool
+) -> dict[str, frozenset[str]]:
+    """What the expressions that members subscribe by stand for now."""
+    found = {}
+    for member in group.members.values():
+        expression = member.topic_regex
+        if expression is None or expression in found:
+            continue
+        known = group.expressions.get(expression)
+        if known is not None and not may_differ:
+            found[expression] = known
+            continue
+        try:
+            found[expression] = frozenset(filter(compiled(expression).matches, topics))
+        except KafkaError:
+            # Somebody else wrote it to the log, and understood it.
+            found[expression] = known or frozenset()
     return found
 
 
 def _refreshed(
-    group: ConsumerGroup, topics: Mapping[str, Topic], *, must_grow: bool
+    group: ConsumerGroup,
+    topics: Mapping[str, Topic],
+    now_ms: int,
+    *,
+    must_grow: bool,
+    may_differ: bool,
 ) -> list[GroupRecord]:
     """The group epoch grows if members or their topics have changed."""
-    records = []
+    known, expressions = group.expressions, _resolved(group, topics, may_differ=may_differ)
+    records = [
+        expression_record(group.id, each, expressions.get(each), now_ms)
+        for each in sorted(known.keys() | expressions.keys())
+        if known.get(each) != expressions.get(each)
+    ]
     wanted: dict[str, Topic] = {}
     for member in group.members.values():
-        wanted |= subscribed(member, topics)
+        wanted |= subscribed(member, topics, expressions)
     if wanted != group.topics:
         records.append(topics_record(group.id, wanted))
     if must_grow or records:
@@ -257,7 +299,9 @@ def _assigned(group: ConsumerGroup, rules: Rules) -> list[GroupRecord]:
     subscribers = {
         member.id: Subscriber(
             (member.instance_id or "", member.id),
-            frozenset(each.id for each in subscribed(member, group.topics).values()),
+            frozenset(
+                each.id for each in subscribed(member, group.topics, group.expressions).values()
+            ),
             group.target.get(member.id, NOTHING),
         )
         for member in group.members.values()
@@ -273,13 +317,24 @@ def _assigned(group: ConsumerGroup, rules: Rules) -> list[GroupRecord]:
     return [*changed, assignment_epoch_record(group.id, group.epoch)]
 
 
+def reason(group: ConsumerGroup, before: ConsumerMember, after: ConsumerMember) -> str:
+    """Why the work is shared out anew, if it is."""
+    if before.id not in group.members and before.epoch == 0 and not before.topic_names:
+        return f"{after.id} joined"
+    if (before.topic_names, before.topic_regex) != (after.topic_names, after.topic_regex):
+        return f"{after.id} subscribes to something else"
+    return "the topics have changed"
+
+
 def left(
-    group: ConsumerGroup, member: ConsumerMember, topics: Mapping[str, Topic]
+    group: ConsumerGroup, leaving: Collection[str], topics: Mapping[str, Topic], now_ms: int
 ) -> list[GroupRecord]:
-    """A member is out.  The others get its share with their next heartbeats."""
-    rest = {each: value for each, value in group.members.items() if each != member.id}
+    """These members are out.  The others get their shares with their next heartbeats."""
+    rest = {each: value for each, value in group.members.items() if each not in leaving}
     remaining = replace(group, members=rest)
-    return gone(group.id, member.id) + _refreshed(remaining, topics, must_grow=True)
+    records = [record for each in leaving for record in gone(group.id, each)]
+    # A look at all topics can wait for the next heartbeat.
+    return records + _refreshed(remaining, topics, now_ms, must_grow=True, may_differ=False)
 
 
 def left_for_now(group: ConsumerGroup, member: ConsumerMember) -> list[GroupRecord]:

@@ -15,7 +15,7 @@ from hightide.wire.messages.consumer_groups import (
     DescribedTopicPartitions,
 )
 
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 def described(
@@ -45,7 +45,7 @@ def described(
             subscribed_topic_regex=member.topic_regex,
             assignment=_shown(member.assigned, names),
             target_assignment=_shown(group.target.get(member.id, NOTHING), names),
-            member_type=CONSUMER_MEMBER,
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )
         for member in group.members.values()
     ]
