@@ -13,6 +13,7 @@ from hightide.client.groups import (
     GroupLag,
     GroupMember,
     PartitionLag,
+    Rebalance,
     by_topic,
 )
 from hightide.client.replicas import Partition
@@ -143,7 +144,6 @@ def group_details(group: GroupDescription) -> GroupDetails:
 def group_page(group: GroupDescription, now_ms: int) -> str:
     """A group as a person looks at it."""
     since = f" for {age(group.since_ms, now_ms)}" if group.since_ms is not None else ""
-    last = group.last_rebalance
     lines = [
         ("group", group.group),
         ("state", group.state + since),
@@ -152,10 +152,7 @@ def group_page(group: GroupDescription, now_ms: int) -> str:
         ("assignor", group.assignor or "-"),
         ("generation", render.cell(group.generation)),
         ("coordinator", str(group.coordinator)),
-        (
-            "last rebalance",
-            "-" if last is None else f"{age(last.at_ms, now_ms)} ago: {last.reason}",
-        ),
+        ("last rebalance", _told(group.last_rebalance, now_ms)),
     ]
     text = "".join(f"{name:<14}  {value}\n" for name, value in lines)
     if not group.members:
@@ -168,6 +165,12 @@ def group_page(group: GroupDescription, now_ms: int) -> str:
         if has_static or name != "instance_id"
     }
     return text + "\n" + render.table(rows, headings=columns)
+
+
+def _told(last: Rebalance | None, now_ms: int) -> str:
+    if last is None:
+        return "-"
+    return f"{age(last.at_ms, now_ms)} ago, which ended generation {last.generation}: {last.reason}"
 
 
 def lag_row(each: PartitionLag, now_ms: int) -> LagRow:

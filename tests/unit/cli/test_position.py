@@ -47,7 +47,14 @@ def test_a_time_without_a_zone_is_local_time():
     assert parse("2026-11-15T10:00", NOW_MS) == Time(int(local.timestamp() * 1000))
 
 
-@pytest.mark.parametrize("text", ["", "json", "yesterday", "--5", "5x", "@", "1.5"])
+def test_a_time_without_a_day_is_todays():
+    today = datetime.fromtimestamp(NOW_MS / 1000, UTC).astimezone().date()
+    local = datetime.combine(today, datetime.min.time().replace(hour=9, minute=30)).astimezone()
+    assert parse("9:30", NOW_MS) == parse("09:30:00", NOW_MS)
+    assert parse("09:30", NOW_MS) == Time(int(local.timestamp() * 1000))
+
+
+@pytest.mark.parametrize("text", ["", "json", "25:00", "9:3", "yesterday", "--5", "5x", "@", "1.5"])
 def test_what_is_no_position_is_refused_with_what_would_be_one(text):
     with pytest.raises(ValueError, match="is no position: use beginning"):
         parse(text, NOW_MS)

@@ -6,22 +6,15 @@ The brokers are real sockets, each with the answers that a test gives it.
 from __future__ import annotations
 
 import asyncio
-import struct
-import uuid
-from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from fake_broker import ID, METADATA, FakeBroker, cluster
 
 from hightide.client import replica_admin
-from hightide.client.admin import Admin
 from hightide.client.model import Reassignment
 from hightide.client.replicas import Role
 from hightide.core.controller import ElectionKind
-from hightide.wire.codec import decode
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.frame import decode_request_header, encode_response
-from hightide.wire.messages import REQUESTS
-from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from hightide.wire.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
@@ -54,94 +47,8 @@ from hightide.wire.messages.replicas import (
 )
 from hightide.wire.messages.replication import PublishedPartition
 
-METADATA, API_VERSIONS, CONFIGS = 3, 18, 32
+CONFIGS = 32
 ELECT, ALTER, LIST, TOPIC_PARTITIONS, REPLICAS = 43, 45, 46, 75, 30002
-ID = uuid.UUID(int=7)
-
-
-class FakeBroker:
-    """A broker that answers by a table: API key → function from a request to its answer."""
-
-    def __init__(self, broker_id):
-        self.id = broker_id
-        self.port = 0
-        self.answers = {}
-        self.asked = []
-
-    async def serve(self, reader, writer):
-        try:
-            while True:
-                (size,) = struct.unpack(">i", await reader.readexactly(4))
-                data = memoryview(await reader.readexactly(size))
-                header, at = decode_request_header(data)
-                answer = self.answers.get(header.api_key)
-                if header.api_key == API_VERSIONS:
-                    made = self.versions()
-                elif answer is None:
-                    return
-                else:
-                    request = decode(REQUESTS[header.api_key], data[at:], header.api_version)
-                    self.asked.append(request)
-                    made = answer(request)
-                if made is not None:
-                    writer.write(encode_response(made, header.api_version, header.correlation_id))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
-        finally:
-            writer.close()
-
-    def versions(self):
-        offered = [key for key in self.answers if key < REPLICAS]
-        return ApiVersionsResponse(
-            api_keys=[
-                ApiVersion(
-                    api_key=key,
-                    min_version=REQUESTS[key].__api__.versions[0],
-                    max_version=REQUESTS[key].__api__.versions[1],
-                )
-                for key in offered
-            ]
-        )
-
-
-@asynccontextmanager
-async def cluster(*brokers, controller=1):
-    """Brokers that all tell of each other, and an admin of theirs."""
-    async with AsyncExitStack() as stack:
-        for broker in brokers:
-            server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-            broker.port = server.sockets[0].getsockname()[1]
-            stack.callback(server.close)
-
-        def metadata(request):
-            return MetadataResponse(
-                brokers=[
-                    MetadataResponseBroker(node_id=each.id, host="127.0.0.1", port=each.port)
-                    for each in brokers
-                ],
-                controller_id=controller,
-                topics=[
-                    MetadataResponseTopic(
-                        name="orders",
-                        topic_id=ID,
-                        partitions=[
-                            MetadataResponsePartition(
-                                partition_index=0,
-                                leader_id=1,
-                                leader_epoch=4,
-                                replica_nodes=[1, 2],
-                                isr_nodes=[1],
-                            )
-                        ],
-                    )
-                ],
-            )
-
-        for broker in brokers:
-            broker.answers.setdefault(METADATA, metadata)
-        admin = Admin(f"127.0.0.1:{brokers[0].port}")
-        stack.callback(admin.close)
-        yield admin
 
 
 def described(**values):

@@ -7,6 +7,14 @@ import pytest
 
 from hightide.wire.codec import decode, encode
 from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
+from hightide.wire.messages.group_status import (
+    GroupStatus,
+    GroupStatusRequest,
+    GroupStatusResponse,
+    PartitionCommit,
+    RebalanceStatus,
+    TopicCommits,
+)
 from hightide.wire.messages.replicas import (
     DescribedReplica,
     DescribedTopic,
@@ -177,6 +185,36 @@ BYTES = [
         "     0000000000000000 02 0000000000000008 ff 00 01 01 00"
         "  00"
         "00",
+    ),
+    (GroupStatusRequest(group_ids=["g"]), 0, "02 02 67 00"),
+    (
+        GroupStatusResponse(
+            groups=[
+                GroupStatus(
+                    group_id="g",
+                    generation=4,
+                    state_ms=5,
+                    leader="m",
+                    last_rebalance=RebalanceStatus(reason="r", at_ms=6, generation=3),
+                    topics=[
+                        TopicCommits(
+                            name="t",
+                            partitions=[
+                                PartitionCommit(
+                                    partition_index=1, committed_offset=2, committed_ms=3
+                                )
+                            ],
+                        )
+                    ],
+                ),
+                GroupStatus(group_id="h", error_code=16, error_message="no"),
+            ]
+        ),
+        0,
+        "03 02 67 0000 00 00000004 0000000000000005 02 6d"
+        "     01 02 72 0000000000000006 00000003 00"
+        "     02 02 74 02 00000001 0000000000000002 0000000000000003 00 00 00"
+        "   02 68 0010 03 6e6f ffffffff ffffffffffffffff 00 ff 01 00 00",
     ),
 ]
 
