@@ -1,0 +1,91 @@
+"""What a coordinator tells of a group besides what Kafka's requests ask for."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+
+from hightide.broker.handlers.group_status import group_status
+from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.rules import Rules
+from hightide.core.groups.turn import Client
+from hightide.wire.codec import decode, encode
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.group_status import GroupStatusRequest, GroupStatusResponse
+from hightide.wire.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from hightide.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+
+def coordinator():
+    made = Coordinator(Rules(), Random(1))
+    made.loaded(1000)
+    return made
+
+
+def told(machine, *groups):
+    broker = SimpleNamespace(
+        groups=SimpleNamespace(
+            find=lambda group_id: (
+                ErrorCode.NOT_COORDINATOR
+                if group_id == "elsewhere"
+                else SimpleNamespace(machine=machine)
+            )
+        )
+    )
+    answer = group_status(broker, GroupStatusRequest(group_ids=list(groups)), None)
+    # It must also survive the wire.
+    assert decode(GroupStatusResponse, encode(answer, 0), 0) == answer
+    return answer.groups
+
+
+def commit(machine, group_id, offset, now_ms):
+    partition = OffsetCommitRequestPartition(
+        partition_index=3, committed_offset=offset, committed_metadata=""
+    )
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name="orders", partitions=[partition])],
+    )
+    outcome = machine.commit_asked(1, request, 8, now_ms)
+    for write in outcome.writes:
+        machine.written(write, 0, now_ms)
+
+
+def test_commits_are_told_with_their_times():
+    machine = coordinator()
+    commit(machine, "g", 40, 5000)
+    (found,) = told(machine, "g")
+    assert found.error_code == 0
+    (topic,) = found.topics
+    (partition,) = topic.partitions
+    assert (topic.name, partition.partition_index) == ("orders", 3)
+    assert (partition.committed_offset, partition.committed_ms) == (40, 5000)
+    assert (found.last_rebalance, found.leader) == (None, None)
+
+
+def test_the_reason_of_the_last_rebalance_is_told():
+    machine = coordinator()
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    machine.join_asked(1, request, 3, Client("c", "/h"), 2000)
+    (found,) = told(machine, "g")
+    assert found.last_rebalance.at_ms == 2000
+    assert found.last_rebalance.reason.startswith("c-")
+    assert found.leader.startswith("c-")
+
+
+def test_a_group_that_is_not_here_is_told_each_by_itself():
+    missing, elsewhere = told(coordinator(), "none", "elsewhere")
+    assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert elsewhere.error_code == ErrorCode.NOT_COORDINATOR
