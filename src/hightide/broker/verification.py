@@ -9,8 +9,7 @@ shows it when he appends: between the two a marker may have come, and then the a
 nothing.
 
 A Produce stays where it is until the answer is there, in the buffer of its connection, which serves
-nothing else meanwhile: so a producer's batches stay in order, and nobody appends the batch of a
-client that has gone.
+nothing else meanwhile: so a producer's batches stay in order, and take no more memory than others.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def write_markers(
             broker.flusher.flush(replica)
     if not waits:
         return response
-    return _committed(response, waits, broker.settings.replica_socket_timeout_ms)
+    return _committed(response, waits, broker.settings.request_timeout_ms)
 
 
 def _write(

@@ -1,0 +1,252 @@
+"""Batches of transactions: who may append them, in which order, and what others are told."""
+
+import asyncio
+
+import pytest
+
+from hightide.core.transactions.transaction import Producer
+from hightide.wire.errors import ErrorCode
+from transactional_world import NAME, codes, marker_request, part, produce_request, results, world
+
+FIRST = Producer(7, 0)
+
+
+def test_the_first_batch_of_a_transaction_in_a_partition_is_verified():
+    async def run():
+        async with world() as it:
+            client = await it.client()
+            for sequence in range(3):
+                answer = await client.send(produce_request(part(sequence)))
+                assert results(answer) == [(0, sequence)]
+            assert it.verdicts.asked == [(NAME, FIRST, ("t", 0))]
+            assert codes(await client.send(marker_request(FIRST, True))) == [0]
+            assert results(await client.send(produce_request(part(3)))) == [(0, 4)]
+            assert results(await client.send(produce_request(part(4)))) == [(0, 5)]
+            assert len(it.verdicts.asked) == 2, "the marker has ended what was verified"
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_a_coordinator_on_the_same_broker_is_asked_at_once():
+    async def run():
+        async with world() as it:
+            it.verdicts.is_here = True
+            client = await it.client()
+            assert results(await client.send(produce_request(part(0), part(0, partition=1)))) == [
+                (0, 0),
+                (0, 0),
+            ]
+            assert [asked[2] for asked in it.verdicts.asked] == [("t", 0), ("t", 1)]
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_what_comes_behind_a_batch_that_is_being_verified_is_appended_behind_it():
+    async def run():
+        async with world() as it:
+            it.verdicts.may_answer.clear()
+            client = await it.client()
+            sent = [
+                asyncio.ensure_future(client.send(request))
+                for request in (
+                    produce_request(part(0, b"a")),
+                    produce_request(part(1, b"b")),
+                    produce_request(part(0, b"c", producer=None, transactional=False), name=None),
+                )
+            ]
+            await it.until(lambda: it.verdicts.asked)
+            other = await it.client()
+            plain = produce_request(part(0, b"x", producer=None, transactional=False), name=None)
+            assert results(await other.send(plain)) == [(0, 0)], "others need not wait"
+            assert it.values() == [b"x"]
+            it.verdicts.may_answer.set()
+            answers = [results(each) for each in await asyncio.gather(*sent)]
+            assert answers == [[(0, 1)], [(0, 2)], [(0, 3)]]
+            assert it.values() == [b"x", b"a", b"b", b"c"]
+            assert len(it.verdicts.asked) == 1
+            client.close()
+            other.close()
+
+    asyncio.run(run())
+
+
+def test_a_marker_that_comes_while_the_coordinator_is_asked_voids_its_answer():
+    async def run():
+        async with world() as it:
+            client, coordinator = await it.client(), await it.client()
+            await client.send(produce_request(part(0)))
+            await coordinator.send(marker_request(FIRST, True))
+            it.verdicts.may_answer.clear()
+            late = asyncio.ensure_future(client.send(produce_request(part(1))))
+            await it.until(lambda: len(it.verdicts.asked) == 2)
+            marker = marker_request(FIRST, False, coordinator_epoch=1)
+            assert codes(await coordinator.send(marker)) == [0]
+            it.verdicts.may_answer.set()
+            assert results(await late) == [(ErrorCode.INVALID_TXN_STATE, -1)]
+            assert it.values() == [b"v"]
+            client.close()
+            coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_comes_back_while_its_batch_is_verified_has_it_once():
+    async def run():
+        async with world() as it:
+            it.verdicts.may_answer.clear()
+            client = await it.client()
+            sending = asyncio.ensure_future(client.send(produce_request(part(0))))
+            await it.until(lambda: it.verdicts.asked)
+            client.close()
+            await asyncio.gather(sending, return_exceptions=True)
+            client = await it.client()
+            again = asyncio.ensure_future(client.send(produce_request(part(0))))
+            await it.until(lambda: len(it.verdicts.asked) == 2)
+            it.verdicts.may_answer.set()
+            assert results(await again) == [(0, 0)]
+            assert results(await client.send(produce_request(part(1)))) == [(0, 1)]
+            client.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_here", [False, True])
+@pytest.mark.parametrize(
+    ("code", "version", "told"),
+    [
+        (ErrorCode.TRANSACTION_ABORTABLE, 10, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.TRANSACTION_ABORTABLE, 11, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.PRODUCER_FENCED, 11, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, 9, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.NOT_COORDINATOR, 11, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 3, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ],
+)
+def test_a_refusal_of_the_coordinator_is_told_in_words_that_the_client_knows(
+    code, version, told, is_here
+):
+    async def run():
+        async with world() as it:
+            it.verdicts.code, it.verdicts.is_here = code, is_here
+            client = await it.client()
+            request = produce_request(part(0))
+            assert results(await client.send(request, version=version)) == [(told, -1)]
+            assert it.values() == []
+            it.verdicts.code = ErrorCode.NONE
+            # What comes later must not overtake what was refused.
+            later = produce_request(part(1))
+            refused = [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+            assert results(await client.send(later, version=version)) == refused
+            assert results(await client.send(request, version=version)) == [(0, 0)]
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_a_batch_of_a_transaction_needs_a_transactional_id():
+    """Also where requests of that shape have been served before."""
+
+    async def run():
+        async with world() as it:
+            client = await it.client()
+            plain = part(0, producer=None, transactional=False)
+            assert results(await client.send(produce_request(plain, name=None))) == [(0, 0)]
+            for _ in range(2):
+                request = produce_request(part(0), name=None)
+                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                assert results(await client.send(request)) == [(code, -1)]
+            assert it.verdicts.asked == []
+            assert it.values() == [b"v"]
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_batches_of_several_producers_are_not_one_transaction():
+    async def run():
+        async with world() as it:
+            client = await it.client()
+            request = produce_request(part(0), part(0, producer=Producer(8, 0), partition=1))
+            code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            assert results(await client.send(request)) == [(code, -1)] * 2
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_one_partition_can_be_refused_and_another_be_appended_to():
+    async def run():
+        async with world() as it:
+            client = await it.client()
+            await client.send(produce_request(part(0)))
+            it.verdicts.code = ErrorCode.TRANSACTION_ABORTABLE
+            request = produce_request(part(1), part(0, partition=1))
+            assert results(await client.send(request)) == [
+                (0, 1),
+                (ErrorCode.TRANSACTION_ABORTABLE, -1),
+            ]
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_a_repetition_is_answered_without_asking_and_after_the_end_too():
+    async def run():
+        async with world() as it:
+            client = await it.client()
+            assert results(await client.send(produce_request(part(0, b"a", b"b")))) == [(0, 0)]
+            await client.send(marker_request(FIRST, True))
+            it.verdicts.code = ErrorCode.TRANSACTION_ABORTABLE
+            assert results(await client.send(produce_request(part(0, b"a", b"b")))) == [(0, 0)]
+            assert it.values() == [b"a", b"b"]
+            assert len(it.verdicts.asked) == 1
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_a_plain_batch_of_a_producer_with_an_open_transaction_is_refused():
+    async def run():
+        async with world() as it:
+            client = await it.client()
+            await client.send(produce_request(part(0)))
+            for name in (NAME, None):
+                request = produce_request(part(1, transactional=False), name=name)
+                assert results(await client.send(request)) == [(ErrorCode.INVALID_TXN_STATE, -1)]
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_is_asked_when_the_setting_says_so():
+    async def run():
+        async with world(transaction_partition_verification_enable=False) as it:
+            client = await it.client()
+            it.verdicts.code = ErrorCode.TRANSACTION_ABORTABLE
+            assert results(await client.send(produce_request(part(0)))) == [(0, 0)]
+            await client.send(marker_request(FIRST, True))
+            await it.broker.dynamic.configure(
+                lambda _had: {"transaction.partition.verification.enable": "true"}, own=False
+            )
+            code = ErrorCode.TRANSACTION_ABORTABLE
+            assert results(await client.send(produce_request(part(1)))) == [(code, -1)]
+            client.close()
+
+    asyncio.run(run())
+
+
+def test_damaged_bytes_ask_nobody():
+    async def run():
+        async with world() as it:
+            client = await it.client()
+            damaged = part(0)
+            damaged.records = damaged.records[:-1] + b"\xff"
+            answer = await client.send(produce_request(damaged))
+            assert results(answer) == [(ErrorCode.CORRUPT_MESSAGE, -1)]
+            assert it.verdicts.asked == []
+            assert len(it.replica().log.transactions.verification) == 0
+            client.close()
+
+    asyncio.run(run())

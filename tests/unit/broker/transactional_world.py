@@ -1,0 +1,173 @@
+"""A broker in memory whose coordinator of transactions says what a test wants, and its clients.
+
+Markers, too, are written by the test: what is tried here is what the leader of a partition does.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hightide.broker.broker import Broker
+from hightide.broker.replica import Replica
+from hightide.broker.surroundings import Machine
+from hightide.client.connection import Connection
+from hightide.core.transactions.transaction import Producer
+from hightide.log.disk import MemoryDisk
+from hightide.settings import Broker as Settings
+from hightide.wire import batch
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from hightide.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+
+NOW_MS = 1_700_000_000_000
+NAME = "payments"
+
+
+class Verdicts:
+    """A coordinator somewhere else: it has answered already, or will when the test says so."""
+
+    def __init__(self) -> None:
+        self.code = ErrorCode.NONE
+        self.is_here = False
+        self.asked: list[tuple[str, Producer, tuple[str, int]]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    def verify_now(self, name: str, producer: Producer, partition: tuple[str, int]):
+        if not self.is_here:
+            return None
+        self.asked.append((name, producer, partition))
+        return self.code
+
+    async def verify(self, name: str, producer: Producer, partition: tuple[str, int]):
+        self.asked.append((name, producer, partition))
+        await self.may_answer.wait()
+        return self.code
+
+
+class World:
+    def __init__(self, broker: Broker, address: tuple[str, int]) -> None:
+        self.broker = broker
+        self.address = address
+        self.verdicts = verdicts = Verdicts()
+        broker.transactions.verify = verdicts.verify  # type: ignore[method-assign]
+        broker.transactions.verify_now = verdicts.verify_now  # type: ignore[method-assign]
+
+    def replica(self, topic: str = "t", partition: int = 0) -> Replica:
+        found = self.broker.replicas.get(topic.encode(), partition)
+        assert found is not None
+        return found
+
+    def values(self, topic: str = "t", partition: int = 0) -> list[bytes]:
+        """What is in the log, markers left out."""
+        segments = self.replica(topic, partition).log.segments
+        found = memoryview(b"".join(each.opened().read(0, 1 << 20) for each in segments))
+        return [
+            record.value or b""
+            for at, header in batch.batches(found)
+            if not header.is_control
+            for record in batch.records(found[at : at + header.size])
+        ]
+
+    async def client(self) -> Connection:
+        return await Connection.open(*self.address)
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def world(**overrides: object) -> AsyncIterator[World]:
+    settings = Settings(
+        listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0", **overrides
+    )
+    broker = Broker(settings, surroundings=Machine(memory=MemoryDisk()))
+    (address,) = await broker.start()
+    await broker.control.create_topic(
+        "t", {0: [broker.broker_id], 1: [broker.broker_id]}, {}, timeout_ms=5000
+    )
+    try:
+        yield World(broker, address)
+    finally:
+        await broker.stop()
+
+
+def part(
+    sequence: int,
+    *values: bytes,
+    producer: Producer | None = Producer(7, 0),
+    partition: int = 0,
+    transactional: bool = True,
+) -> PartitionProduceData:
+    records = [
+        batch.Record(i, NOW_MS, None, value, ()) for i, value in enumerate(values or (b"v",))
+    ]
+    made = batch.build(
+        records,
+        producer_id=-1 if producer is None else producer.id,
+        producer_epoch=-1 if producer is None else producer.epoch,
+        base_sequence=-1 if producer is None else sequence,
+        transactional=transactional,
+    )
+    return PartitionProduceData(index=partition, records=bytes(made))
+
+
+def produce_request(
+    *parts: PartitionProduceData, name: str | None = NAME, acks: int = -1, topic: str = "t"
+) -> ProduceRequest:
+    return ProduceRequest(
+        transactional_id=name,
+        acks=acks,
+        timeout_ms=5000,
+        topic_data=[TopicProduceData(name=topic, partition_data=list(parts))],
+    )
+
+
+def results(response) -> list[tuple[int, int]]:
+    """Error code and base offset of each partition."""
+    return [
+        (each.error_code, each.base_offset)
+        for topic in response.responses
+        for each in topic.partition_responses
+    ]
+
+
+def marker_request(
+    producer: Producer,
+    is_commit: bool,
+    *partitions: int,
+    topic: str = "t",
+    coordinator_epoch: int = 0,
+) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                transaction_result=is_commit,
+                topics=[
+                    WritableTxnMarkerTopic(name=topic, partition_indexes=list(partitions or (0,)))
+                ],
+                coordinator_epoch=coordinator_epoch,
+            )
+        ]
+    )
+
+
+def codes(response) -> list[int]:
+    return [
+        each.error_code
+        for marker in response.markers
+        for topic in marker.topics
+        for each in topic.partitions
+    ]
