@@ -169,6 +169,8 @@ class Copier(Coordinated):
         self._membership = membership
         self._timeout_ms = world.random.choice((1500, 4000, 8000))
         self.commits = 0
+        self.hurries = False
+        """Whether it takes no rest, and changes its mind about nothing."""
 
     async def main(self) -> None:
         while True:
@@ -250,7 +252,8 @@ class Copier(Coordinated):
     ) -> bool:
         """Copy some records in a transaction; whether there were any."""
         source = (self._source, index)
-        got = await self.fetch(source, positions[index], self.random.choice((1, 400, 4000)))
+        max_bytes = 4000 if self.hurries else self.random.choice((1, 400, 4000))
+        got = await self.fetch(source, positions[index], max_bytes)
         values = [] if got is None else _values(got[1], positions[index])
         if not values:
             return False
@@ -267,13 +270,13 @@ class Copier(Coordinated):
             ),
         )
         behind = values[-1][0] + 1
-        is_commit = self.random.random() < 0.85
+        is_commit = self.hurries or self.random.random() < 0.85
         try:
             await self._commit_position(life, member, index, behind)
         except Rejoin:
             await self._end_transaction(life, is_commit=False)
             raise
-        if self.random.random() < 0.1:
+        if not self.hurries and self.random.random() < 0.1:
             await self.rest(3.0)  # it may take too long
         await self._end_transaction(life, is_commit)
         if is_commit:

@@ -69,8 +69,13 @@ class Pipeline(Simulation):
     def run(self) -> None:
         self._create(COPY)
         self.world.at(4.0, self._disturb_a_copier)
+        self.world.at(FAULTS_S, self._hurry)
         super().run()
         self._catch_up()
+
+    def _hurry(self) -> None:
+        for copier in self.copiers:
+            copier.hurries = True
 
     def _disturb_a_copier(self) -> None:
         world, random = self.world, self.world.random
