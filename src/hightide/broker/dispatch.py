@@ -26,6 +26,7 @@ from hightide.broker.handlers import (
     log_dirs,
     markers,
     metadata,
+    offset_commit,
     offsets,
     producer_states,
     producers,
@@ -53,13 +54,12 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[["Broker", Any, Context], Any]
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH, OFFSET_COMMIT, API_VERSIONS = 0, 1, 8, 18
 
 HANDLERS: dict[int, Handler] = {
     2: offsets.list_offsets,
     3: metadata.metadata,
     7: replication.controlled_shutdown,
-    8: group_offsets.offset_commit,
     9: group_offsets.offset_fetch,
     10: coordinators.find_coordinator,
     11: groups.join_group,
@@ -139,6 +139,7 @@ def served_versions() -> dict[int, tuple[int, int]]:
     versions = {
         PRODUCE: (0, hot_produce.HIGHEST),
         FETCH: (hot_fetch.LOWEST, hot_fetch.HIGHEST),
+        OFFSET_COMMIT: (offset_commit.LOWEST, offset_commit.HIGHEST),
     }
     for key in HANDLERS:
         versions[key] = _SERVED.get(key, REQUESTS[key].__api__.versions)
@@ -169,6 +170,8 @@ class Dispatch:
             return produce(self._broker, connection, buf, view, start, end)
         if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
             return fetch(self._broker, connection, buf, view, start, end)
+        if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
+            return offset_commit.offset_commit(self._broker, connection, view[start:end], version)
         return self._serve_cold(connection, view[start:end], key, version)
 
     def _serve_cold(

@@ -5,8 +5,9 @@
                         └── written, write_failed ◀┘
 
 Every fact is told to the machine to its end: what it answers is handed out, what it writes is
-appended, and what is committed by then is told, before the next fact is.  With a single replica a
-commit is therefore answered where it is asked for; with more, its ticket waits.
+appended, and what is committed by then is told, before the next fact is.  Only the commits of
+offsets, which do not depend on each other, linger until the turn of the event loop is over or
+something else happens: those that came together are one batch (`commit`, `flush`).
 
 The machine's clock is the time of day when the partition was loaded and the time that has passed
 since.  A session must not end because somebody has set a clock.
@@ -21,17 +22,20 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
+from hightide.broker.groups.batches import approximate_size, batch_of
 from hightide.broker.led_log import LedLog, LedLogOver
+from hightide.core.groups import commits
 from hightide.core.groups.consumer.group import Topic
 from hightide.core.groups.coordinator import Coordinator
 from hightide.core.groups.rules import Rules
-from hightide.core.groups.turn import NO_PRODUCER, Outcome, Ticket, Write
+from hightide.core.groups.turn import NO_PRODUCER, Answer, Outcome, Ticket, Write
 from hightide.core.transactions.verification import Guard
-from hightide.wire.batch import BatchHeader, build, records
+from hightide.wire.batch import BatchHeader, records
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, parse_marker
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
-from hightide.wire.records.consumer_offsets import decode, encode
+from hightide.wire.messages.offsets import OffsetCommitRequest
+from hightide.wire.records.consumer_offsets import decode
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +44,11 @@ Fact = Callable[[Coordinator, Ticket, int], Outcome]
 Refuse = Callable[[ErrorCode], Any]
 """The answer to a request of which nothing was done."""
 
+Reply = Callable[[Any], None]
+"""Takes the answer."""
+
 _CLOCK_WAS_SET_MS = 60_000
+_BATCH_BYTES = 64 * 1024
 
 
 class _Late(NamedTuple):
@@ -49,6 +57,15 @@ class _Late(NamedTuple):
     at_ms: int
     ticket: Ticket
     refuse: Refuse
+
+
+class _Commit(NamedTuple):
+    """A commit that is decided and not yet appended."""
+
+    ticket: Ticket
+    write: Write
+    refuse: Refuse
+    limit_ms: int
 
 
 class GroupsPartition:
@@ -77,7 +94,8 @@ class GroupsPartition:
         self._asking: Ticket | None = None
         self._answer: Any = None
         self._guard: Guard | None = None
-        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._waiting: dict[Ticket, Reply] = {}
+        self._lingering: list[_Commit] = []
         self._late: deque[_Late] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -145,13 +163,16 @@ class GroupsPartition:
         """
         if self.refusal is not ErrorCode.NONE:
             return refuse(self.refusal)
+        if self._lingering:
+            self.flush()
         self._next_ticket = ticket = self._next_ticket + 1
         now_ms = self.now_ms()
         self._asking, self._answer, self._guard = ticket, None, guard
         self._carry_out(fact(self.machine, ticket, now_ms), now_ms)
         answer, self._answer, self._asking, self._guard = self._answer, None, None, None
         if answer is None:
-            answer = self._waiting[ticket] = self._loop.create_future()
+            answer = self._loop.create_future()
+            self._waiting[ticket] = lambda response: _resolve(answer, response)
             if limit_ms is not None:
                 self._limit(_Late(now_ms + limit_ms, ticket, refuse))
         self._set_timer()
@@ -160,6 +181,8 @@ class GroupsPartition:
     def tell(self, fact: Callable[[Coordinator, int], Outcome]) -> None:
         """Something has happened that nobody asked for."""
         if self.refusal is ErrorCode.NONE:
+            if self._lingering:
+                self.flush()
             now_ms = self.now_ms()
             self._carry_out(fact(self.machine, now_ms), now_ms)
             self._set_timer()
@@ -172,28 +195,68 @@ class GroupsPartition:
             self._answered(ticket, response)
         if outcome.writes:
             for write in outcome.writes:
-                self._write(write, now_ms)
+                self._write([write], now_ms)
             self.led_log.settle()
 
     def _answered(self, ticket: Ticket, response: Any) -> None:
         if ticket == self._asking:
             self._answer = response
             return
-        waiting = self._waiting.pop(ticket, None)
+        reply = self._waiting.pop(ticket, None)
         # If nobody waits any more, it was told that nobody knows.
-        if waiting is not None and not waiting.done():
-            waiting.set_result(response)
+        if reply is not None:
+            reply(response)
+
+    # -- commits ---------------------------------------------------------------------------
+
+    def commit(
+        self, request: OffsetCommitRequest, version: int, reply: Reply, limit_ms: int
+    ) -> Any:
+        """The answer if there is one already; else `reply` takes it, after this turn."""
+        self._next_ticket = ticket = self._next_ticket + 1
+        outcome = self.machine.commit_asked(ticket, request, version, self.now_ms())
+        if outcome.answers:
+            return outcome.answers[0].response
+        (write,) = outcome.writes
+        self._waiting[ticket] = reply
+        if not self._lingering:
+            self._loop.call_soon(self.flush)
+
+        def refuse(error: ErrorCode) -> Any:
+            return commits.commit_response(request, error)
+
+        self._lingering.append(_Commit(ticket, write, refuse, limit_ms))
+        return None
+
+    def flush(self) -> None:
+        """Append the commits that have come."""
+        came, self._lingering = self._lingering, []
+        if not came:
+            return
+        now_ms = self.now_ms()
+        writes: list[Write] = []
+        size = 0
+        for commit in came:
+            if size > _BATCH_BYTES:
+                self._write(writes, now_ms)
+                writes, size = [], 0
+            writes.append(commit.write)
+            size += approximate_size(commit.write)
+        self._write(writes, now_ms)
+        self.led_log.settle()
+        for commit in came:
+            if commit.ticket in self._waiting:
+                self._limit(_Late(now_ms + commit.limit_ms, commit.ticket, commit.refuse))
+        self._set_timer()
 
     # -- writing ---------------------------------------------------------------------------
 
-    def _write(self, write: Write, now_ms: int) -> None:
-        def committed(base_offset: int) -> None:
-            later_ms = self.now_ms()
-            self._carry_out(self.machine.written(write, base_offset, later_ms), later_ms)
-
+    def _write(self, writes: list[Write], now_ms: int) -> None:
+        """Append writes as one batch."""
         try:
-            guard = None if write.producer_id == NO_PRODUCER else self._guard
-            self.led_log.append(self._batch(write, now_ms), now_ms, committed, guard)
+            guard = None if writes[0].producer_id == NO_PRODUCER else self._guard
+            batch = batch_of(writes, now_ms, self._codec)
+            self.led_log.append(batch, now_ms, lambda base: self._written(writes, base), guard)
             return
         except KafkaError as error:
             log.warning("%r cannot write: %s", self, error)
@@ -202,16 +265,20 @@ class GroupsPartition:
             # The machine must hear of every write what became of it, whosever mistake it was.
             log.exception("%r cannot write", self)
             code = ErrorCode.UNKNOWN_SERVER_ERROR
-        self._carry_out(self.machine.write_failed(write, code, now_ms), now_ms)
+        for write in writes:
+            self._carry_out(self.machine.write_failed(write, code, now_ms), now_ms)
 
-    def _batch(self, write: Write, now_ms: int) -> bytearray:
-        return build(
-            ((nth, now_ms, *encode(record), ()) for nth, record in enumerate(write.records)),
-            codec=self._codec,
-            producer_id=write.producer_id,
-            producer_epoch=write.producer_epoch,
-            transactional=write.producer_id != NO_PRODUCER,
-        )
+    def _written(self, writes: list[Write], base_offset: int) -> None:
+        now_ms = self.now_ms()
+        answers: list[Answer] = []
+        for write in writes:
+            outcome = self.machine.written(write, base_offset, now_ms)
+            base_offset += len(write.records)
+            answers += outcome.answers
+            self._carry_out(Outcome([], outcome.writes), now_ms)
+        # A connection's answers leave in order: when the first is given last, in one write.
+        for ticket, response in reversed(answers):
+            self._answered(ticket, response)
 
     def _marker(self, producer_id: int, is_commit: bool) -> None:
         self.tell(lambda machine, now_ms: machine.transaction_ended(producer_id, is_commit, now_ms))
@@ -243,6 +310,7 @@ class GroupsPartition:
         if abs(self._time_of_day_ms() - now_ms) > _CLOCK_WAS_SET_MS:
             self._on_clock_set(self)
             return
+        self.flush()
         while self._late and self._late[0].at_ms <= now_ms:
             late = self._late.popleft()
             if late.ticket in self._waiting:
@@ -261,9 +329,15 @@ class GroupsPartition:
         if self._loading is not None:
             self._loading.cancel()
         self.led_log.on_marker = None
+        self._lingering.clear()
         if is_loaded:
             for ticket, response in self.machine.resigned().answers:
                 self._answered(ticket, response)
         for late in self._late:
             self._answered(late.ticket, late.refuse(ErrorCode.NOT_COORDINATOR))
         self._late.clear()
+
+
+def _resolve(answer: asyncio.Future[Any], response: Any) -> None:
+    if not answer.done():
+        answer.set_result(response)

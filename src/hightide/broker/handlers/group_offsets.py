@@ -1,4 +1,4 @@
-"""Offsets of groups: OffsetCommit (8), OffsetFetch (9), TxnOffsetCommit (28), OffsetDelete (47).
+"""Offsets of groups: OffsetFetch (9), TxnOffsetCommit (28) and OffsetDelete (47).
 
 What is decided, the machine of `core.groups` decides.  Besides, per partition:
 UNKNOWN_TOPIC_OR_PARTITION    there is no such partition to have an offset in
@@ -23,8 +23,6 @@ from hightide.core.groups.offsets import TopicPartition
 from hightide.core.transactions.transaction import Producer
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
@@ -57,54 +55,20 @@ _TRANSACTION_UNKNOWN = (
 # -- committing ------------------------------------------------------------------------------
 
 
-def offset_commit(
-    broker: Broker, request: OffsetCommitRequest, context: Context
-) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse]:
-    answer: OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse]
-    unknown = _unknown(broker, request)
-    if unknown:
-        answer = _commit_the_rest(broker, request, unknown, context.version)
-    else:
-        answer = answered(_commit(broker, request, context.version))
-    return answer
-
-
-def _commit(broker: Broker, request: OffsetCommitRequest, version: int) -> Any:
-    return broker.groups.ask(
-        request.group_id,
-        lambda machine, ticket, now_ms: machine.commit_asked(ticket, request, version, now_ms),
-        lambda error: commits.commit_response(request, error),
-        broker.settings.offsets_commit_timeout_ms,
-    )
-
-
-async def _commit_the_rest(
-    broker: Broker, request: OffsetCommitRequest, unknown: set[TopicPartition], version: int
-) -> OffsetCommitResponse:
-    rest = _without(request, unknown)
-    response: Any = OffsetCommitResponse(topics=[])
-    if rest.topics:
-        response = _commit(broker, rest, version)
-        if not isinstance(response, OffsetCommitResponse):
-            response = await response
-    merged: OffsetCommitResponse = _merged(request, response, unknown)
-    return merged
-
-
 async def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, _context: Context
 ) -> TxnOffsetCommitResponse:
     """Offsets that take effect with the transaction, if the coordinator of it knows the group."""
-    unknown = _unknown(broker, request)
-    rest: TxnOffsetCommitRequest = _without(request, unknown) if unknown else request
+    unknown = unknown_partitions(broker, request)
+    rest: TxnOffsetCommitRequest = without(request, unknown) if unknown else request
     response: Any = TxnOffsetCommitResponse(topics=[])
     if rest.topics:
         try:
             response = await _commit_in_transaction(broker, rest)
         except KafkaError as error:
             response = commits.commit_response(rest, _told_of_verification(error.code))
-    merged: TxnOffsetCommitResponse = _merged(request, response, unknown) if unknown else response
-    return merged
+    answer: TxnOffsetCommitResponse = merged(request, response, unknown) if unknown else response
+    return answer
 
 
 async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest) -> Any:
@@ -131,7 +95,7 @@ def _told_of_verification(error: ErrorCode) -> ErrorCode:
     return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
 
 
-def _unknown(broker: Broker, request: CommitRequest) -> set[TopicPartition]:
+def unknown_partitions(broker: Broker, request: CommitRequest) -> set[TopicPartition]:
     """The partitions that there are not."""
     unknown = set()
     find = broker.picture.topic
@@ -144,7 +108,7 @@ def _unknown(broker: Broker, request: CommitRequest) -> set[TopicPartition]:
     return unknown
 
 
-def _without(request: Any, unknown: set[TopicPartition]) -> Any:
+def without(request: Any, unknown: set[TopicPartition]) -> Any:
     """The request for all other partitions."""
     topics = []
     for topic in request.topics:
@@ -156,7 +120,7 @@ def _without(request: Any, unknown: set[TopicPartition]) -> Any:
     return replace(request, topics=topics)
 
 
-def _merged(request: CommitRequest, response: Any, unknown: set[TopicPartition]) -> Any:
+def merged(request: CommitRequest, response: Any, unknown: set[TopicPartition]) -> Any:
     """The answer for all partitions, in the order in which they were asked for."""
     refused: dict[TopicPartition, Any] = dict.fromkeys(
         unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,81 @@
+"""Writes of a coordinator as batches of records.
+
+Almost all of them are offsets, one record for each partition of each commit, so these are put
+together by hand: the codec that is made from their declaration takes five times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from struct import Struct
+
+from hightide.core.groups.turn import NO_PRODUCER, Write
+from hightide.wire.batch import Headers, build
+from hightide.wire.compression import Codec
+from hightide.wire.records.consumer_offsets import (
+    NO_EXPIRY,
+    GroupRecord,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    encode,
+)
+
+_VALUE_VERSION = 3
+_FRONT = Struct(">hqih")  # version, offset, leader epoch, length of the metadata
+_TIME = Struct(">q")
+_PLAIN_RECORD_BYTES = 64
+
+
+def batch_of(writes: Sequence[Write], now_ms: int, codec: Codec) -> bytearray:
+    """One batch with the records of writes that have the same producer, or none."""
+    first = writes[0]
+    return build(
+        _records(writes, now_ms),
+        codec=codec,
+        producer_id=first.producer_id,
+        producer_epoch=first.producer_epoch,
+        transactional=first.producer_id != NO_PRODUCER,
+    )
+
+
+def _records(
+    writes: Iterable[Write], now_ms: int
+) -> Iterator[tuple[int, int, bytes, bytes | None, Headers]]:
+    nth = 0
+    for write in writes:
+        for record in write.records:
+            key, value = encoded(record)
+            yield nth, now_ms, key, value, ()
+            nth += 1
+
+
+def encoded(record: GroupRecord) -> tuple[bytes, bytes | None]:
+    """The bytes of key and value, as `encode` makes them."""
+    key, value = record
+    if type(key) is not OffsetCommitKey or type(value) is not OffsetCommitValue:
+        return encode(record)
+    if value.expire_timestamp != NO_EXPIRY:
+        return encode(record)
+    note = value.metadata.encode()
+    front = _FRONT.pack(_VALUE_VERSION, value.offset, value.leader_epoch, len(note))
+    return (
+        _key(key.group, key.topic, key.partition),
+        front + note + _TIME.pack(value.commit_timestamp),
+    )
+
+
+@lru_cache(maxsize=16384)
+def _key(group: str, topic: str, partition: int) -> bytes:
+    return encode(
+        GroupRecord(OffsetCommitKey(group=group, topic=topic, partition=partition), None)
+    )[0]
+
+
+def approximate_size(write: Write) -> int:
+    """About the bytes of a commit's records; not less if their metadata is long."""
+    return sum(
+        _PLAIN_RECORD_BYTES + len(value.metadata)
+        for _, value in write.records
+        if isinstance(value, OffsetCommitValue)
+    )
