@@ -38,6 +38,7 @@ def test_each_broker_has_its_own_port_id_and_directory(tmp_path):
         "zookeeper.connect=127.0.0.1:2181",
         "default.replication.factor=3",
         "group.initial.rebalance.delay.ms=100",
+        "group.consumer.heartbeat.interval.ms=300",
         f"log.dirs={tmp_path / 'broker-3'}",
     ]
 
