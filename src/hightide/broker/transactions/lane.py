@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hightide.client.connection import Connection, ConnectionFailed
 from hightide.core.transactions.coordinator import Ending
@@ -37,7 +37,7 @@ class Lane:
         self._connection: Connection | None = None
         self._numbers = numbers
         self._one_at_a_time = asyncio.Lock()
-        self._is_over = False
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self) -> Connection:
         """A connection that the broker knows to be the newest; ConnectionFailed if there is none.
@@ -45,17 +45,23 @@ class Lane:
         async with self._one_at_a_time:
             if self._connection is not None and self._connection.is_open():
                 return self._connection
+            opening = asyncio.ensure_future(self._open())
+            waits: list[asyncio.Future[Any]] = [opening, self._over]
             try:
-                async with asyncio.timeout(_OPEN_MS / 1000):
-                    self._connection = await self._open()
-            except TimeoutError:
-                raise ConnectionFailed(f"broker {self.broker_id} took no markers in time") from None
+                await asyncio.wait(
+                    waits, timeout=_OPEN_MS / 1000, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not opening.done():
+                    raise ConnectionFailed(f"broker {self.broker_id} takes no markers")
+                self._connection = opening.result()
+            finally:
+                opening.cancel()
             return self._connection
 
     async def _open(self) -> Connection:
         broker = self._broker
         endpoint = broker.picture.endpoint(self.broker_id, broker.settings.inter_broker_listener())
-        if endpoint is None or self._is_over:
+        if endpoint is None or self._over.done():
             raise ConnectionFailed(f"broker {self.broker_id} is not there")
         connection = await broker.peers.connection(endpoint, _LANE)
         request = OpenMarkerLaneRequest(
@@ -93,6 +99,7 @@ class Lane:
 
     def close(self) -> None:
         """The broker is in another life, or this one sends nothing any more."""
-        self._is_over = True
+        if not self._over.done():
+            self._over.set_result(None)
         if self._connection is not None:
             self._connection.close()

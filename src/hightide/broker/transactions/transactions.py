@@ -121,11 +121,19 @@ class Transactions:
         """Let the coordinator of an id decide something, and have it carried out."""
         hosted = self._find(transactional_id)
         if hosted is None:
-            return Answer(ErrorCode.NOT_COORDINATOR)
+            return self._elsewhere(decide)
         changes = decide(hosted.coordinator, None)
         if changes.needs_producer_id:
             return self._ask_with_id(transactional_id, decide)
         return hosted.carry_out(changes)
+
+    def _elsewhere(self, decide: Decide) -> Answer:
+        """What a broker says that is not the coordinator.  What cannot be right anywhere is told
+        here as well, and not sent on."""
+        answer = decide(Coordinator(-1, self._limits()), None).answer
+        if answer is None or answer.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return Answer(ErrorCode.NOT_COORDINATOR)
+        return answer
 
     async def _ask_with_id(self, transactional_id: str, decide: Decide) -> Answer:
         try:
@@ -138,7 +146,7 @@ class Transactions:
         # Another broker may coordinate by now, or this one in another epoch.
         hosted = self._find(transactional_id)
         if hosted is None:
-            return Answer(ErrorCode.NOT_COORDINATOR)
+            return self._elsewhere(decide)
         asked = hosted.carry_out(decide(hosted.coordinator, producer_id))
         return asked if isinstance(asked, Answer) else await asked
 

@@ -1,0 +1,60 @@
+"""Whoever dies, at whatever step of a transaction, it is brought to its one end."""
+
+from __future__ import annotations
+
+import pytest
+from transaction_drill import TOPIC, Drill
+
+from hightide.core.transactions.transaction import State
+
+COMPLETE = (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+STEPS = {
+    "the partitions are being added": lambda drill: drill.writes(State.ONGOING),
+    "the partitions are added": lambda drill: drill.is_in(State.ONGOING),
+    "one partition has its records": lambda drill: len(drill.open_in()) == 1,
+    "all partitions have their records": lambda drill: len(drill.open_in()) == 2,
+    "the end is being decided": lambda drill: drill.writes(*PREPARED),
+    "the end is decided": lambda drill: drill.is_in(*PREPARED),
+    "one marker is written": lambda drill: drill.is_in(*PREPARED) and len(drill.open_in()) == 1,
+    "all markers are written": lambda drill: drill.is_in(*PREPARED) and not drill.open_in(),
+    "the completion is being written": lambda drill: drill.writes(*COMPLETE),
+    "it is complete": lambda drill: drill.is_in(*COMPLETE),
+}
+
+VICTIMS = {
+    "coordinator": lambda drill: [drill.coordinating],
+    "leader": lambda drill: [drill.leader(TOPIC, 1)],
+    "coordinator and leader": lambda drill: [drill.coordinating, drill.leader(TOPIC, 0)],
+    "all": lambda drill: [*drill.machines.values()],
+}
+
+
+def accident(drill: Drill, number: int, name: str, victims: str, manner: str) -> None:
+    def happens() -> None:
+        getattr(drill, manner)(*VICTIMS[victims](drill))
+
+    drill.after(number, name, lambda: STEPS[name](drill), happens)
+
+
+@pytest.mark.parametrize(
+    ("victims", "manner"),
+    [
+        ("coordinator", "kill"),
+        ("leader", "kill"),
+        ("coordinator and leader", "kill"),
+        ("all", "kill"),
+        ("coordinator", "stop"),
+        ("leader", "stop"),
+    ],
+)
+def test_whatever_happens_at_whatever_step_the_transaction_ends_once(victims: str, manner: str):
+    # One transaction for each step; all but every third are committed.
+    drill = Drill(
+        sum(map(ord, victims + manner)), [number % 3 != 2 for number in range(len(STEPS))]
+    )
+    for number, name in enumerate(STEPS):
+        accident(drill, number, name, victims, manner)
+    drill.run()
+    assert drill.met == [*STEPS]
