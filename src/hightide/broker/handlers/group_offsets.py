@@ -42,6 +42,7 @@ _SEVERAL_GROUPS = 8
 _ERROR_OF_THE_WHOLE = 2
 _NO_OFFSET = -1
 _NO_SEQUENCE = -1
+_ABORTABLE_IS_KNOWN = 4
 # Nobody can say now whether the transaction contains the group.  NOT_COORDINATOR would send the
 # client to look for another coordinator of the group, which is none the wiser.
 _TRANSACTION_UNKNOWN = (
@@ -56,7 +57,7 @@ _TRANSACTION_UNKNOWN = (
 
 
 async def txn_offset_commit(
-    broker: Broker, request: TxnOffsetCommitRequest, _context: Context
+    broker: Broker, request: TxnOffsetCommitRequest, context: Context
 ) -> TxnOffsetCommitResponse:
     """Offsets that take effect with the transaction, if the coordinator of it knows the group."""
     unknown = unknown_partitions(broker, request)
@@ -66,13 +67,14 @@ async def txn_offset_commit(
         try:
             response = await _commit_in_transaction(broker, rest)
         except KafkaError as error:
-            response = commits.commit_response(rest, _told_of_verification(error.code))
+            told = _told_of_verification(error.code, context.version)
+            response = commits.commit_response(rest, told)
     answer: TxnOffsetCommitResponse = merged(request, response, unknown) if unknown else response
     return answer
 
 
 async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest) -> Any:
-    found = broker.groups.find(request.group_id)
+    found = broker.groups.find(request.group_id) if request.group_id else ErrorCode.INVALID_GROUP_ID
     if isinstance(found, ErrorCode):
         return commits.commit_response(request, found)
     producer = Producer(request.producer_id, request.producer_epoch)
@@ -88,8 +90,10 @@ async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest
     return await answer if isinstance(answer, asyncio.Future) else answer
 
 
-def _told_of_verification(error: ErrorCode) -> ErrorCode:
+def _told_of_verification(error: ErrorCode, version: int) -> ErrorCode:
     """What a client is told that knows of one coordinator only, when it is about the other."""
+    if error == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_IS_KNOWN:
+        return ErrorCode.INVALID_TXN_STATE
     if error in _TRANSACTION_UNKNOWN:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
@@ -207,6 +211,8 @@ def _refused(request: OffsetFetchRequest, error: int) -> list[OffsetFetchRespons
 def offset_delete(
     broker: Broker, request: OffsetDeleteRequest, _context: Context
 ) -> OffsetDeleteResponse | Coroutine[Any, Any, OffsetDeleteResponse]:
+    if not request.group_id:
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
     answer: OffsetDeleteResponse | Coroutine[Any, Any, OffsetDeleteResponse] = answered(
         broker.groups.ask(
             request.group_id,

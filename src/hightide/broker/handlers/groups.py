@@ -129,6 +129,8 @@ def _no_heartbeat(error: ErrorCode) -> HeartbeatResponse:
 def leave_group(
     broker: Broker, request: LeaveGroupRequest, context: Context
 ) -> LeaveGroupResponse | Coroutine[Any, Any, LeaveGroupResponse]:
+    if not request.group_id:
+        return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     version = context.version
     answer: LeaveGroupResponse | Coroutine[Any, Any, LeaveGroupResponse] = answered(
         broker.groups.ask(
