@@ -20,6 +20,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
+from hightide.core.transactions.aborted import AbortedIndex
 from hightide.log.compaction import KeyMap, Rules, Transactions, compact, read_batches
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.index import (
@@ -40,14 +41,13 @@ from hightide.log.segment import (
     SUFFIXES,
     SWAP,
     TIME_INDEX,
+    TRANSACTION_INDEX,
     UNKNOWN,
     Segment,
     file_name,
 )
 from hightide.wire.batch import HEADER_BYTES
 from hightide.wire.errors import Corrupt
-
-_SWAPPED = (LOG, OFFSET_INDEX, TIME_INDEX)
 
 _log = logging.getLogger(__name__)
 
@@ -112,17 +112,7 @@ def _upper_offset(log: Log, first_dirty: int, now_ms: int) -> int:
 
     The disk must also say so: recovery takes a gap behind the recovery point for lost records.
     """
-    open_transactions = (
-        state.transaction_first_offset
-        for _, state in log.producers
-        if state.transaction_first_offset >= 0
-    )
-    upper = min(
-        log.active.base_offset,
-        log.committed_offset,
-        log.recovery_point_written,
-        min(open_transactions, default=MAX_OFFSET),
-    )
+    upper = min(log.active.base_offset, log.last_stable_offset, log.recovery_point_written)
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         for segment in log.segments:
@@ -247,6 +237,7 @@ class Compact:
         target = group[0].segment
         offsets = OffsetIndex(target.path(OFFSET_INDEX + CLEANED), target.base_offset)
         times = TimeIndex(target.path(TIME_INDEX + CLEANED), target.base_offset)
+        aborted = AbortedIndex()
         file = disk.create(target.path(LOG + CLEANED))
         pending = bytearray()
         position = indexed_at = 0
@@ -260,6 +251,8 @@ class Compact:
                 self._tombstones_due_ms = min(self._tombstones_due_ms, done.delete_horizon_ms)
             if done.data is None:
                 continue
+            if done.aborted is not None:
+                aborted.append(done.aborted)
             if done.max_timestamp > latest:
                 latest, latest_offset = done.max_timestamp, header.last_offset
             if position - indexed_at > self._interval:
@@ -279,6 +272,10 @@ class Compact:
             disk.create(index.path)
             index.flush(disk)
             disk.open(index.path).sync()
+        index_file = disk.create(target.path(TRANSACTION_INDEX + CLEANED))
+        if aborted:
+            index_file.append(aborted.encode())
+            index_file.sync()
         return Result(group, position, latest, latest_offset, changed)
 
     # ---- on the owner's thread
@@ -341,10 +338,10 @@ class Compact:
         return left
 
     def _discard(self, segment: Segment) -> None:
-        for suffix in _SWAPPED:
+        for suffix in SUFFIXES:
             segment.disk.remove(segment.path(suffix + CLEANED))
 
 
 def _rename(disk: Disk, segment: Segment, old: str, new: str) -> None:
-    for suffix in _SWAPPED:
+    for suffix in SUFFIXES:
         disk.rename(segment.path(suffix + old), segment.path(suffix + new))

@@ -5,7 +5,7 @@ value is a tombstone: the first round that meets it writes into its batch when i
 `delete.retention.ms` from then, and a round after that drops it, so that a reader who is not slower
 than that sees every deletion. The last batch of each producer stays, empty if need be, since its
 sequence numbers must survive a restart. Records of aborted transactions go, and a transaction's
-marker goes after its records, with the same delay as a tombstone.
+marker goes after its last batch, with the same delay as a tombstone.
 
 All of this runs in a thread of its own, on files that no longer change.
 """
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
+from hightide.core.transactions.aborted import Aborted
 from hightide.log.disk import Buffer, File
 from hightide.wire.batch import (
     HEADER_BYTES,
@@ -68,13 +69,16 @@ class Transactions:
     """How the transactions in the part that is being compacted have ended.
 
     A batch of a transaction belongs to the next marker of its producer, so the markers are
-    collected before anything is decided.
+    collected before anything is decided. A marker stays as long as there is any batch of its
+    transaction, an empty one included: without it that batch would seem to begin a transaction that
+    nobody ends.
     """
 
     def __init__(self) -> None:
         self._markers: dict[int, list[tuple[int, bool]]] = {}
         self._open: dict[int, int] = {}
-        self._with_records: set[int] = set()
+        # On the copying pass: where the transactions begin whose markers are still to come.
+        self._begun: dict[int, int] = {}
 
     @property
     def are_open(self) -> bool:
@@ -100,19 +104,25 @@ class Transactions:
         i = bisect_left(markers, (header.last_offset, False))
         return i < len(markers) and markers[i][1]
 
-    def has_records(self, header: BatchHeader) -> None:
-        """A batch of a transaction is met on the copying pass."""
-        if header.is_transactional and header.record_count and not self.is_aborted(header):
-            self._with_records.add(header.producer_id)
+    def met(self, header: BatchHeader) -> None:
+        """A batch of records is met on the copying pass."""
+        if header.is_transactional:
+            self._begun.setdefault(header.producer_id, header.base_offset)
 
-    def is_needless(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether no record is left that the marker in this control batch speaks of."""
-        if _marker_type(batch) is None:
-            return header.record_count == 0
-        if header.producer_id in self._with_records:
-            self._with_records.remove(header.producer_id)
-            return False
-        return True
+    def ended(self, header: BatchHeader, batch: memoryview) -> tuple[bool, Aborted | None]:
+        """A control batch is met on the copying pass: whether there is nothing left that it speaks
+        of, and else the transaction that it aborts, if it does."""
+        kind = _marker_type(batch)
+        if kind is None:
+            return header.record_count == 0, None
+        first_offset = self._begun.pop(header.producer_id, None)
+        if first_offset is None:
+            return True, None
+        if kind is ControlType.COMMIT:
+            return False, None
+        offset = header.base_offset
+        stable = next(iter(self._begun.values()), offset + 1)
+        return False, Aborted(header.producer_id, first_offset, offset, stable)
 
 
 def _marker_type(batch: memoryview) -> ControlType | None:
@@ -167,18 +177,21 @@ class Compacted(NamedTuple):
     max_timestamp: int
     delete_horizon_ms: int | None
     changed: bool
+    aborted: Aborted | None = None
+    """What the index of the new segment is to say of a marker."""
 
 
 def compact(header: BatchHeader, batch: memoryview, rules: Rules) -> Compacted:
     """What is left of one batch."""
     horizon = header.delete_horizon_ms
     is_due = horizon is not None and horizon <= rules.now_ms
+    aborted: Aborted | None = None
     if header.is_control:
-        needless = rules.transactions.is_needless(header, batch)
+        needless, aborted = rules.transactions.ended(header, batch)
         kept = [] if needless and is_due else list(records(batch))
         wants_horizon = needless
     else:
-        rules.transactions.has_records(header)
+        rules.transactions.met(header)
         kept = _kept_records(header, batch, rules, is_due)
         wants_horizon = any(record.value is None for record in kept)
     if not kept:
@@ -186,9 +199,9 @@ def compact(header: BatchHeader, batch: memoryview, rules: Rules) -> Compacted:
     if wants_horizon and horizon is None:
         horizon = rules.now_ms + rules.delete_retention_ms
     elif len(kept) == header.record_count:
-        return Compacted(batch, header.max_timestamp, horizon, changed=False)
+        return Compacted(batch, header.max_timestamp, horizon, False, aborted)
     data = _rebuilt(header, kept, horizon)
-    return Compacted(data, read_header(data).max_timestamp, horizon, changed=True)
+    return Compacted(data, read_header(data).max_timestamp, horizon, True, aborted)
 
 
 def _kept_records(

@@ -43,6 +43,7 @@ from hightide.log.segments import Parts
 from hightide.log.snapshots import (
     follow,
     newest_snapshot,
+    recall_ended,
     remove_snapshots,
     replay,
     snapshot_offsets,
@@ -70,6 +71,7 @@ class Known(NamedTuple):
     start_offset: int
     # Without a checkpoint it is not known how far compaction may have left gaps.
     allows_gaps: bool = False
+    high_watermark: int = 0
 
 
 def load(
@@ -108,6 +110,8 @@ def load(
         parts = recovery.parts()
     if failure is None and not known.clean and parts.end_offset < known.start_offset:
         parts = _begin_anew(disk, directory, parts, own_files, known.start_offset, now_ms)
+    if failure is None:
+        _recall_ended(disk, parts, known.high_watermark)
     for segment in parts.segments:
         own_files.forget(segment)
         segment.drop_indexes()
@@ -132,6 +136,15 @@ def _begin_anew(
     epochs.truncate_from_end(0)
     transactions = PartitionTransactions(ProducerStates())
     return Parts([segment], start_offset, start_offset, start_offset, epochs, transactions)
+
+
+def _recall_ended(disk: Disk, parts: Parts, high_watermark: int) -> None:
+    committed = max(high_watermark, parts.start_offset)
+    try:
+        recall_ended(parts.transactions, disk, parts.segments, committed, parts.end_offset)
+    except Corrupt as damage:
+        # Whoever reads there will hear of it.
+        _log.warning("%s", damage)
 
 
 def finish_interrupted_work(disk: Disk, directory: str) -> dict[str, int]:

@@ -8,7 +8,7 @@ before it plus the batch headers in between. A damaged snapshot is passed over f
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hightide.core.producer import BATCHES_KEPT, ProducerStates, Written
 from hightide.core.transactions.aborted import Aborted
@@ -55,6 +55,15 @@ def replay(
     now_ms: int,
 ) -> None:
     """Bring the state at `from_offset` to `end_offset`, by the headers of the batches between."""
+    for segment, position, header in _headers(segments, from_offset, end_offset):
+        if header.producer_id >= 0:
+            follow(transactions, header, segment, position, now_ms)
+
+
+def _headers(
+    segments: Sequence[Segment], from_offset: int, end_offset: int
+) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """Each batch between two offsets, with its place."""
     for segment in segments:
         if segment.base_offset >= end_offset or from_offset >= end_offset:
             return
@@ -63,8 +72,34 @@ def replay(
         for position, header in segment.headers(segment.locate(from_offset)):
             if header.base_offset >= end_offset:
                 return
-            if header.producer_id >= 0:
-                follow(transactions, header, segment, position, now_ms)
+            yield segment, position, header
+
+
+def recall_ended(
+    transactions: PartitionTransactions,
+    disk: Disk,
+    segments: Sequence[Segment],
+    high_watermark: int,
+    end_offset: int,
+) -> None:
+    """Find the transactions whose markers are there but not committed.
+
+    A snapshot tells only what is open. A marker behind the high watermark may still be lost, and
+    until it cannot be, nothing of its transaction may be shown as decided.
+    """
+    if high_watermark >= end_offset or not len(transactions.producers):
+        return
+    behind = _headers(segments, high_watermark, end_offset)
+    if not any(header.is_control for _, _, header in behind):
+        return
+    directory = segments[0].directory
+    names = disk.list(directory)
+    found = newest_snapshot(disk, directory, names, high_watermark, 0)
+    producers, since = found or (ProducerStates(), segments[0].base_offset)
+    replayed = PartitionTransactions(producers)
+    replay(replayed, segments, since, end_offset, 0)
+    replayed.high_watermark_moved(high_watermark)
+    transactions.recall_ended(replayed)
 
 
 def batches_before(

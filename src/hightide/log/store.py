@@ -112,7 +112,13 @@ class LogStore:
 
         def load_one(key: TopicPartition) -> Log:
             point = (points or {}).get(key, 0)
-            known = Known(clean, point, starts.get(key, 0), allows_gaps=points is None)
+            known = Known(
+                clean,
+                point,
+                starts.get(key, 0),
+                allows_gaps=points is None,
+                high_watermark=self.high_watermarks.get(key, 0),
+            )
             config = self.config_for(key[0])
             log = load(disk, *key, config, self.files, known, self._now_ms)
             log.cleaned_offset = cleaned.get(key, 0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hightide.core.producer import ProducerStates
 from hightide.core.transactions.partition import PartitionTransactions
 from hightide.log.segment import Segment
-from hightide.log.snapshots import newest_snapshot, remove_snapshots, replay
+from hightide.log.snapshots import newest_snapshot, recall_ended, remove_snapshots, replay
 
 if TYPE_CHECKING:
     from hightide.log.segments import LogSegments
@@ -39,6 +39,7 @@ def truncate(log: LogSegments, offset: int, now_ms: int) -> int:
     producers, since = found or (ProducerStates(), log.bases[0])
     transactions = PartitionTransactions(producers, verifies=log.transactions.verifies)
     replay(transactions, log.segments, since, end_offset, now_ms)
+    recall_ended(transactions, log.disk, log.segments, log.committed_offset, end_offset)
     log.truncated(end_offset, transactions)
     return end_offset
 

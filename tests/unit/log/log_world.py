@@ -135,7 +135,7 @@ def replayed(log: Log) -> tuple[ProducerStates, list[tuple[int, int]]]:
     for header, _ in stored_batches(log):
         if not epochs or header.leader_epoch > epochs[-1][0]:
             epochs.append((header.leader_epoch, header.base_offset))
-        if header.producer_id >= 0:
+        if header.producer_id >= 0 and not header.is_control:
             producers.appended(
                 header.producer_id,
                 header.producer_epoch,

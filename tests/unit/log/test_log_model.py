@@ -128,7 +128,9 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def truncates(self, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(self.start, self.end))
+        self.cut(data.draw(st.integers(self.start, self.end)))
+
+    def cut(self, offset: int) -> None:
         while self.model and self.model[-1][-1].offset >= offset:
             self.end = self.model.pop()[0].offset
         assert self.log.truncate_to(offset, self.now_ms) == self.end

@@ -155,6 +155,10 @@ class PartitionTransactions:
         if self._ended and self._ended[0].marker_offset < high_watermark:
             self._ended = [each for each in self._ended if each.marker_offset >= high_watermark]
 
+    def recall_ended(self, replayed: PartitionTransactions) -> None:
+        """Take over which transactions have ended from one that was told more of the log."""
+        self._ended = replayed._ended
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         return self.verification.expire(now_ms, expiration_ms)
 

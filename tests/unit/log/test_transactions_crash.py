@@ -1,0 +1,299 @@
+"""Whenever the power fails, and whatever compaction has dropped, the transactions of a log are what
+its batches say, and a reader of committed records sees whole transactions or nothing of them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+from uuid import UUID
+
+import pytest
+from crash_disk import CrashDisk, PowerCut
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from log_world import (
+    NOW,
+    append,
+    batch,
+    end_transaction,
+    open_store,
+    run_jobs,
+    stored,
+    stored_batches,
+    topic,
+)
+from stable_world import check_story, read_committed, story_of
+
+from hightide.log.disk import MemoryDisk
+from hightide.log.log import Log
+from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX
+from hightide.log.store import LogStore
+
+MINUTE_MS = 60_000
+PRODUCERS = range(4)
+
+
+class Life:
+    """What happens to a log with transactions, by chance, and how each record's ended."""
+
+    def __init__(self, disk: CrashDisk | MemoryDisk, seed: int, **config: object) -> None:
+        self.disk = disk
+        self.random = Random(seed)
+        self.config = topic(
+            **{
+                "segment_bytes": 500,
+                "index_interval_bytes": 150,
+                "file_delete_delay_ms": 0,
+                "retention_ms": -1,
+                **config,
+            }
+        )
+        self.now_ms = NOW
+        self.exists = False
+        self.epoch = 0
+        self.store: LogStore
+        self.log: Log
+
+    def open(self) -> None:
+        self.store = open_store(self.disk, self.config, self.now_ms)
+        if self.exists:
+            self.log = self.store.logs["t", 0]
+
+    def live(self, moves: int) -> None:
+        self.open()
+        self.log = self.store.create("t", 0, UUID(int=7))
+        self.store.sync_names()
+        self.exists = True
+        for _ in range(moves):
+            self.move()
+
+    def move(self) -> None:
+        choice = self.random.randrange(24)
+        if choice == 0:
+            self.log.flush()
+        elif choice == 1:
+            self.keep_house()
+        elif choice == 2:
+            self.truncate()
+        elif choice == 3:
+            self.store.close(self.now_ms)
+            self.open()
+        elif choice == 4:
+            self.log.roll(self.now_ms)
+        elif choice == 5:
+            self.delete_records()
+        elif choice == 6:
+            # Only now and then do others have all of it.
+            self.log.high_watermark = self.log.end_offset
+        elif choice < 13:
+            producer_id = self.random.choice(PRODUCERS)
+            if producer_id in self.log.transactions.opened:
+                self.end(producer_id)
+        else:
+            self.write(self.random.choice(PRODUCERS))
+
+    def write(self, producer_id: int) -> None:
+        state = self.log.producers.get(producer_id)
+        sequence = max(0, state.next_sequence) if state is not None else 0
+        values = [b"%d " % self.log.end_offset * self.random.randint(1, 9)] * 2
+        data = batch(
+            values,
+            keys=[b"%d" % self.random.randrange(6) for _ in values],
+            timestamp=self.now_ms,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        append(self.log, data, self.epoch, self.now_ms)
+
+    def end(self, producer_id: int) -> None:
+        end_transaction(
+            self.log,
+            producer_id,
+            commits=self.random.random() < 0.4,
+            leader_epoch=self.epoch,
+            now_ms=self.now_ms,
+        )
+
+    def truncate(self) -> None:
+        self.epoch += 1
+        log = self.log
+        offset = self.random.randint(log.committed_offset, log.end_offset)
+        log.truncate_to(max(offset, log.start_offset), self.now_ms)
+
+    def delete_records(self) -> None:
+        log = self.log
+        log.delete_records(self.random.randint(log.start_offset, log.committed_offset))
+
+    def keep_house(self) -> None:
+        for _ in range(2):
+            self.now_ms += 6 * MINUTE_MS
+            run_jobs(self.store, self.now_ms)
+
+
+def check_survivor(life: Life, disk: CrashDisk) -> None:
+    store = open_store(disk, life.config, life.now_ms)
+    log = store.logs.get(("t", 0))
+    if log is None:
+        assert not life.exists
+        return
+    assert log.failure is None
+    if "compact" not in life.config.cleanup_policy:
+        check_story(log, story_of(log), store.high_watermarks.get(("t", 0), 0))
+    # It goes on from there, and the next stop keeps it.
+    for producer_id in list(log.transactions.opened):
+        end_transaction(log, producer_id, commits=False, leader_epoch=99, now_ms=life.now_ms)
+    assert log.last_stable_offset == log.end_offset
+    aborted, shown = log.aborted_between(0, log.end_offset), read_committed(log)
+    store.close(life.now_ms)
+    log = open_store(disk, life.config, life.now_ms).logs["t", 0]
+    assert log.aborted_between(0, log.end_offset) == aborted
+    assert read_committed(log) == shown
+    assert not log.transactions.opened
+
+
+@pytest.mark.parametrize("seeds", [range(150), range(150, 300)])
+def test_power_may_fail_at_any_moment(seeds: range) -> None:
+    for seed in seeds:
+        disk = CrashDisk(seed)
+        disk.cut_at(disk.random.randint(1, 400))
+        life = Life(disk, seed)
+        with suppress(PowerCut):
+            life.live(moves=70)
+        crashed = disk.after_crash(kill=seed % 4 == 0)
+        if seed % 3 == 0:
+            crashed.cut_at(crashed.random.randint(1, 12))
+            with suppress(PowerCut):
+                open_store(crashed, life.config, life.now_ms)
+            crashed = crashed.after_crash()
+        check_survivor(life, crashed)
+
+
+def test_the_lives_mean_something() -> None:
+    ended, open_, segments = 0, 0, 0
+    for seed in range(30):
+        life = Life(MemoryDisk(), seed)
+        life.live(moves=70)
+        ended += len(story_of(life.log).aborted())
+        open_ += len(life.log.transactions.opened)
+        segments += len(life.log.segments)
+        check_story(life.log, story_of(life.log), life.log.committed_offset)
+    assert min(ended, open_, segments) > 60
+
+
+# ---- compaction
+
+
+class CompactedLife(Life):
+    """The same with compaction, which may drop only what no reader of committed records sees."""
+
+    def __init__(self, disk: CrashDisk | MemoryDisk, seed: int) -> None:
+        super().__init__(
+            disk,
+            seed,
+            cleanup_policy="compact",
+            min_cleanable_dirty_ratio=0,
+            delete_retention_ms=10 * MINUTE_MS,
+        )
+
+    def truncate(self) -> None:
+        """Not here: what may be compacted is committed, and is never cut off."""
+
+    def delete_records(self) -> None:
+        """Nor here."""
+
+    def move(self) -> None:
+        super().move()
+        if self.log.high_watermark is not None:
+            self.log.high_watermark = self.log.end_offset
+
+
+def rows(log: Log) -> dict[bytes, bytes | None]:
+    """The table that a reader of committed records has at the end."""
+    return {record.key or b"": record.value for record in read_committed(log)}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**9), moves=st.lists(st.integers(5, 40), min_size=1, max_size=5))
+def test_compaction_changes_nothing_for_readers_of_committed_records(
+    seed: int, moves: list[int]
+) -> None:
+    life = CompactedLife(MemoryDisk(), seed)
+    life.live(moves=0)
+    for count in moves:
+        for _ in range(count):
+            life.move()
+        before, opened = rows(life.log), dict(life.log.transactions.opened)
+        untouched = [r for r in stored(life.log) if r.offset >= life.log.last_stable_offset]
+        life.log.roll(life.now_ms)
+        life.keep_house()
+        life.keep_house()
+        stable = life.log.last_stable_offset
+        assert rows(life.log) == before
+        assert [r for r in stored(life.log) if r.offset >= stable] == untouched
+        assert life.log.transactions.opened == opened
+        check_from_nothing(life, before)
+
+
+def check_from_nothing(life: Life, before: dict[bytes, bytes | None]) -> None:
+    """Without indexes and snapshots the same is found in the batches alone."""
+    disk = MemoryDisk()
+    disk.make_directory("t-0")
+    life.store.disks[0].sync_directory("")
+    for name in life.disk.list("t-0"):
+        if not name.endswith((SNAPSHOT, TRANSACTION_INDEX)):
+            disk.create(f"t-0/{name}").append(life.disk.read_file(f"t-0/{name}"))
+    log = open_store(disk, life.config, life.now_ms).logs["t", 0]
+    assert log.failure is None
+    assert log.transactions.opened == life.log.transactions.opened
+    assert rows(log) == before
+
+
+def test_aborted_records_are_gone_and_markers_expire() -> None:
+    life = CompactedLife(MemoryDisk(), 1)
+    life.live(moves=0)
+    log = life.log
+    for producer_id, commits in ((1, False), (2, True)):
+        life.write(producer_id)
+        end_transaction(log, producer_id, commits=commits, now_ms=life.now_ms)
+    log.roll(life.now_ms)
+    life.keep_house()
+    kinds = [(h.producer_id, h.is_control, h.record_count) for h, _ in stored_batches(log)]
+    assert kinds[:2] == [(1, False, 0), (1, True, 1)], "the last batch of a producer stays, empty"
+    assert [entry.producer_id for entry in log.aborted_between(0, 6)] == [1]
+    # The producers go on elsewhere, so that nothing is left to be kept for them.
+    for producer_id in (1, 2):
+        life.write(producer_id)
+        end_transaction(log, producer_id, commits=True, now_ms=life.now_ms)
+    for _ in range(3):
+        log.roll(life.now_ms)
+        append(log, batch([b"x"], keys=[b"x"]), now_ms=life.now_ms)
+        log.roll(life.now_ms)
+        life.now_ms += 20 * MINUTE_MS
+        life.keep_house()
+    assert log.aborted_between(0, log.end_offset) == []
+    assert all(h.base_offset > 2 for h, _ in stored_batches(log) if h.producer_id == 1)
+
+
+def test_power_may_fail_while_transactions_are_compacted() -> None:
+    for seed in range(60):
+        disk = CrashDisk(seed)
+        life = CompactedLife(disk, seed)
+        life.live(moves=40)
+        for producer_id in list(life.log.transactions.opened):
+            life.end(producer_id)
+        life.log.roll(life.now_ms)
+        life.log.flush()
+        life.log.high_watermark = life.log.end_offset
+        before = rows(life.log)
+        disk.cut_at(disk.steps + disk.random.randint(1, 60))
+        with suppress(PowerCut):
+            life.keep_house()
+            life.keep_house()
+        crashed = disk.after_crash()
+        log = open_store(crashed, life.config, life.now_ms).logs["t", 0]
+        assert log.failure is None
+        assert rows(log) == before
+        assert not log.transactions.opened
+        check_survivor(life, crashed)
