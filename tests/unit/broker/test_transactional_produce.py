@@ -3,12 +3,19 @@
 import asyncio
 
 import pytest
+from transactional_world import (
+    FIRST,
+    NAME,
+    codes,
+    marker_request,
+    part,
+    produce_request,
+    results,
+    world,
+)
 
 from hightide.core.transactions.transaction import Producer
 from hightide.wire.errors import ErrorCode
-from transactional_world import NAME, codes, marker_request, part, produce_request, results, world
-
-FIRST = Producer(7, 0)
 
 
 def test_the_first_batch_of_a_transaction_in_a_partition_is_verified():

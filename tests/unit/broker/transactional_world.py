@@ -29,6 +29,7 @@ from hightide.wire.messages.transactions import (
 
 NOW_MS = 1_700_000_000_000
 NAME = "payments"
+FIRST = Producer(7, 0)
 
 
 class Verdicts:
@@ -105,7 +106,7 @@ async def world(**overrides: object) -> AsyncIterator[World]:
 def part(
     sequence: int,
     *values: bytes,
-    producer: Producer | None = Producer(7, 0),
+    producer: Producer | None = FIRST,
     partition: int = 0,
     transactional: bool = True,
 ) -> PartitionProduceData:

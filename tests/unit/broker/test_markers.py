@@ -1,0 +1,209 @@
+"""Markers at the leader of a partition with three replicas: written once, acknowledged when they
+cannot be lost, and told to the coordinator whose log it is."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from test_replica import NOW_MS, Fetch, Write, fetched, given, lead, make, state
+from transactional_world import FIRST, codes, marker_request, part
+
+from hightide.broker.flusher import Flusher
+from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.markers import write_markers, write_txn_markers
+from hightide.broker.led_log import LedLog
+from hightide.broker.replica import Replica
+from hightide.broker.replicas import Replicas
+from hightide.core.transactions.transaction import Producer
+from hightide.log.disk import MemoryDisk
+from hightide.log.log import Log
+from hightide.log.segment import OpenFiles
+from hightide.settings import Broker as Settings
+from hightide.settings import Topic as TopicSettings
+from hightide.wire.errors import ErrorCode
+
+
+def write(replica: Replica, sequence: int, producer: Producer = FIRST) -> int:
+    """The offset behind a batch of the producer's transaction."""
+    buf = bytearray(part(sequence, producer=producer).records)
+    guard = replica.log.transactions.begin_verification(producer, sequence, NOW_MS)
+    return replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS, guard)[1]
+
+
+def broker_of(replica: Replica, replicas: Replicas, admits: bool = True):
+    """All that the handler wants of a broker."""
+    return SimpleNamespace(
+        replicas=replicas,
+        now_ms=lambda: NOW_MS,
+        settings=Settings(request_timeout_ms=50),
+        flusher=Flusher(lambda: None),
+        transactions=SimpleNamespace(lanes=SimpleNamespace(admits=lambda _connection: admits)),
+        metadata=SimpleNamespace(
+            get=lambda _topic: None,
+            refusal=lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ),
+    )
+
+
+def led(**overrides: str):
+    replicas = Replicas()
+    replica = make(replicas, **overrides)
+    lead(replica)
+    return replica, broker_of(replica, replicas)
+
+
+def test_a_marker_is_acknowledged_when_it_is_committed_and_so_is_its_repetition():
+    async def run():
+        replica, broker = led()
+        write(replica, 0)
+        first = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
+        again = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
+        await asyncio.sleep(0)
+        assert replica.log.end_offset == 2, "it is written once"
+        fetched(replica, 2, 2)
+        fetched(replica, 3, 1)
+        await asyncio.sleep(0)
+        assert (first.done(), again.done(), replica.log.last_stable_offset) == (False, False, 0)
+        fetched(replica, 3, 2)
+        assert codes(await first) == codes(await again) == [0]
+        assert replica.log.last_stable_offset == 2
+        assert codes(write_markers(broker, marker_request(FIRST, False))) == [0], "at once"
+        assert replica.log.end_offset == 2
+
+    asyncio.run(run())
+
+
+def test_a_marker_is_neither_lost_nor_sure_when_another_leads():
+    async def run():
+        replica, broker = led()
+        write(replica, 0)
+        waiting = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, True)))
+        await asyncio.sleep(0)
+        replica.follow(state(leader=2, epoch=1))
+        assert codes(await waiting) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        told = write_markers(broker, marker_request(FIRST, True))
+        assert codes(told) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+    asyncio.run(run())
+
+
+def test_a_marker_that_is_not_committed_in_time_is_not_acknowledged():
+    async def run():
+        replica, broker = led()
+        write(replica, 0)
+        waiting = write_markers(broker, marker_request(FIRST, True))
+        assert codes(await waiting) == [ErrorCode.REQUEST_TIMED_OUT]
+
+    asyncio.run(run())
+
+
+def test_no_marker_is_written_with_too_few_replicas():
+    replica, broker = led(**{"min.insync.replicas": "2"})
+    write(replica, 0)
+    lead(replica, state(isr=(1,), epoch=1))
+    told = write_markers(broker, marker_request(FIRST, True))
+    assert codes(told) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert replica.log.end_offset == 1
+
+
+def test_what_comes_over_a_lane_that_was_given_up_is_not_written():
+    replica, broker = led()
+    write(replica, 0)
+    broker.transactions.lanes.admits = lambda _connection: False
+    context = Context(None, 1, "c")  # type: ignore[arg-type]
+    told = write_txn_markers(broker, marker_request(FIRST, True), context)
+    assert codes(told) == [ErrorCode.STALE_BROKER_EPOCH]
+    assert replica.log.end_offset == 1
+
+
+def test_who_waits_for_what_is_decided_is_woken_when_the_marker_is_committed():
+    async def run():
+        replica, broker = led()
+        reader, plain = Fetch(), Fetch()
+        replica.wait_for_stable(reader)
+        replica.waiters[plain] = None
+        write(replica, 0)
+        for follower in (2, 3):
+            fetched(replica, follower, 1)
+        broker.replicas.wake()
+        assert (plain.served, reader.served) == (1, 0)
+        waiting = write_markers(broker, marker_request(FIRST, True))
+        broker.replicas.wake()
+        assert reader.served == 0, "it could still be lost"
+        for follower in (2, 3):
+            fetched(replica, follower, 2)
+        broker.replicas.wake()
+        assert reader.served == 1
+        await waiting
+
+    asyncio.run(run())
+
+
+def test_a_follower_shows_what_is_decided_as_far_as_it_knows_what_is_committed():
+    async def run():
+        replica, broker = led()
+        write(replica, 0)
+        waiting = write_markers(broker, marker_request(FIRST, True))
+        copied = replica.log.segments[-1].opened().read(0, 1 << 20)
+        replicas = Replicas()
+        follower = make(replicas)
+        follower.follow(state())
+        reader = Fetch()
+        follower.wait_for_stable(reader)
+        for high_watermark, stable_offset in ((0, 0), (1, 0), (2, 2)):
+            asked = follower.follower.position()
+            records = memoryview(copied) if follower.log.end_offset == 0 else memoryview(b"")
+            follower.take(asked, given(records=records, high_watermark=high_watermark), NOW_MS)
+            await asyncio.sleep(0)
+            assert follower.log.last_stable_offset == stable_offset
+            assert reader.served == (stable_offset == 2)
+        await waiting
+
+    asyncio.run(run())
+
+
+def test_a_coordinator_is_told_of_markers_in_its_log_when_they_are_committed():
+    async def run():
+        disk = MemoryDisk()
+        disk.make_directory("__consumer_offsets-0")
+        config = TopicSettings.effective(Settings(), {})
+        log = Log.create(disk, "__consumer_offsets", 0, config, OpenFiles(10), NOW_MS)
+        replicas = Replicas()
+        replica = replicas.add(log, make().topic_id, 0)
+        lead(replica)
+        broker = broker_of(replica, replicas)
+        led_log = LedLog(replica, broker.flusher)
+        await led_log.replay(lambda _header, _view: None)
+        told: list[tuple[int, bool]] = []
+        led_log.on_marker = lambda producer_id, is_commit: told.append((producer_id, is_commit))
+        write(replica, 0)
+        request = marker_request(FIRST, True, topic="__consumer_offsets")
+        waiting = write_markers(broker, request)
+        assert told == []
+        for follower in (2, 3):
+            fetched(replica, follower, 2)
+        assert told == [(FIRST.id, True)]
+        assert codes(await waiting) == [0]
+        write_markers(broker, request)
+        assert told == [(FIRST.id, True)], "a repetition is no news"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_a_repeated_batch_is_acknowledged_when_the_first_copy_is_committed(is_transactional):
+    """Not before: the first copy may still be lost with this leader."""
+    replica, _ = led()
+    buf = bytearray(part(0, transactional=is_transactional).records)
+    guard = replica.log.transactions.begin_verification(FIRST, 0, NOW_MS)
+    ends = []
+    for _ in range(2):
+        copy = bytearray(buf)
+        ends.append(replica.append(copy, memoryview(copy), 0, len(copy), NOW_MS, guard)[:2])
+    assert ends == [(0, 1), (0, 1)]
+    write_ = Write()
+    replica.when_committed(ends[1][1], write_)
+    fetched(replica, 2, 1)
+    assert (write_.codes, replica.high_watermark) == ([], 0)
+    fetched(replica, 3, 1)
+    assert write_.codes == [ErrorCode.NONE]
