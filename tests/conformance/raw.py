@@ -74,7 +74,15 @@ class Raw:
 
     def ask(self, request, version, correlation_id=7):
         """Send a request and return its answer, or None when the broker hangs up instead."""
+        self.begin(request, version, correlation_id)
+        return self.end(request, version, correlation_id)
+
+    def begin(self, request, version, correlation_id=7):
+        """Send a request whose answer may take its time."""
         self.send(encode_request(request, version, correlation_id, "raw"))
+
+    def end(self, request, version, correlation_id=7):
+        """The answer to what was begun."""
         answer = self.receive()
         if answer is None:
             return None

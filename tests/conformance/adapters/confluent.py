@@ -273,7 +273,8 @@ def groups(bootstrap, *, state=None, kind=None):
         wanted["states"] = {ConsumerGroupState[state.upper()]}
     if kind is not None:
         wanted["types"] = {ConsumerGroupType[kind.upper()]}
-    found = admin(bootstrap).list_consumer_groups(**wanted).result(DEADLINE_S)
+    client = admin(bootstrap)
+    found = client.list_consumer_groups(**wanted).result(DEADLINE_S)
     assert not found.errors, found.errors
     return {each.group_id: (plain(each.state), plain(each.type)) for each in found.valid}
 

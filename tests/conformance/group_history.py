@@ -1,0 +1,357 @@
+"""What the members of a group were given, read and committed, and whether a group can explain it.
+
+Members note what happens to them while it happens, in threads or in processes of their own; the
+clock is the machine's.  When all is over, `GroupHistory.checked` judges it by Kafka's promises, and
+`check_group_log` does the same with what the coordinator wrote to `__consumer_offsets`.
+
+    unseen                  a record that was delivered to nobody
+    gap                     an owner was given an offset, and not the one before
+    repeat                  an owner was given an offset again, or one before
+    skip                    an owner began behind anything that was ever committed
+    went-back               an owner began before an offset that had been committed
+    two-owners              one generation, one partition, and records of it for two members
+    overlap                 a member was given a partition before another had given it back
+    old-generation          a commit was accepted after somebody read in a later generation
+    generation-went-back    of a member, or in the log
+    commit-went-back        in the log
+    shared-twice            a generation in the log gives a partition to two members
+    error                   a member was told an error that it could not get over
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hightide.log.dump import DumpedBatch, dump
+from hightide.wire.records.consumer_offsets import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    decode,
+)
+
+Partition = tuple[str, int]
+UNKNOWN = -1
+
+
+class Event(NamedTuple):
+    at_s: float
+    member: str
+    kind: str
+    """assigned, revoked, lost, delivered, committing, committed, refused, error or ended"""
+    generation: int
+    """-1 where it is not certain"""
+    offsets: dict[Partition, Any]
+    """of what is delivered (first, last), of a commit its offset, of a change nothing"""
+    begun_s: float = 0.0
+    text: str = ""
+
+
+class Anomaly(NamedTuple):
+    kind: str
+    partition: Partition | None
+    detail: str
+
+
+class AnomaliesFound(AssertionError):
+    """A history that no group of Kafka's could have."""
+
+
+@dataclass(slots=True)
+class Ownership:
+    """A member's time with a partition, from one change to the next."""
+
+    member: str
+    partition: Partition
+    begun_s: float
+    ended_s: float = float("inf")
+    end: str = ""
+    reads: list[tuple[int, int]] = field(default_factory=list)
+
+
+class GroupHistory:
+    """Noted by many threads, and judged by one when they are done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.events: list[Event] = []
+        self.is_strict: dict[str, bool] = {}
+        """Whether the member tells when it has lost partitions, and not only gave them back."""
+
+    def note(self, event: Event) -> None:
+        with self._lock:
+            self.events.append(event)
+
+    # -- what tests wait for ---------------------------------------------------------------
+
+    def seen(self, partition: Partition) -> set[int]:
+        found: set[int] = set()
+        for each in list(self.events):
+            if each.kind == "delivered" and partition in each.offsets:
+                first, last = each.offsets[partition]
+                found.update(range(first, last + 1))
+        return found
+
+    def missing(self, ends: Mapping[Partition, int]) -> dict[Partition, list[int]]:
+        found = {place: sorted(set(range(end)) - self.seen(place)) for place, end in ends.items()}
+        return {place: offsets for place, offsets in found.items() if offsets}
+
+    def owned(self) -> dict[str, set[Partition]]:
+        """What each member has now, by what it was told."""
+        found: dict[str, set[Partition]] = {}
+        for each in list(self.events):
+            mine = found.setdefault(each.member, set())
+            if each.kind == "assigned":
+                mine.update(each.offsets)
+            elif each.kind in ("revoked", "lost"):
+                mine.difference_update(each.offsets)
+            elif each.kind == "ended":
+                found.pop(each.member)
+        return found
+
+    def committed(self) -> dict[Partition, int]:
+        """The highest offset of each partition whose commit was acknowledged."""
+        found: dict[Partition, int] = defaultdict(int)
+        for each in list(self.events):
+            if each.kind == "committed":
+                for place, offset in each.offsets.items():
+                    found[place] = max(found[place], offset)
+        return dict(found)
+
+    # -- judging ---------------------------------------------------------------------------
+
+    def checked(self, ends: Mapping[Partition, int]) -> None:
+        raise_if_any(self.anomalies(ends))
+
+    def anomalies(self, ends: Mapping[Partition, int]) -> list[Anomaly]:
+        events = sorted(self.events, key=lambda each: each.at_s)
+        owned = list(ownerships(events))
+        found = [
+            Anomaly("unseen", place, f"{len(offsets)} from {offsets[0]} on")
+            for place, offsets in self.missing(ends).items()
+        ]
+        found += [
+            Anomaly("error", None, f"{each.member}: {each.text}")
+            for each in events
+            if each.kind == "error"
+        ]
+        found += _order(owned)
+        found += _beginnings(events, owned)
+        found += _two_owners(events)
+        found += self._overlaps(owned)
+        return found + _old_generations(events)
+
+    def _overlaps(self, owned: list[Ownership]) -> list[Anomaly]:
+        found = []
+        for one in owned:
+            if one.end != "revoked" or not self.is_strict.get(one.member, True):
+                continue
+            found += [
+                Anomaly(
+                    "overlap",
+                    one.partition,
+                    f"{one.member} had it until {one.ended_s:.3f}, {other.member} from "
+                    f"{other.begun_s:.3f} on",
+                )
+                for other in owned
+                if other.partition == one.partition
+                and other.member != one.member
+                and one.begun_s < other.begun_s < one.ended_s
+            ]
+        return found
+
+
+def raise_if_any(found: list[Anomaly]) -> None:
+    if found:
+        shown = "\n".join(f"  {kind} in {where}: {text}" for kind, where, text in found[:40])
+        raise AnomaliesFound(f"{len(found)} anomalies:\n{shown}")
+
+
+def ownerships(events: Iterable[Event]) -> Iterator[Ownership]:
+    open_now: dict[tuple[str, Partition], Ownership] = {}
+    for each in events:
+        if each.kind == "assigned":
+            for place in each.offsets:
+                open_now[each.member, place] = Ownership(each.member, place, each.at_s)
+        elif each.kind == "delivered":
+            for place, read in each.offsets.items():
+                key = each.member, place
+                # What was on its way while it was given back belongs to nobody's time.
+                if key in open_now:
+                    open_now[key].reads.append(read)
+        elif each.kind in ("revoked", "lost", "ended"):
+            for key in list(open_now):
+                if key[0] == each.member and (each.kind == "ended" or key[1] in each.offsets):
+                    ended = open_now.pop(key)
+                    ended.ended_s, ended.end = each.at_s, each.kind
+                    yield ended
+    yield from open_now.values()
+
+
+def _order(owned: Iterable[Ownership]) -> list[Anomaly]:
+    found = []
+    for each in owned:
+        for (_, before), (after, _) in zip(each.reads, each.reads[1:], strict=False):
+            if after != before + 1:
+                kind = "gap" if after > before + 1 else "repeat"
+                text = f"{each.member} was given {after} after {before}"
+                found.append(Anomaly(kind, each.partition, text))
+    return found
+
+
+def _beginnings(events: list[Event], owned: Iterable[Ownership]) -> list[Anomaly]:
+    found = []
+    for each in owned:
+        if not each.reads:
+            continue
+        first = each.reads[0][0]
+        asked = max(
+            (
+                event.offsets[each.partition]
+                for event in events
+                if event.kind == "committing"
+                and each.partition in event.offsets
+                and event.at_s < each.ended_s
+            ),
+            default=0,
+        )
+        done = max(
+            (
+                event.offsets[each.partition]
+                for event in events
+                if event.kind == "committed"
+                and each.partition in event.offsets
+                and event.at_s < each.begun_s
+            ),
+            default=0,
+        )
+        if first > asked:
+            text = f"{each.member} began at {first}, and nobody committed more than {asked}"
+            found.append(Anomaly("skip", each.partition, text))
+        if first < done:
+            text = f"{each.member} began at {first}, and {done} had been committed"
+            found.append(Anomaly("went-back", each.partition, text))
+    return found
+
+
+def _two_owners(events: Iterable[Event]) -> list[Anomaly]:
+    readers: dict[tuple[int, Partition], set[str]] = defaultdict(set)
+    last: dict[str, int] = {}
+    found = []
+    for each in events:
+        if each.kind != "delivered" or each.generation == UNKNOWN:
+            continue
+        for place in each.offsets:
+            readers[each.generation, place].add(each.member)
+        if each.generation < last.get(each.member, 0):
+            text = f"{each.member} was in {last[each.member]} and is in {each.generation}"
+            found.append(Anomaly("generation-went-back", None, text))
+        last[each.member] = each.generation
+    for (generation, place), members in readers.items():
+        if len(members) > 1:
+            text = f"generation {generation}: {sorted(members)}"
+            found.append(Anomaly("two-owners", place, text))
+    return found
+
+
+def _old_generations(events: Iterable[Event]) -> list[Anomaly]:
+    found = []
+    newest: list[tuple[float, int]] = []
+    for each in events:
+        if each.kind == "delivered" and each.generation != UNKNOWN:
+            newest.append((each.at_s, max(each.generation, newest[-1][1] if newest else 0)))
+        if each.kind == "committed" and each.generation != UNKNOWN:
+            known = max((gen for at_s, gen in newest if at_s < each.begun_s), default=0)
+            if each.generation < known:
+                text = f"{each.member} committed in {each.generation}, and {known} was known"
+                found.append(Anomaly("old-generation", None, text))
+    return found
+
+
+# -- what the coordinator wrote ----------------------------------------------------------------
+
+
+class Written(NamedTuple):
+    """A record of `__consumer_offsets`: its key, and its value or None."""
+
+    key: Any
+    value: Any
+
+
+def written_for(folder: Path, group: str) -> list[Written]:
+    """What a broker's replicas of `__consumer_offsets` hold about a group, in their order."""
+    found = []
+    for partition in sorted(folder.glob("__consumer_offsets-*")):
+        for segment in sorted(partition.glob("*.log")):
+            for item in dump(segment):
+                assert isinstance(item, DumpedBatch), item
+                if item.header.is_control:
+                    continue
+                for record in item.records():
+                    decoded = decode(record.key, record.value)
+                    if decoded is not None and decoded.key.group == group:
+                        found.append(Written(*decoded))
+    return found
+
+
+def shared_out(assignment: bytes) -> set[Partition]:
+    """The partitions in an assignment of the consumer protocol."""
+    found: set[Partition] = set()
+    if not assignment:
+        return found
+    _, topics = struct.unpack_from(">hi", assignment)
+    at = 6
+    for _ in range(topics):
+        (size,) = struct.unpack_from(">h", assignment, at)
+        name = assignment[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        (count,) = struct.unpack_from(">i", assignment, at)
+        found |= {(name, each) for each in struct.unpack_from(f">{count}i", assignment, at + 4)}
+        at += 4 + 4 * count
+    return found
+
+
+def check_group_log(
+    records: Iterable[Written], wanted: Iterable[Partition] = (), *, may_go_back: bool = False
+) -> int:
+    """Raise AnomaliesFound unless generations and offsets only go on; the last generation."""
+    found = []
+    generation, offsets = 0, {}
+    for key, value in records:
+        if isinstance(key, GroupMetadataKey) and value is not None:
+            if value.generation < generation:
+                text = f"{generation} is followed by {value.generation}"
+                found.append(Anomaly("generation-went-back", None, text))
+            generation = value.generation
+            found += _shared(value, set(wanted))
+        elif isinstance(key, OffsetCommitKey) and value is not None:
+            place = key.topic, key.partition
+            if value.offset < offsets.get(place, 0) and not may_go_back:
+                text = f"{offsets[place]} is followed by {value.offset}"
+                found.append(Anomaly("commit-went-back", place, text))
+            offsets[place] = value.offset
+    raise_if_any(found)
+    return generation
+
+
+def _shared(value: Any, wanted: set[Partition]) -> list[Anomaly]:
+    owners: dict[Partition, list[str]] = defaultdict(list)
+    for member in value.members:
+        for place in shared_out(member.assignment):
+            owners[place].append(member.member_id)
+    return [
+        Anomaly("shared-twice", place, f"generation {value.generation}: {members}")
+        for place, members in owners.items()
+        if len(members) > 1 or (wanted and place not in wanted)
+    ]
+
+
+def now_s() -> float:
+    """The machine's clock, the same in all of its processes."""
+    return time.monotonic()
