@@ -42,6 +42,7 @@ from hightide.settings import Topic
 from hightide.wire.batch import (
     HEADER,
     HEADER_BYTES,
+    LOG_OVERHEAD,
     BatchHeader,
     read_header,
 )
@@ -229,21 +230,25 @@ class Log(LogSegments):
     ) -> tuple[int, int]:
         """Write a batch that the broker has made; its base offset and the offset behind it.
 
-        It may be part of a transaction, and has no sequence: who writes for a producer may come
-        from several brokers. KafkaError says why it is refused; then nothing has changed.
+        It has keys if the topic needs them. It may be part of a transaction, and has no sequence:
+        who writes for a producer may come from several brokers. KafkaError says why it is refused;
+        then nothing has changed.
         """
+        if self.failure is not None:
+            raise self._refused()
         size = len(batch)
         if size > self._max_bytes:
             raise refusal(batch, 0, size, self.config.max_message_bytes, self._segment_bytes)
-        batch, _, _, _ = self._look_again(batch, memoryview(batch), 0, size, now_ms)
-        header = read_header(batch)
+        if self._rules.codec is not None or self._rules.append_time:
+            batch, _, _, _ = self._look_again(batch, memoryview(batch), 0, size, now_ms)
+        header = self._stamped(batch, leader_epoch)
         if header.producer_id >= 0:
             self.producers.check_epoch(header.producer_id, header.producer_epoch)
             self.transactions.check(
                 header.producer_id, header.base_sequence, header.is_transactional, guard
             )
-        written = self._write(batch, leader_epoch, now_ms)
-        return written.base_offset, written.last_offset + 1
+        self._write(batch, header, now_ms)
+        return header.base_offset, self.end_offset
 
     def append_marker(
         self,
@@ -271,22 +276,23 @@ class Log(LogSegments):
         )
         if self._rules.append_time:
             stamp_append_time(batch, 0, len(batch), read_header(batch).attributes, now_ms)
-        return self._write(batch, leader_epoch, now_ms).base_offset
+        header = self._stamped(batch, leader_epoch)
+        self._write(batch, header, now_ms)
+        return header.base_offset
 
-    def _write(self, batch: bytearray, leader_epoch: int, now_ms: int) -> BatchHeader:
-        """Write a batch of the broker's own at the end; its header as it is in the log."""
+    def _stamped(self, batch: bytearray, leader_epoch: int) -> BatchHeader:
+        """The header of a batch of the broker's own, with its place at the end of the log."""
+        _stamp(batch, 0, self.end_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
+        return BatchHeader._make(_unpack_header(batch))
+
+    def _write(self, batch: bytearray, header: BatchHeader, now_ms: int) -> None:
         size = len(batch)
-        base_offset = self.end_offset
-        header = read_header(batch)
-        last_offset = base_offset + header.last_offset_delta
-        if self._is_at_limit(size, header.max_timestamp, last_offset) and self._must_roll(
-            size, header.max_timestamp, last_offset, now_ms
+        max_timestamp, last_offset = header.max_timestamp, header.last_offset
+        if self._is_at_limit(size, max_timestamp, last_offset) and self._must_roll(
+            size, max_timestamp, last_offset, now_ms
         ):
             self._roll(now_ms)
-        _stamp(batch, 0, base_offset, header.batch_length, leader_epoch)
-        header = read_header(batch)
         self._write_batches(memoryview(batch), [header], now_ms)
-        return header
 
     def _is_at_limit(self, size: int, max_timestamp: int, last_offset: int) -> bool:
         """Whether `_must_roll` is to be asked about what comes next, as `append` does."""

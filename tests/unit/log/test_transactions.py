@@ -163,7 +163,6 @@ def test_own_batches_are_checked_like_others(disk: Disk) -> None:
     _, log = new_log(disk, cleanup_policy="compact", max_message_bytes=200)
     unverified = batch([b"x"], keys=[b"k"], producer_id=9, producer_epoch=0, transactional=True)
     for bad, code in (
-        (batch([b"no key"]), ErrorCode.INVALID_RECORD),
         (batch([bytes(300)], keys=[b"k"]), ErrorCode.MESSAGE_TOO_LARGE),
         (unverified, ErrorCode.INVALID_TXN_STATE),
     ):
