@@ -29,6 +29,7 @@ from hightide.cli.options import (
     Yes,
     ask,
     confirm,
+    spelt,
     tell_silence,
 )
 from hightide.cli.render import Output
@@ -42,6 +43,13 @@ app = typer.Typer(
     help="Look at consumer groups and their lag, set their offsets, and delete them.",
 )
 app.command()(group_reset.reset)
+
+STATES = (
+    *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"),
+    *("Assigning", "Reconciling"),
+)
+TYPES = ("Classic", "Consumer", "Share", "Streams")
+WOULD_BE = "would be deleted"
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP...")]
 Topics = Annotated[
@@ -71,8 +79,11 @@ def list_(
 ) -> None:
     """List groups, and the brokers that coordinate them."""
 
+    states = [spelt(each, STATES, "state of a group") for each in state or ()]
+    types = [spelt(each, TYPES, "type of groups") for each in type_ or ()]
+
     async def run(admin: Admin) -> GroupsListing:
-        return await admin.list_groups(state or (), type_ or ())
+        return await admin.list_groups(states, types)
 
     found = ask(bootstrap, run)
     tell_silence(found.silent, "groups")
@@ -189,9 +200,6 @@ def delete(
         names = ", ".join(each.group for each in due)
         confirm(f"Delete {names}, with what is committed in {offsets}?", yes=yes)
     render.show(before if dry_run else ask(bootstrap, run), output)
-
-
-WOULD_BE = "would be deleted"
 
 
 async def _prospect(admin: Admin, name: str, if_exists: bool) -> DeleteRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -45,6 +45,14 @@ class Failed(Exception):
 def misused(sentence: str) -> NoReturn:
     """A command line that makes no sense: the sentence and exit code 2."""
     raise typer.BadParameter(sentence)
+
+
+def spelt(text: str, known: Sequence[str], what: str) -> str:
+    """One of some words in the spelling that brokers know, however it was typed."""
+    for each in known:
+        if each.lower() == text.strip().lower():
+            return each
+    misused(f"{text!r} is no {what}; there are {', '.join(known)}")
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -26,6 +26,7 @@ from hightide.cli.options import (
     ask,
     confirm,
     misused,
+    spelt,
     tell_silence,
 )
 from hightide.cli.partition_rows import named
@@ -120,7 +121,7 @@ def list_(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List transactional ids, and the state of each."""
-    states = [state_named(each) for each in state or ()]
+    states = [spelt(each, STATES, "state of a transaction") for each in state or ()]
     limit_ms = -1 if longer_than is None else duration(longer_than)
 
     async def run(admin: Admin) -> TransactionsListing:
@@ -376,14 +377,6 @@ def producer_row(each: ActiveProducer) -> ProducerRow:
         coordinator_epoch=each.coordinator_epoch,
         start_offset=each.start_offset,
     )
-
-
-def state_named(text: str) -> str:
-    """A state in the spelling of brokers."""
-    found = [each for each in STATES if each.lower() == text.strip().lower()]
-    if not found:
-        misused(f"{text!r} is no state of a transaction; there are {', '.join(STATES)}")
-    return found[0]
 
 
 def duration(text: str) -> int:

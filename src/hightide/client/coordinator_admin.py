@@ -90,8 +90,13 @@ class CoordinatorAdmin(ClusterAdmin):
         return await self._until_found(attempt, again)
 
     async def _until_found(
-        self, attempt: Callable[[], Awaitable[T]], again: frozenset[ErrorCode] = frozenset()
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        again: frozenset[ErrorCode] = frozenset(),
+        *,
+        elsewhere: bool = True,
     ) -> T:
+        """Try until a deadline; also when a broker cannot be reached, if it may be `elsewhere`."""
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + WAIT_S, PAUSE_S
         while True:
@@ -102,7 +107,8 @@ class CoordinatorAdmin(ClusterAdmin):
                     raise
             except ConnectionFailed:
                 # The coordinator may have died, and another broker take over.
-                if loop.time() + pause > deadline or not await self._is_anybody_there():
+                is_late = loop.time() + pause > deadline
+                if not elsewhere or is_late or not await self._is_anybody_there():
                     raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
@@ -130,16 +136,13 @@ class CoordinatorAdmin(ClusterAdmin):
         await self._routes.metadata([])
         brokers = sorted(self._routes.nodes)
 
-        async def one(broker: int) -> T:
+        async def heard(broker: int) -> tuple[T | None, Exception | None]:
             async def attempt() -> T:
                 return await ask(await self._routes.broker(broker))
 
-            return await self._until_found(attempt)
-
-        async def heard(broker: int) -> tuple[T | None, Exception | None]:
             try:
                 async with asyncio.timeout(BROKER_TIMEOUT_S):
-                    return await one(broker), None
+                    return await self._until_found(attempt, elsewhere=False), None
             except TimeoutError:
                 why = f"It did not answer in {BROKER_TIMEOUT_S:g} s."
                 return None, ConnectionFailed(why)

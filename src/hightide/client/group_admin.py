@@ -71,10 +71,12 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
 
         async def ask(connection: Connection) -> ListGroupsResponse:
             version = connection.version_for(ListGroupsRequest)
-            request = ListGroupsRequest(
-                states_filter=[*states] if version >= TAKES_STATES else [],
-                types_filter=[*types] if version >= TAKES_TYPES else [],
-            )
+            if (states and version < TAKES_STATES) or (types and version < TAKES_TYPES):
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"{connection.address} cannot choose groups by state and type.",
+                )
+            request = ListGroupsRequest(states_filter=[*states], types_filter=[*types])
             answer: ListGroupsResponse = await connection.send(request, timeout_ms=self._timeout_ms)
             check(answer.error_code, about=connection.address)
             return answer

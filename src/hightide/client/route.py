@@ -23,6 +23,8 @@ MOVED = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.FENCED_LEADER_EPOCH,
+    # A new leader does not know yet how far its log is committed.
+    ErrorCode.OFFSET_NOT_AVAILABLE,
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hightide.__main__ import main
 from hightide.cli.consume import line_template, read_output
-from hightide.cli.options import misused, pairs
+from hightide.cli.options import misused, pairs, spelt
 from hightide.cli.perf import percentile
 from hightide.cli.topics import kafka_uuid
 from hightide.process import environment
@@ -135,6 +135,8 @@ def test_the_version_is_told(hightide):
         ("partition", "reassign", "t", "--to", "1", "--throttle", "0"),
         ("partition", "reassign", "--file", os.devnull),
         ("group", "describe"),
+        ("group", "list", "--state", "Fine"),
+        ("group", "list", "--type", "new"),
         ("group", "reset", "g"),
         ("group", "reset", "g", "--to-earliest", "--to-latest"),
         ("group", "reset", "g", "--to-offset", "-1"),
@@ -272,6 +274,12 @@ def test_flags_add_columns_before_the_value():
 
 def test_pairs_are_parted_at_the_first_equals_sign():
     assert pairs(["a=b=c", "d = e"], "setting") == {"a": "b=c", "d": "e"}
+
+
+def test_words_are_spelt_as_brokers_spell_them():
+    assert spelt("ongoing ", ("Empty", "Ongoing"), "state") == "Ongoing"
+    with pytest.raises(type(_misuse()), match="'open' is no state; there are Empty, Ongoing"):
+        spelt("open", ("Empty", "Ongoing"), "state")
 
 
 def test_percentiles_are_of_the_nearest_rank():

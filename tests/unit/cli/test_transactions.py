@@ -13,7 +13,6 @@ from hightide.cli.transactions import (
     _owner,
     duration,
     matching,
-    state_named,
     transaction_details,
 )
 from hightide.client.transaction_admin import (
@@ -95,10 +94,7 @@ def test_the_transaction_that_is_meant_is_found_by_offset_or_producer():
     assert matching([DONE], None, 8) is None
 
 
-def test_states_are_spelt_as_brokers_spell_them():
-    assert state_named("ongoing") == "Ongoing"
-    with pytest.raises(typer.BadParameter, match="is no state of a transaction; there are Empty"):
-        state_named("open")
+def test_durations_are_read():
     assert duration("5m") == 300_000
     with pytest.raises(typer.BadParameter, match="is no duration"):
         duration("long")
