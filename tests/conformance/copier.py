@@ -18,7 +18,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterable
@@ -29,6 +31,7 @@ SESSION_MS = 1500
 HEARTBEAT_MS = 300
 IDLE_S = 1.0
 """A transaction that is not full is committed when nothing has come for so long."""
+HUNG_S = 10.0
 PATIENCE_MS = 60_000
 
 
@@ -47,6 +50,30 @@ class Job:
 
 def say(text: object) -> None:
     print(f"{time.monotonic():.3f} {text}", file=sys.stderr, flush=True)
+
+
+class Watchdog(threading.Thread):
+    """Ends the process when nothing has moved for long, as whoever supervises services does.
+
+    A transactional producer of kafka-python forgets a request when its coordinator cannot be
+    reached at that moment, and then waits for the answer for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._moved_s = time.monotonic()
+
+    def moved(self) -> None:
+        self._moved_s = time.monotonic()
+
+    def run(self) -> None:
+        while time.monotonic() - self._moved_s < HUNG_S:
+            time.sleep(0.2)
+        say("hangs, and is ended")
+        os._exit(4)
+
+
+WATCHDOG = Watchdog()
 
 
 # -- confluent-kafka ---------------------------------------------------------------------------
@@ -114,6 +141,7 @@ class ConfluentCopier:
         found: list[Any] = []
         last_s = time.monotonic()
         while len(found) < self.job.size:
+            WATCHDOG.moved()
             self.was_shared_out = False
             got = self.consumer.consume(self.job.size - len(found), 0.1)
             if self.was_shared_out:
@@ -243,6 +271,7 @@ class KafkaPythonCopier:
         found: list[Any] = []
         last_s = time.monotonic()
         while len(found) < self.job.size:
+            WATCHDOG.moved()
             self.was_shared_out = False
             got = self.consumer.poll(timeout_ms=100, max_records=self.job.size - len(found))
             if self.was_shared_out:
@@ -331,6 +360,7 @@ class AioCopier:
         found: list[Any] = []
         last_s = time.monotonic()
         while len(found) < self.job.size:
+            WATCHDOG.moved()
             got = await consumer.getmany(timeout_ms=100, max_records=self.job.size - len(found))
             if got:
                 last_s = time.monotonic()
@@ -355,6 +385,7 @@ def main() -> None:
         given["partitions"] = tuple(given["partitions"])
     job = Job(**given)
     say(f"{job.transactional_id} begins")
+    WATCHDOG.start()
     COPIERS[job.client](job).run()
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any, Self
 
-from adapters import Record, Refused, confluent
+from adapters import Record, Refused, aio, confluent
 from adapters.transactional import PRODUCERS
 from confluent_kafka import Consumer, TopicPartition
 from raw_transactions import positions
@@ -29,6 +29,8 @@ from workload import CONFLUENT_GETS_OVER
 
 TIMEOUT_MS = 10_000
 PATIENCE_S = 60.0
+# Not kafka-python's: its producer waits for ever when its coordinator could not be reached once.
+ENDURING = (confluent.NAME, aio.NAME)
 LAST = b"the last record"
 
 
@@ -143,7 +145,7 @@ class TransactionLoad:
         topic: str,
         partitions: int,
         *,
-        clients: Iterable[str] = tuple(PRODUCERS),
+        clients: Iterable[str] = ENDURING,
         pace_s: float = 0.05,
     ) -> None:
         self.cluster = cluster

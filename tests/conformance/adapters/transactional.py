@@ -8,6 +8,7 @@ all of them are acknowledged, and `commit` does that by itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import contextmanager
 
 import confluent_kafka
@@ -29,8 +30,9 @@ class Confluent:
     NAME = confluent.NAME
 
     def __init__(self, bootstrap, transactional_id, timeout_ms=60_000, **settings):
-        self._bootstrap = bootstrap
         self._failures = []
+        # Consumers that are in no group and connected to nobody: only they can name one.
+        self._strangers = {}
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -70,12 +72,12 @@ class Confluent:
     def offsets(self, positions, group):
         """Positions by (topic, partition); a group's id, or a consumer that is its member."""
         places = [confluent_kafka.TopicPartition(*where, at) for where, at in positions.items()]
-        if not isinstance(group, str):
-            given = (places, group.consumer_group_metadata(), DEADLINE_S)
-            return self._call(self._producer.send_offsets_to_transaction, *given)
-        with confluent.consumer(self._bootstrap, **{"group.id": group}) as nobody:
-            given = (places, nobody.consumer_group_metadata(), DEADLINE_S)
-            return self._call(self._producer.send_offsets_to_transaction, *given)
+        if isinstance(group, str):
+            group = self._strangers.get(group) or self._strangers.setdefault(
+                group, confluent_kafka.Consumer({"group.id": group})
+            )
+        given = (places, group.consumer_group_metadata(), DEADLINE_S)
+        self._call(self._producer.send_offsets_to_transaction, *given)
 
     def commit(self):
         self._call(self._producer.commit_transaction, DEADLINE_S)
@@ -85,8 +87,13 @@ class Confluent:
 
     def close(self):
         """Nothing is asked of the broker: an open transaction stays open."""
-        self._producer.purge()
-        self._producer.poll(0)
+        with contextlib.suppress(
+            confluent_kafka.KafkaException
+        ):  # it tells again that it is fenced
+            self._producer.purge()
+            self._producer.poll(0)
+        for each in self._strangers.values():
+            each.close()
 
 
 class KafkaPython:

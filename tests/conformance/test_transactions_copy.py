@@ -1,0 +1,44 @@
+"""Consume, transform, produce, exactly once, while brokers and copiers are killed.
+
+All clients copy at the same time, each its own copy.  The same at full length, with more faults:
+`make exactly-once`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from copying import CLIENTS, Copying, fill, wait_for
+
+MESSAGES = 20_000
+PARTITIONS = 3
+
+
+@pytest.mark.timeout(150)
+def test_a_topic_is_copied_exactly_once_while_brokers_and_copiers_are_killed(
+    three_transacting, tmp_path
+):
+    cluster = three_transacting
+    source = cluster.create_topic("source", partitions=PARTITIONS)
+    values = fill(cluster.bootstrap, source, PARTITIONS, MESSAGES)
+    copyings = [Copying(cluster, each, source, PARTITIONS, tmp_path) for each in CLIENTS]
+    for each in copyings:
+        cluster.create_topic(each.target, partitions=PARTITIONS)
+    try:
+        for each in copyings:
+            each.start()
+        for round_, broker_id in enumerate(cluster.brokers):
+            wait_for(copyings, 1 + round_ * MESSAGES // 5, 40)
+            for each in copyings:
+                each.copiers[round_ % 2].kill()
+            cluster.kill(broker_id)
+            wait_for(copyings, (round_ + 1) * MESSAGES // 5, 40)
+            cluster.restart(broker_id)
+            cluster.heal()
+        wait_for(copyings, MESSAGES, 60)
+    finally:
+        for each in copyings:
+            each.stop()
+    for each in copyings:
+        each.check(values)
+        for copier in each.copiers:
+            assert copier.lives > 1

@@ -1,0 +1,64 @@
+"""A broker is stopped or killed with transactions in every state, and knows them afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from adapters import confluent, values
+from raw_transactions import (
+    COMMITTED,
+    RawProducer,
+    committed_values,
+    describe_producers,
+    describe_transaction,
+    end_offset,
+    positions,
+)
+from replicated import eventually
+
+from hightide.wire.errors import ErrorCode
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate"])
+def test_transactions_are_what_they_were_after_a_restart(transacting, how):
+    cluster = transacting
+    topic = cluster.create_topic(partitions=2)
+    group = f"group-{topic}"
+    done, lost, held = (RawProducer(cluster, f"{each}-{topic}") for each in ("a", "b", "c"))
+    for each in (done, lost, held):
+        assert each.init() == 0
+    done.begin(topic, b"committed")
+    lost.begin(topic, b"aborted")
+    held.begin(topic, b"open")
+    held.begin(topic, b"open", index=1)
+    assert held.add_offsets(group) == 0
+    assert held.commit_offsets(group, {(topic, 0): 42}) == [0]
+    assert done.end() == 0
+    assert lost.end(commit=False) == 0
+    eventually(lambda: describe_transaction(cluster, lost.transactional_id).topics == [])
+    before = sorted(describe_producers(cluster, topic).active_producers, key=str)
+    getattr(cluster, how)()
+    cluster.restart()
+    assert sorted(describe_producers(cluster, topic).active_producers, key=str) == before
+    assert end_offset(cluster, topic, COMMITTED) == 2
+    assert describe_transaction(cluster, held.transactional_id).transaction_state == "Ongoing"
+    assert positions(cluster, group, topic) == [(-1, 0)]
+    ((_, code),) = positions(cluster, group, topic, stable=True)
+    assert code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    # It goes on where it was: a repetition is known, and so is what comes next.
+    again = held.write(topic, b"open", sequence=0)
+    assert (again.error_code, again.base_offset) == (0, 2)
+    assert held.write(topic, b"and on").error_code == 0
+    assert held.end() == 0
+    eventually(lambda: committed_values(cluster, topic) == [b"committed", b"open", b"and on"])
+    eventually(lambda: positions(cluster, group, topic, stable=True) == [(42, 0)])
+    found = confluent.read(cluster.bootstrap, topic, 3, isolation="read_committed")
+    assert values(found) == [b"committed", b"open", b"and on"]
+    # Nobody has another's producer id or an epoch that somebody had.
+    epochs = {(each.id, each.epoch) for each in (done, lost, held)}
+    for each in (done, lost, held):
+        assert each.init() == 0
+        assert (each.id, each.epoch) not in epochs
+        epochs.add((each.id, each.epoch))
+    other = RawProducer(cluster, f"new-{topic}")
+    assert other.init() == 0
+    assert other.id not in {each.id for each in (done, lost, held)}
