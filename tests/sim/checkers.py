@@ -157,7 +157,10 @@ class Checker:
         """A leader was elected of whom it is not known that it is whole; but is it?  If anybody
         may be elected, the one before may go on, and what it commits will be lost."""
         truth.is_lossy = truth.is_lossy or self._shape.unclean
-        log = self._brokers[state.leader].logs.get(partition) or SimLog()
+        broker = self._brokers[state.leader]
+        if not (broker.is_up and broker.epoch == state.broker_epochs.get(state.leader)):
+            return  # it has died since, and will have to be elected again
+        log = broker.logs.get(partition) or SimLog()
         try:
             self._has(partition, "I1 the recovering leader", log, len(truth.committed))
         except Violated:
