@@ -91,10 +91,10 @@ def init_producer_id(
     if transactional_id is None:
         return _idempotent(broker, request)
     expected = Producer(request.producer_id, request.producer_epoch)
-    timeout_ms, now_ms = request.transaction_timeout_ms, broker.now_ms()
+    timeout_ms = request.transaction_timeout_ms
     asked = broker.transactions.ask(
         transactional_id,
-        lambda coordinator, new_id: coordinator.init_asked(
+        lambda coordinator, now_ms, new_id: coordinator.init_asked(
             transactional_id, timeout_ms, expected, now_ms, new_id
         ),
     )

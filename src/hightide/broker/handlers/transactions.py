@@ -104,12 +104,12 @@ def add_partitions_to_txn(
 def _add(
     broker: Broker, transactional_id: str, producer: Producer, partitions: Iterable[Partition]
 ) -> Asked:
-    now_ms = broker.now_ms()
     return broker.transactions.ask(
         transactional_id,
-        lambda coordinator, _: coordinator.partitions_asked(
+        lambda coordinator, now_ms, _: coordinator.partitions_asked(
             transactional_id, producer, partitions, now_ms
         ),
+        is_patient=True,
     )
 
 
@@ -235,10 +235,9 @@ def end_txn(
 ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
     producer = Producer(request.producer_id, request.producer_epoch)
     version = EPOCH_BUMPS if context.version >= 5 else _FIRST_VERSION
-    now_ms = broker.now_ms()
     asked = broker.transactions.ask(
         request.transactional_id,
-        lambda coordinator, new_id: coordinator.end_asked(
+        lambda coordinator, now_ms, new_id: coordinator.end_asked(
             request.transactional_id, producer, request.committed, version, now_ms, new_id
         ),
     )

@@ -71,6 +71,7 @@ class Hosted:
         self._now_ms = now_ms
         self._patience_ms = patience_ms
         self._askers: dict[Write, _Asker] = {}
+        self._watchers: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading = asyncio.get_running_loop().create_task(self._load())
@@ -136,6 +137,8 @@ class Hosted:
         askers, self._askers = self._askers, {}
         for asker in askers.values():
             asker.tell(_NOT_COORDINATOR)
+        for transactional_id in list(self._watchers):
+            self._tell_watchers(transactional_id)
 
     # -- what is asked ---------------------------------------------------------------------
 
@@ -162,6 +165,19 @@ class Hosted:
             delayed = self.coordinator.write_delayed(write).answer
             return delayed or _NOT_COORDINATOR
 
+    async def changed(self, transactional_id: str, timeout_s: float) -> None:
+        """Returns when something else is known of an id, or the time is up."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        watchers = self._watchers.setdefault(transactional_id, [])
+        watchers.append(future)
+        await asyncio.wait([future], timeout=timeout_s)
+        if not future.done():
+            watchers.remove(future)
+
+    def _tell_watchers(self, transactional_id: str) -> None:
+        for future in self._watchers.pop(transactional_id, ()):
+            future.set_result(None)
+
     # -- what follows ----------------------------------------------------------------------
 
     def _follow(self, changes: Changes) -> None:
@@ -185,6 +201,8 @@ class Hosted:
         changes = self.coordinator.written(write, self._now_ms())
         self._answer(write, changes)
         self._follow(changes)
+        if self._watchers:
+            self._tell_watchers(write.transactional_id)
 
     def _answer(self, write: Write, changes: Changes) -> None:
         asker = self._askers.pop(write, None)

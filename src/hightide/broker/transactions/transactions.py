@@ -8,6 +8,7 @@ must.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -40,11 +41,12 @@ log = logging.getLogger(__name__)
 
 _LANE = "verification"
 _VERIFY_MS = 10_000
+_FREE_S = 0.1
 
 Asked = Answer | Awaitable[Answer]
 """An answer, or something to wait for that gives it."""
-Decide = Callable[[Coordinator, int | None], Changes]
-"""Asks a coordinator; the second time with a new producer id, if it needs one."""
+Decide = Callable[[Coordinator, int, int | None], Changes]
+"""Asks a coordinator, at a time; once more with a new producer id, if it needs one."""
 
 
 class Transactions:
@@ -117,20 +119,37 @@ class Transactions:
             return None
         return self._hosted.get(partition_for(transactional_id, len(topic.partitions)))
 
-    def ask(self, transactional_id: str, decide: Decide) -> Asked:
-        """Let the coordinator of an id decide something, and have it carried out."""
+    def ask(self, transactional_id: str, decide: Decide, *, is_patient: bool = False) -> Asked:
+        """Let the coordinator of an id decide something, and have it carried out.
+
+        Who is patient is not sent away while the end of the last transaction is being written, but
+        waits a little: clients come again later than it takes.
+        """
         hosted = self._find(transactional_id)
         if hosted is None:
             return self._elsewhere(decide)
-        changes = decide(hosted.coordinator, None)
+        changes = decide(hosted.coordinator, self._broker.now_ms(), None)
         if changes.needs_producer_id:
             return self._ask_with_id(transactional_id, decide)
-        return hosted.carry_out(changes)
+        asked = hosted.carry_out(changes)
+        if is_patient and _is_concurrent(asked):
+            return self._ask_until_free(transactional_id, decide)
+        return asked
+
+    async def _ask_until_free(self, transactional_id: str, decide: Decide) -> Answer:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _FREE_S
+        while True:
+            asked = self.ask(transactional_id, decide)
+            hosted, left_s = self._find(transactional_id), deadline - loop.time()
+            if not _is_concurrent(asked) or hosted is None or left_s <= 0:
+                return asked if isinstance(asked, Answer) else await asked
+            await hosted.changed(transactional_id, left_s)
 
     def _elsewhere(self, decide: Decide) -> Answer:
         """What a broker says that is not the coordinator.  What cannot be right anywhere is told
         here as well, and not sent on."""
-        answer = decide(Coordinator(-1, self._limits()), None).answer
+        answer = decide(Coordinator(-1, self._limits()), 0, None).answer
         if answer is None or answer.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return Answer(ErrorCode.NOT_COORDINATOR)
         return answer
@@ -147,7 +166,8 @@ class Transactions:
         hosted = self._find(transactional_id)
         if hosted is None:
             return self._elsewhere(decide)
-        asked = hosted.carry_out(decide(hosted.coordinator, producer_id))
+        now_ms = self._broker.now_ms()
+        asked = hosted.carry_out(decide(hosted.coordinator, now_ms, producer_id))
         return asked if isinstance(asked, Answer) else await asked
 
     # -- what leaders of partitions ask ----------------------------------------------------
@@ -199,6 +219,10 @@ class Transactions:
 
     def _coordinator_id(self, transactional_id: str) -> int:
         return known_coordinator(self._broker, Kind.TRANSACTION, transactional_id)
+
+
+def _is_concurrent(asked: Asked) -> bool:
+    return isinstance(asked, Answer) and asked.error == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _question(
