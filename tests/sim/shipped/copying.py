@@ -71,6 +71,10 @@ class GiveUp(Exception):
     """This life of a copier has come to its end."""
 
 
+class Unsure(GiveUp):
+    """Nobody knows what became of its records."""
+
+
 class Rejoin(Exception):
     """The group shares its partitions out anew."""
 
@@ -258,7 +262,12 @@ class Copier(Coordinated):
         if not values:
             return False
         await self._add(life, index)
-        await self._produce(life, index, [value for _, value in values])
+        try:
+            await self._produce(life, index, [value for _, value in values])
+        except Unsure:
+            # Copies of its records may still be on their way when this transaction is over.
+            await self._end_transaction(life, is_commit=False)
+            raise
         await self._insist(
             TRANSACTION_KIND,
             self.name,
@@ -322,7 +331,7 @@ class Copier(Coordinated):
             timeout_ms=self._call_ms,
             topic_data=[TopicProduceData(name=COPY, partition_data=[part])],
         )
-        for _ in range(TRIES):
+        for _ in range(self.random.choice((1, TRIES))):
             try:
                 answer = await self.ask(await self.leader((COPY, index)), request)
                 code = answer.responses[0].partition_responses[0].error_code
@@ -337,7 +346,7 @@ class Copier(Coordinated):
                 raise GiveUp(f"Produce: {ErrorCode(code)!r}")
             self.forget((COPY, index))
             await self.rest(0.1)
-        raise GiveUp("its records are not taken")
+        raise Unsure("its records are not taken")
 
     async def _commit_position(self, life: Life, member: Any, index: int, offset: int) -> None:
         part = TxnOffsetCommitRequestPartition(

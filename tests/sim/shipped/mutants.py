@@ -6,18 +6,30 @@ The machines' own are in `tests/sim/mutants.py`; here is what only the shipped b
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
 
 from hightide.broker.handlers import follower_fetch
 from hightide.broker.handlers.fetch_plan import Plan
 from hightide.broker.isr import IsrProposals
 from hightide.broker.replica import Replica
+from hightide.broker.transactions.hosted import Hosted
 from hightide.broker.waiting import WaitingWrite
+from hightide.core.groups import commits
+from hightide.core.groups import coordinator as groups
+from hightide.core.transactions.coordinator import Answer, Changes, Coordinator
+from hightide.core.transactions.transaction import State
 from hightide.log import checkpoint
+from hightide.log.log import Log
 from hightide.wire.errors import ErrorCode
+from shipped.pipeline import Pipeline
 from shipped.running import run
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -77,6 +89,99 @@ def proposes_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IsrProposals, "_due", once)
 
 
+# -- what only shows when something is copied in transactions ----------------------------------
+
+
+def forgets_sequences_when_it_leads(patch: pytest.MonkeyPatch) -> None:
+    """B13: a new leader does not know the batches in its log, and takes one that is sent again."""
+    lead = Replica.lead
+
+    def forgetful(self: Replica, *how: Any, **more: Any) -> None:
+        for _, state in self.log.producers:
+            state.batches.clear()
+            state.next_sequence = -1
+        lead(self, *how, **more)
+
+    patch.setattr(Replica, "lead", forgetful)
+
+
+def keeps_partitions_of_a_transaction_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """B14: which they are is written when the transaction ends, and not before."""
+    asked = Coordinator.partitions_asked
+
+    def not_written(self: Coordinator, transactional_id: str, *how: Any) -> Changes:
+        changes = asked(self, transactional_id, *how)
+        if changes.write is None:
+            return changes
+        del self._writes[transactional_id]
+        self.apply(transactional_id, changes.write.after)
+        return Changes(answer=Answer(ErrorCode.NONE))
+
+    patch.setattr(Coordinator, "partitions_asked", not_written)
+
+
+def answers_before_the_end_is_written(patch: pytest.MonkeyPatch) -> None:
+    """B14: a commit is acknowledged before it is safe."""
+    carry_out = Hosted.carry_out
+
+    def hasty(self: Hosted, changes: Changes) -> Any:
+        write, result = changes.write, carry_out(self, changes)
+        after = None if write is None else write.after
+        if write is None or after is None or after.state is not State.PREPARE_COMMIT:
+            return result
+        if asyncio.iscoroutine(result):
+            result.close()
+        return write.answer
+
+    patch.setattr(Hosted, "carry_out", hasty)
+
+
+def verifies_nothing(patch: pytest.MonkeyPatch) -> None:
+    """B15: whoever writes to a partition opens a transaction in it."""
+    more = Pipeline._more_settings
+    patch.setattr(
+        Pipeline,
+        "_more_settings",
+        lambda self: {**more(self), "transaction_partition_verification_enable": False},
+    )
+
+
+def takes_offsets_of_any_generation(patch: pytest.MonkeyPatch) -> None:
+    """B18: whoever was a member once may still commit."""
+    patch.setattr(commits, "refused_transactional", lambda *_, **__: ErrorCode.NONE)
+
+
+def tells_offsets_that_are_not_stable(patch: pytest.MonkeyPatch) -> None:
+    """Who takes a partition over is told where it was before the transaction that is open."""
+    fetch = groups.Coordinator.fetch_asked
+    patch.setattr(
+        groups.Coordinator,
+        "fetch_asked",
+        lambda self, request, **_: fetch(self, request, require_stable=False),
+    )
+
+
+def shows_the_undecided(patch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records see open transactions."""
+    patch.setattr(Log, "last_stable_offset", property(lambda self: self.committed_offset))
+
+
+def names_no_aborted_transaction(patch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records are told of none."""
+    patch.setattr(Log, "aborted_between", lambda *_: [])
+
+
+OF_THE_PIPELINE: tuple[Mutant, ...] = (
+    forgets_sequences_when_it_leads,
+    keeps_partitions_of_a_transaction_in_memory,
+    answers_before_the_end_is_written,
+    verifies_nothing,
+    takes_offsets_of_any_generation,
+    tells_offsets_that_are_not_stable,
+    shows_the_undecided,
+    names_no_aborted_transaction,
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     answers_before_the_commit,
     shows_the_uncommitted,
@@ -89,11 +194,19 @@ MUTANTS: tuple[Mutant, ...] = (
 
 def detected(mutant: Mutant, first: int, most: int) -> tuple[int, str] | None:
     """How many seeds it took to find a mistake, and what was seen of it."""
+    story = "pipeline" if mutant in OF_THE_PIPELINE else "log"
     with pytest.MonkeyPatch.context() as patch:
         mutant(patch)
         for count in range(most):
             try:
-                run(first + count, 1)
+                run(first + count, 1, story)
             except AssertionError as found:
                 return count + 1, str(found).splitlines()[0]
     return None
+
+
+if __name__ == "__main__":
+    wanted, first, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    for each in (*MUTANTS, *OF_THE_PIPELINE):
+        if wanted in each.__name__:
+            print(each.__name__, detected(each, first, most), flush=True)
