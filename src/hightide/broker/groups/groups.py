@@ -80,15 +80,17 @@ class Groups:
             broker.surroundings.random,
             broker.now_ms,
             codec=Codec(broker.settings.offsets_topic_compression_codec),
-            on_clock_set=self._clock_set,
+            on_doubt=self._begin_anew,
         )
         self.partitions[led_log.replica.partition] = partition
         partition.load(self._all_topics)
 
-    def _clock_set(self, partition: GroupsPartition) -> None:
-        """What its deadlines mean is in doubt: begin anew, with the time that it is now."""
-        log.warning("%r: the clock was set, it is loaded again", partition)
-        self.role_changed(partition.led_log.replica)
+    def _begin_anew(self, partition: GroupsPartition, why: str) -> None:
+        """What a machine knows, or what its deadlines mean, is in doubt; the log is not."""
+        replica = partition.led_log.replica
+        if self.partitions.get(replica.partition) is partition:
+            log.warning("%r is loaded again: %s", partition, why)
+            self.role_changed(replica)
 
     def topics_changed(self, deleted: Collection[str]) -> None:
         """There are other topics now, or more partitions; and some are known to be deleted."""

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from hightide.core.transactions.verification import Guard
 from hightide.wire.batch import BatchHeader, records
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, parse_marker
-from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.offsets import OffsetCommitRequest
 from hightide.wire.records.consumer_offsets import decode
 
@@ -51,12 +52,18 @@ _CLOCK_WAS_SET_MS = 60_000
 _BATCH_BYTES = 64 * 1024
 
 
+class _Waiting(NamedTuple):
+    """Somebody who waits for an answer."""
+
+    reply: Reply
+    refuse: Refuse
+
+
 class _Late(NamedTuple):
     """When a ticket has waited long enough for its records to be committed."""
 
     at_ms: int
     ticket: Ticket
-    refuse: Refuse
 
 
 class _Commit(NamedTuple):
@@ -64,7 +71,6 @@ class _Commit(NamedTuple):
 
     ticket: Ticket
     write: Write
-    refuse: Refuse
     limit_ms: int
 
 
@@ -79,14 +85,14 @@ class GroupsPartition:
         now_ms: Callable[[], int],
         *,
         codec: Codec,
-        on_clock_set: Callable[[GroupsPartition], None],
+        on_doubt: Callable[[GroupsPartition, str], None],
     ) -> None:
         self.machine = Coordinator(rules, random)
         self.led_log = led_log
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         """Why nothing is answered; NONE when it is."""
         self._codec = codec
-        self._on_clock_set = on_clock_set
+        self._on_doubt = on_doubt
         self._loop = asyncio.get_running_loop()
         self._time_of_day_ms = now_ms
         self._began_ms = now_ms() - self._loop.time() * 1000
@@ -94,7 +100,7 @@ class GroupsPartition:
         self._asking: Ticket | None = None
         self._answer: Any = None
         self._guard: Guard | None = None
-        self._waiting: dict[Ticket, Reply] = {}
+        self._waiting: dict[Ticket, _Waiting] = {}
         self._lingering: list[_Commit] = []
         self._late: deque[_Late] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -118,19 +124,17 @@ class GroupsPartition:
         began = self._loop.time()
         try:
             await self.led_log.replay(self._replay)
+            self.led_log.on_marker = self._marker
+            self.machine.topics_changed(topics())
+            self.refusal = ErrorCode.NONE
+            self.tell(lambda machine, now_ms: machine.loaded(now_ms))
         except LedLogOver:
             return
-        except Exception as failure:
+        except Exception:
             # Whoever passed over a damaged record would forget a group, or its offsets.
-            if not isinstance(failure, Corrupt | KafkaError | OSError):
-                log.exception("%r: a mistake", self)
-            log.error("%r cannot be loaded, its groups are not served: %s", self, failure)
+            log.exception("%r cannot be loaded, its groups are not served", self)
             self.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return
-        self.led_log.on_marker = self._marker
-        self.machine.topics_changed(topics())
-        self.refusal = ErrorCode.NONE
-        self.tell(lambda machine, now_ms: machine.loaded(now_ms))
         log.debug("%r: loaded in %.0f ms", self, (self._loop.time() - began) * 1000)
 
     def _replay(self, header: BatchHeader, batch: memoryview) -> None:
@@ -172,9 +176,9 @@ class GroupsPartition:
         answer, self._answer, self._asking, self._guard = self._answer, None, None, None
         if answer is None:
             answer = self._loop.create_future()
-            self._waiting[ticket] = lambda response: _resolve(answer, response)
+            self._waiting[ticket] = _Waiting(partial(_resolve, answer), refuse)
             if limit_ms is not None:
-                self._limit(_Late(now_ms + limit_ms, ticket, refuse))
+                self._limit(_Late(now_ms + limit_ms, ticket))
         self._set_timer()
         return answer
 
@@ -202,10 +206,15 @@ class GroupsPartition:
         if ticket == self._asking:
             self._answer = response
             return
-        reply = self._waiting.pop(ticket, None)
+        waiting = self._waiting.pop(ticket, None)
         # If nobody waits any more, it was told that nobody knows.
-        if reply is not None:
-            reply(response)
+        if waiting is not None:
+            waiting.reply(response)
+
+    def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
+        waiting = self._waiting.get(ticket)
+        if waiting is not None:
+            self._answered(ticket, waiting.refuse(error))
 
     # -- commits ---------------------------------------------------------------------------
 
@@ -218,14 +227,10 @@ class GroupsPartition:
         if outcome.answers:
             return outcome.answers[0].response
         (write,) = outcome.writes
-        self._waiting[ticket] = reply
+        self._waiting[ticket] = _Waiting(reply, partial(commits.commit_response, request))
         if not self._lingering:
             self._loop.call_soon(self.flush)
-
-        def refuse(error: ErrorCode) -> Any:
-            return commits.commit_response(request, error)
-
-        self._lingering.append(_Commit(ticket, write, refuse, limit_ms))
+        self._lingering.append(_Commit(ticket, write, limit_ms))
         return None
 
     def flush(self) -> None:
@@ -246,7 +251,7 @@ class GroupsPartition:
         self.led_log.settle()
         for commit in came:
             if commit.ticket in self._waiting:
-                self._limit(_Late(now_ms + commit.limit_ms, commit.ticket, commit.refuse))
+                self._limit(_Late(now_ms + commit.limit_ms, commit.ticket))
         self._set_timer()
 
     # -- writing ---------------------------------------------------------------------------
@@ -269,16 +274,23 @@ class GroupsPartition:
             self._carry_out(self.machine.write_failed(write, code, now_ms), now_ms)
 
     def _written(self, writes: list[Write], base_offset: int) -> None:
+        """Called by the log, which has others to tell."""
         now_ms = self.now_ms()
         answers: list[Answer] = []
-        for write in writes:
-            outcome = self.machine.written(write, base_offset, now_ms)
-            base_offset += len(write.records)
-            answers += outcome.answers
-            self._carry_out(Outcome([], outcome.writes), now_ms)
-        # A connection's answers leave in order: when the first is given last, in one write.
-        for ticket, response in reversed(answers):
-            self._answered(ticket, response)
+        try:
+            for write in writes:
+                outcome = self.machine.written(write, base_offset, now_ms)
+                base_offset += len(write.records)
+                answers += outcome.answers
+                if outcome.writes:
+                    self._carry_out(Outcome([], outcome.writes), now_ms)
+            # A connection's answers leave in order: when the first is given last, in one write.
+            for ticket, response in reversed(answers):
+                self._answered(ticket, response)
+            self._set_timer()
+        except Exception:
+            log.exception("%r: what was written could not be told", self)
+            self._loop.call_soon(self._on_doubt, self, "it has missed what was written")
 
     def _marker(self, producer_id: int, is_commit: bool) -> None:
         self.tell(lambda machine, now_ms: machine.transaction_ended(producer_id, is_commit, now_ms))
@@ -308,13 +320,11 @@ class GroupsPartition:
         self._timer = None
         now_ms = self.now_ms()
         if abs(self._time_of_day_ms() - now_ms) > _CLOCK_WAS_SET_MS:
-            self._on_clock_set(self)
+            self._on_doubt(self, "somebody has set the clock")
             return
         self.flush()
         while self._late and self._late[0].at_ms <= now_ms:
-            late = self._late.popleft()
-            if late.ticket in self._waiting:
-                self._answered(late.ticket, late.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._refuse(self._late.popleft().ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._carry_out(self.machine.time_passed(now_ms), now_ms)
         self._set_timer()
 
@@ -328,14 +338,13 @@ class GroupsPartition:
             self._timer.cancel()
         if self._loading is not None:
             self._loading.cancel()
-        self.led_log.on_marker = None
+        self.led_log.end()
         self._lingering.clear()
         if is_loaded:
             for ticket, response in self.machine.resigned().answers:
                 self._answered(ticket, response)
-        for late in self._late:
-            self._answered(late.ticket, late.refuse(ErrorCode.NOT_COORDINATOR))
-        self._late.clear()
+        for ticket in [*self._waiting]:
+            self._refuse(ticket, ErrorCode.NOT_COORDINATOR)
 
 
 def _resolve(answer: asyncio.Future[Any], response: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hightide.core.groups.rules import MINUTE_MS, Rules
+from hightide.core.groups.rules import MINUTE_MS, MigrationPolicy, Rules
 from hightide.settings import Broker as Settings
 
 
@@ -19,4 +19,5 @@ def rules_of(settings: Settings) -> Rules:
         consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
         consumer_max_size=settings.group_consumer_max_size,
         consumer_assignors=settings.group_consumer_assignors,
+        migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
     )

@@ -1,0 +1,498 @@
+"""How the machine of groups is driven on a partition that its broker leads."""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from hightide.broker.flusher import Flusher
+from hightide.broker.groups.batches import encoded
+from hightide.broker.groups.partition import GroupsPartition
+from hightide.broker.led_log import LedLog
+from hightide.broker.replica import Replica
+from hightide.broker.replicas import Replicas
+from hightide.core.groups import answers, commits
+from hightide.core.groups.offsets import TopicPartition, tombstone
+from hightide.core.groups.rules import Rules
+from hightide.core.groups.turn import Client
+from hightide.core.partition import PartitionState
+from hightide.core.transactions.transaction import Producer
+from hightide.log.disk import MemoryDisk
+from hightide.log.log import Log
+from hightide.log.segment import OpenFiles
+from hightide.settings import Broker as Settings
+from hightide.settings import Topic as TopicSettings
+from hightide.wire.batch import Record, batches, build
+from hightide.wire.compression import Codec
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+)
+from hightide.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+)
+from hightide.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from hightide.wire.records.consumer_offsets import (
+    GroupMetadataKey,
+    GroupRecord,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    encode,
+)
+
+NOW_MS = 1_700_000_000_000
+LIVE = {1: 10, 2: 20}
+ALONE, PAIR = (1,), (1, 2)
+LIMIT_MS = 5000
+VERSION = 8
+
+
+class World:
+    """One partition, led by broker 1; broker 2 follows if it is in sync."""
+
+    def __init__(self, isr: tuple[int, ...] = ALONE) -> None:
+        disk = MemoryDisk()
+        disk.make_directory("__consumer_offsets-0")
+        config = TopicSettings.effective(Settings(), {"cleanup.policy": "compact"})
+        log = Log.create(disk, "__consumer_offsets", 0, config, OpenFiles(10), NOW_MS)
+        self.replica: Replica = Replicas().add(log, uuid.UUID(int=7), 0)
+        self.doubts: list[str] = []
+        self.now_ms = NOW_MS
+        self._epochs = itertools.count()
+        self.lead(isr)
+
+    def lead(self, isr: tuple[int, ...] = ALONE) -> None:
+        state = PartitionState(PAIR, 1, next(self._epochs), isr, partition_epoch=0)
+        self.replica.lead(state, 1, LIVE[1], LIVE, frozenset(), 1000, NOW_MS)
+
+    def lose(self) -> None:
+        state = PartitionState(PAIR, 2, next(self._epochs), PAIR, partition_epoch=0)
+        self.replica.follow(state)
+
+    def replicate(self) -> None:
+        """The follower has everything."""
+        self.replica.fetched(2, self.replica.log.end_offset, LIVE[2], NOW_MS, 0)
+
+    def begin(self, **rules: int) -> GroupsPartition:
+        return GroupsPartition(
+            LedLog(self.replica, Flusher(lambda: None)),
+            Rules(**rules),
+            Random(1),
+            lambda: self.now_ms,
+            codec=Codec.NONE,
+            on_doubt=lambda _, why: self.doubts.append(why),
+        )
+
+    async def loaded(self, **rules: int) -> GroupsPartition:
+        partition = self.begin(**rules)
+        partition.load(dict)
+        assert partition._loading is not None
+        await partition._loading
+        return partition
+
+    def batches(self) -> list[int]:
+        """How many records each batch of the log has."""
+        log = self.replica.log
+        found = log.read(log.start_offset, 1 << 20, log.end_offset)
+        if found is None:
+            return []
+        data = found.file.read(found.position, found.length)
+        return [header.record_count for _, header in batches(data)]
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def commit_request(offset: int, partition: int = 0, **given: Any) -> OffsetCommitRequest:
+    each = OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, committed_metadata="note"
+    )
+    topic = OffsetCommitRequestTopic(name="t", partitions=[each])
+    return OffsetCommitRequest(group_id="g", member_id="", topics=[topic], **given)
+
+
+def code(response: Any) -> int:
+    return int(response.topics[0].partitions[0].error_code)
+
+
+class Commits:
+    """Commits, and their answers in the order in which they were given."""
+
+    def __init__(self, partition: GroupsPartition) -> None:
+        self.partition = partition
+        self.answers: dict[int, int] = {}
+
+    def commit(self, offset: int, partition: int = 0, **given: Any) -> None:
+        def reply(response: Any) -> None:
+            self.answers[offset] = code(response)
+
+        request = commit_request(offset, partition, **given)
+        answer = self.partition.commit(request, VERSION, reply, LIMIT_MS)
+        if answer is not None:
+            reply(answer)
+
+
+def fetched(partition: GroupsPartition, index: int = 0, *, stable: bool = False) -> int:
+    request = OffsetFetchRequestGroup(group_id="g", topics=None)
+    group = partition.machine.fetch_asked(request, require_stable=stable)
+    found = {each.partition_index: each for topic in group.topics for each in topic.partitions}
+    return found[index].committed_offset if index in found else -1
+
+
+def join(partition: GroupsPartition, group_id: str = "g") -> Any:
+    protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+    request = JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=6000,
+        rebalance_timeout_ms=6000,
+        member_id="",
+        protocol_type="other",
+        protocols=[protocol],
+    )
+    return partition.ask(
+        lambda machine, ticket, now_ms: machine.join_asked(
+            ticket, request, 3, Client("c", "/h"), now_ms
+        ),
+        answers.not_joined,
+    )
+
+
+# -- commits -------------------------------------------------------------------------------------
+
+
+def test_commits_that_come_together_are_one_batch():
+    async def scenario() -> None:
+        world = World()
+        partition = await world.loaded()
+        told = Commits(partition)
+        for offset in range(5):
+            told.commit(offset, partition=offset)
+        assert not told.answers
+        await asyncio.sleep(0)
+        # A connection's answers leave in one write if the first is given last.
+        assert list(told.answers.items()) == [(4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
+        assert world.batches() == [5]
+        assert [fetched(partition, each) for each in range(5)] == [0, 1, 2, 3, 4]
+
+    run(scenario)
+
+
+def test_commits_with_much_to_say_are_several_batches():
+    async def scenario() -> None:
+        world = World()
+        partition = await world.loaded(offset_metadata_max_bytes=100_000)
+        told = Commits(partition)
+        request = commit_request(1)
+        request.topics[0].partitions[0].committed_metadata = "n" * 30_000
+        for _ in range(6):
+            partition.commit(request, VERSION, lambda _: None, LIMIT_MS)
+        told.commit(7)
+        await asyncio.sleep(0)
+        assert world.batches() == [3, 3, 1]
+        assert told.answers == {7: 0}
+
+    run(scenario)
+
+
+def test_what_else_is_asked_comes_after_the_commits_before_it():
+    async def scenario() -> None:
+        world = World()
+        partition = await world.loaded()
+        told = Commits(partition)
+        told.commit(1)
+        answer = partition.ask(
+            lambda machine, ticket, now_ms: machine.leave_asked(
+                ticket, LeaveGroupRequest(group_id="g", member_id="m"), 0, now_ms
+            ),
+            lambda _: None,
+        )
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert told.answers == {1: 0}
+
+    run(scenario)
+
+
+def test_a_commit_is_answered_when_the_followers_have_it():
+    async def scenario() -> None:
+        world = World(PAIR)
+        partition = await world.loaded()
+        told = Commits(partition)
+        told.commit(3)
+        await asyncio.sleep(0.01)
+        assert (told.answers, fetched(partition)) == ({}, -1)
+        world.replicate()
+        assert (told.answers, fetched(partition)) == ({3: 0}, 3)
+
+    run(scenario)
+
+
+def test_a_commit_that_takes_too_long_may_still_take_effect(monkeypatch: pytest.MonkeyPatch):
+    async def scenario() -> None:
+        monkeypatch.setattr(f"{__name__}.LIMIT_MS", 20)
+        world = World(PAIR)
+        partition = await world.loaded()
+        told = Commits(partition)
+        told.commit(3)
+        await asyncio.sleep(0.1)
+        assert told.answers == {3: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        told.answers.clear()
+        world.replicate()
+        assert (told.answers, fetched(partition)) == ({}, 3)
+        assert not partition._waiting
+
+    run(scenario)
+
+
+def test_commits_are_refused_while_too_few_replicas_are_in_sync():
+    async def scenario() -> None:
+        world = World()
+        world.replica.log.reconfigure(
+            TopicSettings.effective(Settings(), {"min.insync.replicas": "2"})
+        )
+        world.replica.configured(1000)
+        partition = await world.loaded()
+        told = Commits(partition)
+        told.commit(1)
+        told.commit(2)
+        await asyncio.sleep(0)
+        unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert told.answers == {1: unavailable, 2: unavailable}
+        assert fetched(partition) == -1
+
+    run(scenario)
+
+
+def test_a_commit_that_is_not_allowed_is_answered_at_once():
+    async def scenario() -> None:
+        told = Commits(await World().loaded())
+        told.commit(1, generation_id_or_member_epoch=4)
+        assert told.answers == {1: ErrorCode.ILLEGAL_GENERATION}
+
+    run(scenario)
+
+
+# -- loading -------------------------------------------------------------------------------------
+
+
+def test_a_successor_knows_what_was_committed():
+    async def scenario() -> None:
+        world = World()
+        told = Commits(await world.loaded())
+        for offset in (1, 2, 3):
+            told.commit(offset)
+            await asyncio.sleep(0)
+        world.lead()
+        assert fetched(await world.loaded()) == 3
+
+    run(scenario)
+
+
+def test_nothing_is_answered_before_all_that_is_there_is_committed():
+    async def scenario() -> None:
+        world = World(PAIR)
+        told = Commits(await world.loaded())
+        told.commit(5)
+        await asyncio.sleep(0)
+        world.lead(PAIR)
+        partition = world.begin()
+        partition.load(dict)
+        await asyncio.sleep(0.02)
+        assert partition.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        world.replicate()
+        await asyncio.sleep(0.02)
+        assert (partition.refusal, fetched(partition)) == (ErrorCode.NONE, 5)
+
+    run(scenario)
+
+
+def test_a_partition_that_cannot_be_read_is_not_served(caplog: pytest.LogCaptureFixture):
+    async def scenario() -> None:
+        world = World()
+        key = encode(GroupRecord(GroupMetadataKey(group="g"), None))[0]
+        broken = build([Record(0, NOW_MS, key, b"\0\x09", ())])
+        world.replica.append_own(broken, NOW_MS)
+        partition = await world.loaded()
+        assert partition.refusal is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert "cannot be loaded" in caplog.text
+
+    run(scenario)
+
+
+# -- transactions --------------------------------------------------------------------------------
+
+
+def transactional(offset: int, producer: Producer) -> TxnOffsetCommitRequest:
+    each = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=None
+    )
+    return TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id="g",
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[each])],
+    )
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("is_successor", [True, False])
+def test_offsets_of_a_transaction_take_effect_with_its_marker(is_commit: bool, is_successor: bool):
+    async def scenario() -> None:
+        world = World()
+        partition = await world.loaded()
+        producer, log = Producer(9, 0), world.replica.log
+        guard = log.transactions.begin_verification(producer, -1, NOW_MS)
+        request = transactional(4, producer)
+        answer = partition.ask(
+            lambda machine, ticket, now_ms: machine.transactional_commit_asked(
+                ticket, request, now_ms
+            ),
+            lambda error: commits.commit_response(request, error),
+            LIMIT_MS,
+            guard,
+        )
+        assert (code(answer), fetched(partition)) == (0, -1)
+        world.replica.append_marker(producer, 0, is_commit, 0, NOW_MS)
+        world.replica.markers_appended()
+        if is_successor:
+            world.lead()
+            partition = await world.loaded()
+        assert fetched(partition) == (4 if is_commit else -1)
+
+    run(scenario)
+
+
+def test_offsets_of_a_transaction_that_was_not_verified_are_refused():
+    async def scenario() -> None:
+        world = World()
+        partition = await world.loaded()
+        request = transactional(4, Producer(9, 0))
+        world.replica.log.transactions.verifies = True
+        answer = partition.ask(
+            lambda machine, ticket, now_ms: machine.transactional_commit_asked(
+                ticket, request, now_ms
+            ),
+            lambda error: commits.commit_response(request, error),
+            LIMIT_MS,
+        )
+        assert code(answer) == ErrorCode.INVALID_TXN_STATE
+        assert world.batches() == []
+
+    run(scenario)
+
+
+# -- members, time -------------------------------------------------------------------------------
+
+
+def test_a_join_is_answered_when_the_time_for_others_is_up():
+    async def scenario() -> None:
+        partition = await World().loaded(initial_rebalance_delay_ms=30)
+        answer = join(partition)
+        assert isinstance(answer, asyncio.Future)
+        assert (await answer).generation_id == 1
+        assert not partition._waiting
+
+    run(scenario)
+
+
+def test_a_session_ends_without_heartbeats():
+    async def scenario() -> None:
+        partition = await World().loaded(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
+        await join(partition)
+        group = partition.machine.groups["g"]
+        partition._began_ms += 7_000  # as if so much time had passed
+        partition._time_of_day_ms = partition.now_ms
+        partition._time_passed()
+        assert not group.members
+
+    run(scenario)
+
+
+def test_whoever_waits_is_told_when_another_broker_leads():
+    async def scenario() -> None:
+        world = World(PAIR)
+        partition = await world.loaded(initial_rebalance_delay_ms=5000)
+        told = Commits(partition)
+        waiting = join(partition, "another")
+        told.commit(1)
+        await asyncio.sleep(0)
+        told.commit(2)  # it is decided, and not appended
+        world.lose()
+        partition.resign()
+        not_coordinator = ErrorCode.NOT_COORDINATOR
+        assert (await waiting).error_code == not_coordinator
+        assert told.answers == {1: not_coordinator, 2: not_coordinator}
+        assert not partition._waiting
+        await asyncio.sleep(0)
+        assert (
+            partition.ask(lambda *_: pytest.fail("asked"), lambda error: error) is not_coordinator
+        )
+
+    run(scenario)
+
+
+def test_a_clock_that_was_set_puts_the_deadlines_in_doubt():
+    async def scenario() -> None:
+        world = World()
+        partition = await world.loaded(initial_rebalance_delay_ms=10)
+        waiting = join(partition)
+        world.now_ms += 3_600_000
+        await asyncio.sleep(0.05)
+        assert world.doubts == ["somebody has set the clock"]
+        partition.resign()
+        assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_a_mistake_about_what_was_written_makes_the_partition_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def scenario() -> None:
+        world = World()
+        partition = await world.loaded()
+        monkeypatch.setattr(partition.machine, "written", lambda *_: 1 // 0)
+        Commits(partition).commit(1)
+        await asyncio.sleep(0.01)
+        assert world.doubts == ["it has missed what was written"]
+
+    run(scenario)
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def some_records() -> Iterator[GroupRecord]:
+    key = OffsetCommitKey(group="grüppe", topic="t", partition=7)
+    for note, expires in itertools.product(["", "x", "ö" * 300], [-1, 5]):
+        yield GroupRecord(
+            key,
+            OffsetCommitValue(
+                offset=2**40,
+                leader_epoch=3,
+                metadata=note,
+                commit_timestamp=NOW_MS,
+                expire_timestamp=expires,
+            ),
+        )
+    yield tombstone("g", TopicPartition("t", 1))
+    yield GroupRecord(GroupMetadataKey(group="g"), None)
+
+
+def test_records_are_written_by_hand_as_they_are_declared():
+    for record in some_records():
+        assert encoded(record) == encode(record)
