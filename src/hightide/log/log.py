@@ -2,26 +2,21 @@
 
 Batches are stored as they come: the header is checked, the CRC proved, base offset and leader epoch
 stamped in place, and the bytes written with a single call. Nothing is buffered here, so what
-`append` returned for survives the death of the process. A read is only planned here; the bytes go
-from the file to the connection without passing through.
+`append` returned for survives the death of the process.
 
-The files below are in `segments`. A log belongs to one thread.
+Reading is in `reading`, the files below are in `segments`. A log belongs to one thread.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple, TypeVar
 
 from hightide.core.producer import ProducerStates, Written
-from hightide.core.transactions.aborted import Aborted
 from hightide.core.transactions.partition import PartitionTransactions
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard
 from hightide.log import aborted
-from hightide.log.disk import Disk, DiskFailed, File
+from hightide.log.disk import Disk, DiskFailed
 from hightide.log.epochs import LeaderEpochs
 from hightide.log.incoming import (
     PLAIN_ATTRIBUTES,
@@ -34,9 +29,9 @@ from hightide.log.incoming import (
     refusal,
     stamp_append_time,
 )
-from hightide.log.lookup import Timestamped, first_at_or_after, latest
+from hightide.log.reading import ReadableLog, Slice
 from hightide.log.segment import OpenFiles, Segment
-from hightide.log.segments import LogSegments, Parts
+from hightide.log.segments import Parts
 from hightide.log.snapshots import batches_before, follow
 from hightide.settings import Topic
 from hightide.wire.batch import (
@@ -50,27 +45,14 @@ from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
-_log = logging.getLogger(__name__)
+__all__ = ["Log", "Slice"]
 
 _unpack_header = HEADER.unpack_from
 _stamp = Struct(">qii").pack_into
-_HINTS_KEPT = 128
 _NEWEST_EPOCH = 2**31 - 1
 
-Found = TypeVar("Found")
 
-
-class Slice(NamedTuple):
-    """Bytes of a file to be sent. It keeps the file readable even if its segment is deleted."""
-
-    file: File
-    position: int
-    length: int
-    end_offset: int = -1
-    """Nothing at or behind it is among the bytes; there may be more before it than they hold."""
-
-
-class Log(LogSegments):
+class Log(ReadableLog):
     """The records of one partition."""
 
     __slots__ = ()
@@ -171,7 +153,7 @@ class Log(LogSegments):
                 return written.base_offset, written.last_offset + 1, appended_at
             transactional = attributes & 0x10 != 0
             if transactional or self.transactions.opened:
-                self.transactions.check(producer_id, sequence, transactional, guard)
+                self.transactions.check(producer_id, producer_epoch, sequence, transactional, guard)
 
         base_offset = self.end_offset
         last_offset = base_offset + last_delta
@@ -245,7 +227,11 @@ class Log(LogSegments):
         if header.producer_id >= 0:
             self.producers.check_epoch(header.producer_id, header.producer_epoch)
             self.transactions.check(
-                header.producer_id, header.base_sequence, header.is_transactional, guard
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.is_transactional,
+                guard,
             )
         self._write(batch, header, now_ms)
         return header.base_offset, self.end_offset
@@ -288,19 +274,13 @@ class Log(LogSegments):
     def _write(self, batch: bytearray, header: BatchHeader, now_ms: int) -> None:
         size = len(batch)
         max_timestamp, last_offset = header.max_timestamp, header.last_offset
-        if self._is_at_limit(size, max_timestamp, last_offset) and self._must_roll(
-            size, max_timestamp, last_offset, now_ms
-        ):
-            self._roll(now_ms)
-        self._write_batches(memoryview(batch), [header], now_ms)
-
-    def _is_at_limit(self, size: int, max_timestamp: int, last_offset: int) -> bool:
-        """Whether `_must_roll` is to be asked about what comes next, as `append` does."""
-        return (
+        if (
             self._active.size + size > self._segment_bytes
             or max_timestamp > self._roll_timestamp
             or last_offset > self._roll_offset
-        )
+        ) and self._must_roll(size, max_timestamp, last_offset, now_ms):
+            self._roll(now_ms)
+        self._write_batches(memoryview(batch), [header], now_ms)
 
     # ---- copy
 
@@ -333,7 +313,11 @@ class Log(LogSegments):
                 damage = found
                 break
             last_offset = header.last_offset
-            if self._is_at_limit(at - run_at + size, header.max_timestamp, last_offset):
+            if (
+                self._active.size + at - run_at + size > self._segment_bytes
+                or header.max_timestamp > self._roll_timestamp
+                or last_offset > self._roll_offset
+            ):
                 self._write_batches(data[run_at:at], run, now_ms)
                 run, run_at = [], at
                 if self._must_roll(size, header.max_timestamp, last_offset, now_ms):
@@ -426,112 +410,6 @@ class Log(LogSegments):
         attributes = BatchHeader._make(_unpack_header(buf, start)).attributes
         stamp_append_time(buf, start, end, attributes, now_ms)
         return buf, start, end, now_ms
-
-    # ---- read
-
-    def read(self, offset: int, max_bytes: int, end_offset: int) -> Slice | None:
-        """Which bytes to send for a fetch from `offset`: whole batches of one segment, none at or
-        behind `end_offset`, no more than `max_bytes` but one batch at least.
-
-        None when there is nothing yet. OFFSET_OUT_OF_RANGE outside the log.
-        """
-        if not self.start_offset <= offset <= self.end_offset or self.failure is not None:
-            raise self._out_of_range(offset)
-        if offset >= end_offset:
-            return None
-        hints = self.hints
-        try:
-            found = hints.get(offset)
-            if found is None:
-                segment, position = self._locate(offset)
-            else:
-                segment, position = found
-            file = segment.file
-            if file is None:
-                file = segment.opened()
-            end = file.size
-            if position >= end and segment is not self._active:
-                segment, position = self._locate(offset)
-                file = segment.opened()
-                end = file.size
-            segment.used = True
-            next_offset = -1
-            if end_offset < self.end_offset and end_offset < segment.limit_offset:
-                end = self._position_of(segment, end_offset)
-                next_offset = end_offset
-            elif segment is self._active:
-                next_offset = self.end_offset
-            if end - position > max_bytes:
-                stop = segment.fit(position, max_bytes, end)
-                if stop < end:
-                    end = stop
-                    next_offset = segment.offset_at(end)
-        except Corrupt as damage:
-            raise self._damaged(damage) from damage
-        if end <= position:
-            return None
-        if next_offset >= 0 and next_offset not in hints:
-            # The reader will be back for what follows.
-            if len(hints) >= _HINTS_KEPT:
-                del hints[next(iter(hints))]
-            hints[next_offset] = (segment, end)
-        if next_offset < 0:
-            return Slice(file, position, end - position, segment.limit_offset)
-        return Slice(file, position, end - position, next_offset)
-
-    def _out_of_range(self, offset: int) -> KafkaError:
-        if self.failure is not None:
-            return self._refused()
-        return KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is not in {self.start_offset}..{self.end_offset}",
-        )
-
-    def _locate(self, offset: int) -> tuple[Segment, int]:
-        """The batch that holds `offset`, or the next one if compaction has removed it."""
-        number = self.segment_index(offset)
-        while True:
-            segment = self.segments[number]
-            position = segment.locate(offset)
-            number += 1
-            if position < segment.size or number == len(self.segments):
-                return segment, position
-
-    def _position_of(self, segment: Segment, offset: int) -> int:
-        """Where batches that reach `offset` begin in a segment whose range holds it."""
-        found = self.hints.get(offset)
-        if found is not None and found[0] is segment:
-            return found[1]
-        return segment.locate(offset)
-
-    def aborted_between(self, start_offset: int, end_offset: int) -> list[Aborted]:
-        """The aborted transactions with records in the range, in the order of their markers."""
-        return self._looked_up(lambda: aborted.between(self, start_offset, end_offset))
-
-    # ---- by time
-
-    def offset_for_timestamp(self, timestamp_ms: int) -> Timestamped | None:
-        """The first record whose timestamp is at least `timestamp_ms`."""
-        return self._looked_up(
-            lambda: first_at_or_after(self.segments, self.start_offset, timestamp_ms)
-        )
-
-    def max_timestamp(self) -> Timestamped | None:
-        """The record with the largest timestamp, the first of them if there are several."""
-        return self._looked_up(lambda: latest(self.segments, self.start_offset))
-
-    def _looked_up(self, look: Callable[[], Found]) -> Found:
-        if self.failure is not None:
-            raise self._refused()
-        try:
-            return look()
-        except Corrupt as damage:
-            raise self._damaged(damage) from damage
-
-    def _damaged(self, damage: Corrupt) -> KafkaError:
-        """A batch that cannot be read. The others can, so the log stays in service."""
-        _log.error("%s/%s is damaged: %s", self.disk.name, self.directory, damage)
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(damage))
 
     def delete_records(self, before_offset: int) -> int:
         """Make `before_offset` the start of the log, -1 meaning all that is committed.

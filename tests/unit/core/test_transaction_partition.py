@@ -35,7 +35,7 @@ class Leader:
     ) -> int:
         sequence = self.sequences.get(producer.id, 0)
         assert self.producers.check(*producer, sequence, 1) is None
-        self.transactions.check(producer.id, sequence, transactional, guard)
+        self.transactions.check(producer.id, producer.epoch, sequence, transactional, guard)
         offset = self.end
         self.producers.appended(*producer, sequence, offset, offset, 0, 0, transactional)
         if transactional:
@@ -187,13 +187,29 @@ def test_without_verification_it_would_open_a_transaction_that_nobody_ends() -> 
     assert it.commit() == 2
 
 
+def test_what_is_open_in_an_earlier_epoch_lets_nothing_in() -> None:
+    """The end of epoch 0 is decided, and its marker on the way."""
+    it = Leader()
+    it.open(A)
+    it.sequences[A.id] = 0
+    later = Producer(A.id, A.epoch + 1)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        it.write(later)
+    guard = it.verify(later)
+    assert guard is not None
+    assert it.mark(later, version=V2)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        it.write(later, guard)
+    it.open(later)
+
+
 def test_no_batch_overtakes_the_first_one_while_it_is_being_verified() -> None:
     it = Leader()
     it.verify(A, 5)
     guard = it.verify(A, 3)
     with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
-        it.transactions.check(A.id, 5, True, guard)
-    it.transactions.check(A.id, 3, True, guard)
+        it.transactions.check(A.id, A.epoch, 5, True, guard)
+    it.transactions.check(A.id, A.epoch, 3, True, guard)
 
 
 def test_a_newer_epoch_begins_its_sequences_anew() -> None:

@@ -270,7 +270,7 @@ class DataPartition:
                     question = Question(request, guard, self.incarnation)
                     self.world.questions.append(question)
                     return
-            self.transactions.check(producer.id, request.sequence, True, guard)
+            self.transactions.check(producer.id, producer.epoch, request.sequence, True, guard)
         except KafkaError as error:
             self.world.reply(request, Answer(error.code))
             return

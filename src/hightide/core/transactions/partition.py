@@ -68,12 +68,25 @@ class PartitionTransactions:
     def begin_verification(self, producer: Producer, sequence: int, now_ms: int) -> Guard | None:
         """A batch of a transaction has come.  None: the transaction is open here already, and
         nobody needs to be asked."""
-        if not self.verifies or producer.id in self.opened:
+        if not self.verifies or self._is_open_in(producer.id, producer.epoch):
             return None
         return self.verification.begin(producer.id, producer.epoch, sequence, now_ms)
 
+    def _is_open_in(self, producer_id: int, epoch: int) -> bool:
+        """With version 2 of transactions a producer goes on in the next epoch as soon as the end is
+        decided; what it writes then is not part of what is still open here."""
+        if producer_id not in self.opened:
+            return False
+        state = self.producers.get(producer_id)
+        return state is not None and state.epoch == epoch
+
     def check(
-        self, producer_id: int, first_sequence: int, is_transactional: bool, guard: Guard | None
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        is_transactional: bool,
+        guard: Guard | None,
     ) -> None:
         """May this batch, which repeats none and is of the newest epoch, be appended?
 
@@ -87,7 +100,7 @@ class PartitionTransactions:
                     f"producer {producer_id} has a transaction open, the batch belongs to none",
                 )
             return
-        if producer_id in self.opened or not self.verifies:
+        if not self.verifies or self._is_open_in(producer_id, epoch):
             return
         if not self.verification.holds(producer_id, guard):
             raise KafkaError(
