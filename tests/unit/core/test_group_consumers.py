@@ -327,18 +327,18 @@ def test_an_empty_group_gives_way_to_a_classic_one(desk: Desk) -> None:
     assert desk.moved().coordinator.consumers.groups == {}
 
 
-def test_if_its_tombstones_could_not_be_written_the_later_kind_is_right(desk: Desk) -> None:
+def test_if_its_tombstones_could_not_be_written_it_does_not_give_way(desk: Desk) -> None:
     beat(desk, "a")
     beat(desk, "a", -1)
+    before = group(desk)
     desk.holds = True
     ticket = desk.join(version=3)
     desk.refuse()
     desk.holds = False
+    assert desk.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert group(desk) == group(desk.moved()) == before
     desk.wait(DELAY_MS)
-    desk.sync(desk.answers[ticket], {})
-    moved = desk.moved()
-    assert moved.group().generation == 1
-    assert moved.coordinator.consumers.groups == {}
+    assert "g" not in desk.coordinator.groups
 
 
 # -- administration --------------------------------------------------------------------------

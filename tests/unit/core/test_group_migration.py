@@ -207,7 +207,7 @@ def test_a_conversion_for_a_member_that_is_refused_does_not_happen() -> None:
     stable(desk)
     assert beat(desk, "n").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert classic_group(desk).state is State.STABLE
-    assert beat(desk, "n", 1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert beat(desk, "n", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert beat(desk, "n", -1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 

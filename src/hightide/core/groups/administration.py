@@ -6,6 +6,8 @@ the tombstones.  If these could not be written it is there again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hightide.core.groups import looking
 from hightide.core.groups.classic import ClassicGroup
 from hightide.core.groups.consumer import looking as consumer_looking
@@ -20,6 +22,7 @@ from hightide.wire.messages.consumer_groups import DescribedConsumerGroup
 from hightide.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribedGroup,
     ListedGroup,
     ListGroupsRequest,
@@ -59,7 +62,6 @@ class Administration:
     def delete(self, ticket: Ticket, request: DeleteGroupsRequest, turn: Turn) -> None:
         results = []
         deleted: list[ClassicGroup | ConsumerGroup] = []
-        records: list[GroupRecord] = []
         for group_id in dict.fromkeys(request.groups_names):
             group = self.find(group_id)
             error = ErrorCode.NONE
@@ -68,21 +70,36 @@ class Administration:
             elif not is_empty(group):
                 error = ErrorCode.NON_EMPTY_GROUP
             else:
-                records += self._dissolve(group, turn)
                 deleted.append(group)
             results.append(DeletableGroupResult(group_id=group_id, error_code=error))
-        purpose = GroupsDeleted(tuple(deleted), ticket, tuple(results))
-        if records:
-            turn.write(purpose, *records)
-        else:
-            turn.answer(ticket, purpose.response())
+        if not self._dissolve(deleted, turn, ticket, results):
+            turn.answer(ticket, DeleteGroupsResponse(results=results))
 
-    def _dissolve(self, group: ClassicGroup | ConsumerGroup, turn: Turn) -> list[GroupRecord]:
-        """Take an empty group out, and what takes it and its offsets out of the log."""
-        records = self._offsets.tombstones(group.id)
-        if isinstance(group, ConsumerGroup):
-            return records + self._consumers.dissolve(group)
-        return records + self.dissolve_classic(group, turn)
+    def _dissolve(
+        self,
+        groups: list[ClassicGroup | ConsumerGroup],
+        turn: Turn,
+        ticket: Ticket | None = None,
+        results: Sequence[DeletableGroupResult] = (),
+    ) -> bool:
+        """Take out empty groups, and take them and their offsets out of the log.
+
+        False if the log has nothing of them.
+        """
+        records: list[GroupRecord] = []
+        decisions = []
+        for group in groups:
+            records += self._offsets.tombstones(group.id)
+            if isinstance(group, ConsumerGroup):
+                decision = self._consumers.dissolve(group)
+                decisions.append(decision)
+                records += decision.records
+            else:
+                records += self.dissolve_classic(group, turn)
+        if records:
+            purpose = GroupsDeleted(tuple(groups), tuple(decisions), ticket, results)
+            turn.write(purpose, *records)
+        return bool(records)
 
     def dissolve_classic(self, group: ClassicGroup, turn: Turn) -> list[GroupRecord]:
         for member_id in group.pending:
@@ -92,12 +109,9 @@ class Administration:
             return []
         return [GroupRecord(GroupMetadataKey(group=group.id), None)]
 
-    def restore(self, group: ClassicGroup | ConsumerGroup) -> None:
+    def restore(self, group: ClassicGroup) -> None:
         """Its tombstones could not be written."""
-        if isinstance(group, ConsumerGroup):
-            if group.id not in self._classic:
-                self._consumers.restore(group)
-        elif self._consumers.get(group.id) is None:
+        if self._consumers.get(group.id) is None:
             group.pending.clear()
             # If another was founded, the log has a record of the one before it.
             there = self._classic.setdefault(group.id, group)
@@ -109,8 +123,6 @@ class Administration:
         for group in self.all():
             old = expired(group, self._offsets, turn.now_ms, turn.rules.offsets_retention_ms)
             if is_forgettable(group, self._offsets, len(old)):
-                records = self._dissolve(group, turn)
-                if records:
-                    turn.write(GroupsDeleted((group,)), *records)
+                self._dissolve([group], turn)
             elif old:
                 turn.write(None, *old)

@@ -182,7 +182,7 @@ class Coordinator:
             named = asked.new_member_id if given else member_id
             turn.answer(asked.ticket, answers.not_joined(error.code, named))
             return False
-        turn.write(GroupsDeleted((group,)), *self.consumers.dissolve(group))
+        self.consumers.give_way(group, turn)
         return True
 
     def _new_id(self) -> str:
@@ -203,6 +203,10 @@ class Coordinator:
             conversion = None
             if classic is not None and request.member_epoch == heartbeat.JOIN:
                 conversion = migration.upgraded(classic, self.consumers.topics, self.rules)
+            elif classic is not None and request.member_epoch > 0:
+                # It was late, and the group has become a classic one.  Kafka says that there is no
+                # such group, which clients take for the end; so they join anew.
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{classic.id} is a classic group")
             beat = heartbeat.Beat(request, client, self.consumers.topics, now_ms)
             self.consumers.beat(ticket, beat, self._new_id(), conversion, turn)
             if conversion is not None:
@@ -385,8 +389,11 @@ class Coordinator:
                 joining.replaced(replaced, turn)
             case ConsumerGroupWritten() as purpose:
                 self.consumers.written(purpose, turn)
-            case GroupsDeleted(ticket=int(ticket)) as deleted:
-                turn.answer(ticket, deleted.response())
+            case GroupsDeleted() as deleted:
+                for decision in deleted.decisions:
+                    self.consumers.written(decision, turn)
+                if deleted.ticket is not None:
+                    turn.answer(deleted.ticket, deleted.response())
         return self._finish(turn, *touched)
 
     def write_failed(self, write: Write, error: ErrorCode, now_ms: int) -> Outcome:
@@ -407,8 +414,11 @@ class Coordinator:
                     self.administration.restore(purpose.replaced)
                     migration.reinstated(purpose.replaced, turn)
             case GroupsDeleted() as deleted:
+                for decision in deleted.decisions:
+                    self.consumers.not_written(decision, error, turn)
                 for group in deleted.groups:
-                    self.administration.restore(group)
+                    if isinstance(group, ClassicGroup):
+                        self.administration.restore(group)
                 if deleted.ticket is not None:
                     turn.answer(deleted.ticket, deleted.response(told_as(error)))
         return self._finish(turn, *(_groups_of(write)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hightide.core.groups.classic import NO_TIME, ClassicGroup, State
 from hightide.core.groups.consumer.group import ConsumerGroup
+from hightide.core.groups.consumer.groups import ConsumerGroupWritten
 from hightide.core.groups.offsets import Committed, Offsets, tombstone
 from hightide.core.groups.turn import Ticket
 from hightide.wire.errors import ErrorCode
@@ -24,6 +25,8 @@ class GroupsDeleted:
     """Tombstones of whole groups, asked for by somebody or not."""
 
     groups: tuple[ClassicGroup | ConsumerGroup, ...]
+    decisions: tuple[ConsumerGroupWritten, ...] = ()
+    """Those about consumer groups."""
     ticket: Ticket | None = None
     results: Sequence[DeletableGroupResult] = ()
 

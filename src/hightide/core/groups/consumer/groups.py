@@ -137,9 +137,9 @@ class ConsumerGroups:
         """What follows from what a member says, after the records that made it a member."""
         found = group.with_records(records)
         assert found is not None
-        decided = heartbeat.decide(
-            found, beat, before, turn.rules, topics_may_differ=group.id in self._outdated
-        )
+        # A group that was classic has never looked at the topics.
+        may_differ = conversion is not None or group.id in self._outdated
+        decided = heartbeat.decide(found, beat, before, turn.rules, topics_may_differ=may_differ)
         self._outdated.discard(group.id)
         why = ""
         if decided:
@@ -252,13 +252,17 @@ class ConsumerGroups:
         cause = None
         if after is not None and after.epoch > known:
             cause = Rebalance(why, turn.now_ms, known)
-        purpose = ConsumerGroupWritten(group_id, ours, cause, replaced, founded)
-        after = purpose.applied_to(before)
-        self._committed.setdefault(group_id, before)
-        self._under_way.setdefault(group_id, []).append(purpose)
-        self._put(group_id, after)
+        purpose = self._note(ConsumerGroupWritten(group_id, ours, cause, replaced, founded))
         turn.write(purpose, *records)
-        return after
+        return self.groups.get(group_id)
+
+    def _note(self, purpose: ConsumerGroupWritten) -> ConsumerGroupWritten:
+        """It takes effect, and may still have to be undone."""
+        before = self.groups.get(purpose.group_id)
+        self._committed.setdefault(purpose.group_id, before)
+        self._under_way.setdefault(purpose.group_id, []).append(purpose)
+        self._put(purpose.group_id, purpose.applied_to(before))
+        return purpose
 
     def answer(self, ticket: Ticket, group_id: str, response: Any, turn: Turn) -> None:
         if under_way := self._under_way.get(group_id):
@@ -286,7 +290,7 @@ class ConsumerGroups:
             self.keep_session(group_id, member, turn)
             self._await_revocation(group_id, None, member, turn)
         if purpose.founded is not None:
-            del self._classic[group_id]
+            self._classic.pop(group_id, None)
             migration.withdrawn(purpose.founded, told_as(error), turn)
         for ticket, response in purpose.answers:
             turn.answer(ticket, instead_of(response, told_as(error)))
@@ -325,11 +329,12 @@ class ConsumerGroups:
         """A classic group has come in its place, as the log tells it."""
         self._put(group_id, None)
 
-    def dissolve(self, group: ConsumerGroup) -> list[GroupRecord]:
-        """Take an empty group out, and what takes it out of the log."""
-        self._put(group.id, None)
-        return group.tombstones()
+    def dissolve(self, group: ConsumerGroup) -> ConsumerGroupWritten:
+        """Take an empty group out.  The records of the decision take it out of the log."""
+        return self._note(ConsumerGroupWritten(group.id, tuple(group.tombstones())))
 
-    def restore(self, group: ConsumerGroup) -> None:
-        """It could not be taken out of the log."""
-        self.groups.setdefault(group.id, group)
+    def give_way(self, group: ConsumerGroup, turn: Turn) -> ClassicGroup:
+        """An empty group is a classic one from now on."""
+        classic = self._classic[group.id] = ClassicGroup(group.id)
+        self._decided(group.id, group.tombstones(), "", turn, founded=classic)
+        return classic
