@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, lines, position, render
+from hightide.cli import librdkafka, lines, membership, position, render
 from hightide.cli.lines import Incoming
 from hightide.cli.options import (
     LOCALHOST,
@@ -76,6 +76,10 @@ def consume(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this; repeatable.")
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-G", help="Read as a member of this group, which goes on later."),
+    ] = None,
     keys: Annotated[bool, typer.Option("--key", "-k", help="Print the key first.")] = False,
     headers: Annotated[bool, typer.Option("--headers", "-H", help="Print the headers.")] = False,
     timestamps: Annotated[bool, typer.Option("--timestamp", "-t", help="Print the time.")] = False,
@@ -94,6 +98,9 @@ def consume(
     Prints one value per line and stops at the end of what is there now. The flags -k, -H, -t
     and --offset add columns, parted by tabs; -o json prints one JSON object per line, with
     everything. Reading `--from end` follows, since there is nothing else it could print.
+
+    With --group the partitions are shared with the other members of the group, what is printed is
+    committed, and the next member goes on from there. It stops at the end of its partitions too.
     """
     form, where = read_output(output or [], start)
     try:
@@ -102,14 +109,23 @@ def consume(
         misused(str(error))
     if template is not None and form != "raw":
         misused("--format goes with the raw output only")
-    follow = follow or isinstance(wanted, position.End)
+    follow = follow or (isinstance(wanted, position.End) and group is None)
     if follow and form == "table":
         misused("a table is printed at the end, and following has none; use raw or json")
+    if group is not None and partition:
+        misused("the members of a group share the partitions out: --partition goes without --group")
+    given = pairs(settings, "client setting")
+    if group is not None:
+        given = {**membership.settings(group, wanted), **given}
     spans = ask(bootstrap, lambda admin: plan(admin, topic, wanted, partition))
-    consumer = librdkafka.consumer(bootstrap, pairs(settings, "client setting"))
+    consumer = librdkafka.consumer(bootstrap, given)
     columns = template and lines.unescape(template)
     columns = columns or line_template(keys, headers, timestamps, offsets)
-    found = read(consumer, topic, spans, count=count, follow=follow)
+    found: Iterator[Incoming]
+    if group is not None:
+        found = map(incoming, membership.read(consumer, topic, count=count, follow=follow))
+    else:
+        found = read(consumer, topic, spans, count=count, follow=follow)
     try:
         if form == "table":
             render.show([row(each) for each in found], render.Output.TABLE)

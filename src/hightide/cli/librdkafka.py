@@ -29,7 +29,8 @@ def producer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
 
 
 def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
-    """A consumer for partitions that are assigned by hand; it belongs to no group."""
+    """A consumer for partitions that are assigned by hand; it belongs to no group unless the
+    settings name one."""
     kafka = _library()
     made = {
         "bootstrap.servers": bootstrap,
@@ -50,6 +51,23 @@ def assign(consumer: Any, topic: str, offsets: Mapping[int, int]) -> None:
     """Read these partitions from these offsets."""
     kafka = _library()
     consumer.assign([kafka.TopicPartition(topic, at, offset) for at, offset in offsets.items()])
+
+
+def subscribe(
+    consumer: Any, topic: str, given: Callable[..., None], taken: Callable[..., None]
+) -> None:
+    """Read as a member of the group that the settings name."""
+    consumer.subscribe([topic], on_assign=given, on_revoke=taken)
+
+
+def store(consumer: Any, message: Any) -> None:
+    """Have the offset behind a message committed, soon or when the consumer closes."""
+    kafka = _library()
+    try:
+        consumer.store_offsets(message=message)
+    except kafka.KafkaException:
+        # The partition belongs to another member by now, who reads it from the last commit on.
+        return
 
 
 def is_end_of_partition(error: Any) -> bool:

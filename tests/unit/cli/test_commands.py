@@ -153,6 +153,8 @@ def test_the_version_is_told(hightide):
         ("txn", "abort", "--topic", "t", "--start-offset", "5"),
         ("txn", "abort", "--topic", "t", "--partition", "0"),
         ("consume", "t", "--from", "yesterday"),
+        ("consume", "t", "--group", "g", "--from", "5"),
+        ("consume", "t", "--group", "g", "--partition", "1"),
         ("consume", "t", "-o", "json", "-o", "table"),
         ("consume", "t", "-o", "table", "--follow"),
         ("produce", "t", "v", "--header", "=x"),
