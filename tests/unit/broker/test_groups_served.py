@@ -1,0 +1,347 @@
+"""What a broker answers about groups: who coordinates them, who waits, what is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from hightide.broker.broker import Broker
+from hightide.broker.control.defaults import internal_overrides
+from hightide.broker.surroundings import Machine
+from hightide.client.connection import Connection
+from hightide.log.disk import MemoryDisk
+from hightide.settings import Broker as Settings
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+)
+from hightide.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from hightide.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
+
+OK, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class World:
+    """A broker with a topic `t` of two partitions, and a client."""
+
+    def __init__(self, broker: Broker, address: tuple[str, int], client: Connection) -> None:
+        self.broker = broker
+        self.address = address
+        self.client = client
+
+    async def ask(self, request: Any, version: int | None = None) -> Any:
+        return await self.client.send(request, version=version)
+
+    async def find(self, group: str = "g") -> None:
+        found = await self.ask(FindCoordinatorRequest(coordinator_keys=[group]))
+        assert [each.error_code for each in found.coordinators] == [OK]
+
+    async def committed(self, group: str = "g") -> dict[int, int]:
+        asked = OffsetFetchRequestGroup(group_id=group, topics=None)
+        answer = await self.ask(OffsetFetchRequest(groups=[asked]))
+        return {
+            each.partition_index: each.committed_offset
+            for topic in answer.groups[0].topics
+            for each in topic.partitions
+        }
+
+
+@asynccontextmanager
+async def started(**settings: Any) -> AsyncIterator[World]:
+    given = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3, **settings}
+    broker = Broker(
+        Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0", **given),
+        surroundings=Machine(memory=MemoryDisk()),
+    )
+    (address,) = await broker.start()
+    client = await Connection.open(*address)
+    try:
+        if broker.metadata.get("t") is None:
+            replicas = {0: [broker.broker_id], 1: [broker.broker_id]}
+            await broker.control.create_topic("t", replicas, {}, timeout_ms=5000)
+        yield World(broker, address, client)
+    finally:
+        client.close()
+        await broker.stop()
+
+
+def served(
+    **settings: Any,
+) -> Callable[[Callable[[World], Awaitable[None]]], Callable[[], None]]:
+    """A test in a broker with these settings."""
+
+    def decorate(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+        async def run() -> None:
+            async with started(**settings) as world:
+                await test(world)
+
+        def decorated() -> None:
+            asyncio.run(run())
+
+        decorated.__name__ = test.__name__
+        return decorated
+
+    return decorate
+
+
+def commit(*partitions: tuple[str, int], group: str = "g", **given: Any) -> OffsetCommitRequest:
+    topics = [
+        OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=10 + index, committed_metadata=None
+                )
+            ],
+        )
+        for topic, index in partitions
+    ]
+    return OffsetCommitRequest(group_id=group, **{"member_id": "", "topics": topics, **given})
+
+
+def codes(answer: Any) -> list[tuple[str, int, int]]:
+    return [
+        (topic.name, each.partition_index, each.error_code)
+        for topic in answer.topics
+        for each in topic.partitions
+    ]
+
+
+def join(member_id: str = "", group: str = "g") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=300,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+# -- coordinators --------------------------------------------------------------------------------
+
+
+@served()
+async def test_the_topic_of_groups_is_made_when_its_coordinator_is_first_asked_for(
+    world: World,
+) -> None:
+    assert world.broker.metadata.get("__consumer_offsets") is None
+    for version in range(4):
+        key_type = {"key_type": 0} if version else {}
+        answer = await world.ask(FindCoordinatorRequest(key="g", **key_type), version)
+        assert (answer.error_code, answer.node_id) == (OK, world.broker.broker_id)
+        assert (answer.host, answer.port) == world.address
+    topic = world.broker.metadata.get("__consumer_offsets")
+    assert topic is not None
+    assert len(topic.partitions) == 3
+    assert world.broker.topic_configs.overrides("__consumer_offsets") == internal_overrides(
+        world.broker.settings, "__consumer_offsets", 1
+    )
+    # Whoever asks next finds everything ready.
+    assert (await world.ask(commit(("t", 0)))).topics[0].partitions[0].error_code == OK
+
+
+@served()
+async def test_several_coordinators_are_found_at_once(world: World) -> None:
+    keys = ["a", "b", "c"]
+    answer = await world.ask(FindCoordinatorRequest(coordinator_keys=keys))
+    assert [(each.key, each.error_code) for each in answer.coordinators] == [
+        (key, OK) for key in keys
+    ]
+    answer = await world.ask(FindCoordinatorRequest(coordinator_keys=["s"], key_type=2))
+    assert answer.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+@served(offsets_topic_replication_factor=2)
+async def test_a_topic_that_cannot_be_made_has_no_coordinator(world: World) -> None:
+    answer = await world.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+    (found,) = answer.coordinators
+    assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (found.node_id, found.host, found.port) == (-1, "", -1)
+    assert codes(await world.ask(commit(("t", 0)))) == [
+        ("t", 0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    ]
+
+
+# -- offsets -------------------------------------------------------------------------------------
+
+
+@served()
+async def test_offsets_are_committed_and_fetched_in_all_versions(world: World) -> None:
+    await world.find()
+    for version in range(2, 10):
+        answer = await world.ask(commit(("t", 0), ("t", 1)), version)
+        assert codes(answer) == [("t", 0, OK), ("t", 1, OK)]
+    for version in range(1, 8):
+        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
+        answer = await world.ask(OffsetFetchRequest(group_id="g", topics=topics), version)
+        found = [(each.committed_offset, each.error_code) for each in answer.topics[0].partitions]
+        assert found == [(10, OK), (11, OK)]
+    assert await world.committed() == {0: 10, 1: 11}
+
+
+@served()
+async def test_partitions_that_there_are_not_have_no_offsets(world: World) -> None:
+    await world.find()
+    answer = await world.ask(commit(("t", 0), ("t", 2), ("nowhere", 0), ("t", 1)))
+    assert codes(answer) == [
+        ("t", 0, OK),
+        ("t", 2, UNKNOWN),
+        ("nowhere", 0, UNKNOWN),
+        ("t", 1, OK),
+    ]
+    assert codes(await world.ask(commit(("nowhere", 0)))) == [("nowhere", 0, UNKNOWN)]
+    assert await world.committed() == {0: 10, 1: 11}
+
+
+@served()
+async def test_offsets_in_a_topic_that_was_deleted_are_forgotten(world: World) -> None:
+    await world.find()
+    await world.ask(commit(("t", 0)))
+    await world.broker.control.delete_topic("t", timeout_ms=5000)
+    assert await world.committed() == {}
+
+
+@served()
+async def test_a_coordinator_that_begins_anew_knows_the_offsets(world: World) -> None:
+    await world.find()
+    await world.ask(commit(("t", 0)))
+    led = world.broker.groups.find("g")
+    assert not isinstance(led, ErrorCode)
+    world.broker.groups._begin_anew(led, "it was asked to")
+    assert world.broker.groups.find("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    assert (await world.ask(heartbeat)).error_code in (OK, ErrorCode.UNKNOWN_MEMBER_ID)
+    for _ in range(100):
+        if codes(await world.ask(commit(("t", 1)))) == [("t", 1, OK)]:
+            break
+        await asyncio.sleep(0.01)
+    assert await world.committed() == {0: 10, 1: 11}
+
+
+# -- members -------------------------------------------------------------------------------------
+
+
+@served()
+async def test_members_join_share_out_and_leave(world: World) -> None:
+    await world.find()
+    joined = await world.ask(join(), 3)
+    assert (joined.error_code, joined.generation_id) == (OK, 1)
+    member = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
+    synced = await world.ask(SyncGroupRequest(**member, assignments=[]), 3)
+    assert synced.error_code == OK
+    assert (await world.ask(HeartbeatRequest(**member), 3)).error_code == OK
+    listed = await world.ask(ListGroupsRequest())
+    assert [(each.group_id, each.group_state) for each in listed.groups] == [("g", "Stable")]
+    described = await world.ask(
+        DescribeGroupsRequest(groups=["g", "other"], include_authorized_operations=True), 5
+    )
+    assert [each.group_state for each in described.groups] == ["Stable", "Dead"]
+    assert described.groups[0].members[0].client_host == "/127.0.0.1"
+    assert described.groups[0].authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+    deleted = await world.ask(DeleteGroupsRequest(groups_names=["g", "other", "g"]))
+    assert [(each.group_id, each.error_code) for each in deleted.results] == [
+        ("g", ErrorCode.NON_EMPTY_GROUP),
+        ("other", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
+    left = await world.ask(LeaveGroupRequest(group_id="g", member_id=joined.member_id), 2)
+    assert left.error_code == OK
+
+
+@served()
+async def test_a_group_needs_a_name(world: World) -> None:
+    member = {"group_id": "", "generation_id": 1, "member_id": "m"}
+    for request in (
+        join(group=""),
+        SyncGroupRequest(**member, assignments=[]),
+        HeartbeatRequest(**member),
+        LeaveGroupRequest(group_id=""),
+        OffsetDeleteRequest(group_id="", topics=[]),
+    ):
+        assert (await world.ask(request)).error_code == ErrorCode.INVALID_GROUP_ID
+
+
+@served()
+async def test_a_connection_waits_while_its_join_does(world: World) -> None:
+    await world.find()
+    first = await world.ask(join(), 3)
+    other = await Connection.open(*world.address)
+    waiting = asyncio.create_task(other.send(join(), version=3))
+    behind = asyncio.create_task(other.send(ListGroupsRequest()))
+    await asyncio.sleep(0.05)
+    assert [waiting.done(), behind.done()] == [False, False]
+    again = asyncio.create_task(world.ask(join(first.member_id), 3))
+    assert (await waiting).generation_id == (await again).generation_id == 2
+    assert len((await behind).groups) == 1
+    other.close()
+
+
+@served()
+async def test_who_goes_away_while_it_joins_leaves_nothing_behind(world: World) -> None:
+    await world.find()
+    await world.ask(join(), 3)
+    other = await Connection.open(*world.address)
+    waiting = asyncio.create_task(other.send(join(), version=3))
+    await asyncio.sleep(0.05)
+    other.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+    (partition,) = [each for each in world.broker.groups if each.machine.groups]
+    assert len(partition._waiting) == 1
+    # The first does not join again, so the rebalance ends when its time is up.
+    for _ in range(100):
+        if not partition._waiting:
+            break
+        await asyncio.sleep(0.02)
+    assert not partition._waiting
+    assert not world.broker._dispatch._tasks
+
+
+@served(group_coordinator_rebalance_protocols=("classic",))
+async def test_the_newer_protocol_can_be_switched_off(world: World) -> None:
+    await world.find()
+    beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+    assert (await world.ask(beat)).error_code == ErrorCode.UNSUPPORTED_VERSION
+    asked = ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False)
+    assert (await world.ask(asked)).groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_whoever_waits_when_the_broker_stops_is_told():
+    async def scenario() -> None:
+        async with started(group_initial_rebalance_delay_ms=60_000) as world:
+            await world.find()
+            waiting = asyncio.create_task(world.ask(join(), 3))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await world.broker.groups.stop()
+            assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_the_topic_of_transactions_can_be_written_where_there_is_one_broker(said: bool):
+    settings = Settings.read({"transaction.state.log.min.isr": "2"} if said else {})
+    overrides = internal_overrides(settings, "__transaction_state", 1)
+    assert overrides["min.insync.replicas"] == ("2" if said else "1")
+    assert overrides["cleanup.policy"] == "compact"
