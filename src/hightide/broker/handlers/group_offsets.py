@@ -11,12 +11,10 @@ NOT_COORDINATOR               another broker coordinates the group
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hightide.broker.handlers.context import Context
-from hightide.broker.handlers.groups import answered
 from hightide.core.groups import commits
 from hightide.core.groups.commits import CommitRequest
 from hightide.core.groups.offsets import TopicPartition
@@ -25,6 +23,8 @@ from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -99,7 +99,9 @@ def _told_of_verification(error: ErrorCode, version: int) -> ErrorCode:
     return ErrorCode.INVALID_PRODUCER_EPOCH if error == ErrorCode.PRODUCER_FENCED else error
 
 
-def unknown_partitions(broker: Broker, request: CommitRequest) -> set[TopicPartition]:
+def unknown_partitions(
+    broker: Broker, request: CommitRequest | OffsetDeleteRequest
+) -> set[TopicPartition]:
     """The partitions that there are not."""
     unknown = set()
     find = broker.picture.topic
@@ -208,17 +210,47 @@ def _refused(request: OffsetFetchRequest, error: int) -> list[OffsetFetchRespons
 # -- deleting --------------------------------------------------------------------------------
 
 
-def offset_delete(
+async def offset_delete(
     broker: Broker, request: OffsetDeleteRequest, _context: Context
-) -> OffsetDeleteResponse | Coroutine[Any, Any, OffsetDeleteResponse]:
+) -> OffsetDeleteResponse:
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
-    answer: OffsetDeleteResponse | Coroutine[Any, Any, OffsetDeleteResponse] = answered(
-        broker.groups.ask(
-            request.group_id,
-            lambda machine, ticket, now_ms: machine.delete_offsets_asked(ticket, request, now_ms),
-            lambda error: OffsetDeleteResponse(error_code=error, topics=[]),
-            broker.settings.offsets_commit_timeout_ms,
-        )
+    unknown = unknown_partitions(broker, request)
+    rest: OffsetDeleteRequest = without(request, unknown) if unknown else request
+    if unknown and not rest.topics:
+        return _deleted(request, OffsetDeleteResponse(topics=[]), unknown)
+    answer = broker.groups.ask(
+        request.group_id,
+        lambda machine, ticket, now_ms: machine.delete_offsets_asked(ticket, rest, now_ms),
+        lambda error: OffsetDeleteResponse(error_code=error, topics=[]),
+        broker.settings.offsets_commit_timeout_ms,
     )
-    return answer
+    response: OffsetDeleteResponse = await answer if isinstance(answer, asyncio.Future) else answer
+    if not unknown or response.error_code != ErrorCode.NONE:
+        return response
+    return _deleted(request, response, unknown)
+
+
+def _deleted(
+    request: OffsetDeleteRequest, response: OffsetDeleteResponse, unknown: set[TopicPartition]
+) -> OffsetDeleteResponse:
+    """The answer for all partitions, in the order in which they were asked for."""
+    codes: dict[TopicPartition, int] = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    for topic in response.topics:
+        for each in topic.partitions:
+            codes[TopicPartition(topic.name, each.partition_index)] = each.error_code
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=codes[TopicPartition(topic.name, each.partition_index)],
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
