@@ -8,8 +8,7 @@ administrator, or a consumer that chose its partitions itself) may commit while 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hightide.core.groups.classic import ClassicGroup, State
 from hightide.core.groups.consumer.group import ConsumerGroup
@@ -51,8 +50,7 @@ EPOCHS_ARE_KNOWN = 9
 CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsWritten:
+class OffsetsWritten(NamedTuple):
     """An answer that waits for offset records."""
 
     ticket: Ticket
@@ -198,21 +196,21 @@ def commit_records(
     expires_ms = NO_EXPIRY
     if isinstance(request, OffsetCommitRequest) and request.retention_time_ms != NO_RETENTION:
         expires_ms = turn.now_ms + request.retention_time_ms
+    group_id, now_ms, most = request.group_id, turn.now_ms, turn.rules.offset_metadata_max_bytes
     for topic in request.topics:
+        name = topic.name
         for each in topic.partitions:
             metadata = each.committed_metadata or ""
-            if len(metadata) > turn.rules.offset_metadata_max_bytes:
-                partition = TopicPartition(topic.name, each.partition_index)
+            if len(metadata) > most:
+                partition = TopicPartition(name, each.partition_index)
                 refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            key = OffsetCommitKey(
-                group=request.group_id, topic=topic.name, partition=each.partition_index
-            )
+            key = OffsetCommitKey(group=group_id, topic=name, partition=each.partition_index)
             value = OffsetCommitValue(
                 offset=each.committed_offset,
                 leader_epoch=each.committed_leader_epoch,
                 metadata=metadata,
-                commit_timestamp=turn.now_ms,
+                commit_timestamp=now_ms,
                 expire_timestamp=expires_ms,
             )
             records.append(GroupRecord(key, value))
@@ -225,9 +223,10 @@ def commit_response(
     refused: dict[TopicPartition, ErrorCode] | None = None,
 ) -> OffsetCommitResponse | TxnOffsetCommitResponse:
     """The answer to a commit; `refused` are the partitions with an error of their own."""
-    refused = refused or {}
 
     def code(topic: str, partition: _Partition) -> ErrorCode:
+        if not refused:
+            return error
         return refused.get(TopicPartition(topic, partition.partition_index), error)
 
     if isinstance(request, TxnOffsetCommitRequest):

@@ -374,12 +374,13 @@ class Coordinator:
         turn = self._turn(now_ms)
         assert next(iter(self._under_way)) is write, "they are written in the order of the log"
         self._ended(write)
-        touched = []
+        # Those that something was taken from: nothing may be left of them.
+        touched = set()
         for record_offset, (key, value) in enumerate(write.records, base_offset):
             if isinstance(key, OffsetCommitKey):
-                assert value is None or isinstance(value, OffsetCommitValue)
                 self._apply_offset(key, value, record_offset, write.producer_id)
-                touched.append(key.group)
+                if value is None:
+                    touched.add(key.group)
         match write.purpose:
             case commits.OffsetsWritten(ticket, _, response):
                 turn.answer(ticket, response)
@@ -394,7 +395,7 @@ class Coordinator:
                     self.consumers.written(decision, turn)
                 if deleted.ticket is not None:
                     turn.answer(deleted.ticket, deleted.response())
-        return self._finish(turn, *touched)
+        return self._finish(turn, *sorted(touched))
 
     def write_failed(self, write: Write, error: ErrorCode, now_ms: int) -> Outcome:
         """Its records are not in the log, and never will be."""
@@ -449,11 +450,12 @@ class Coordinator:
         self, key: OffsetCommitKey, value: Any, record_offset: int, producer_id: int
     ) -> None:
         self.offsets.apply(key, value, record_offset, producer_id)
-        if value is not None and key.group not in self.consumers.groups:
+        group_id = key.group
+        if value is None:
+            self._settle(group_id)
+        elif group_id not in self.groups and group_id not in self.consumers.groups:
             # Whoever commits without being a member has a group all the same, a simple one.
-            self.groups.setdefault(key.group, ClassicGroup(key.group))
-        elif value is None:
-            self._settle(key.group)
+            self.groups[group_id] = ClassicGroup(group_id)
 
     def _settle(self, group_id: str) -> None:
         """Forget a group of which nothing is left, and of which the log has no record either."""

@@ -10,7 +10,7 @@ not be said before it is written is not among the answers: it comes when `writte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hightide.core.groups.deadlines import Deadlines
@@ -37,10 +37,10 @@ class Client(NamedTuple):
     host: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Write:
     """Records to be appended together.  Hand the same object back to `written`, in the order of the
-    log, or to `write_failed` if they are not in the log and never will be."""
+    log, or to `write_failed` if they are not in the log and never will be.  Not to be changed."""
 
     records: tuple[GroupRecord, ...]
     purpose: object
@@ -57,15 +57,17 @@ class Outcome(NamedTuple):
     writes: list[Write]
 
 
-@dataclass(slots=True)
 class Turn:
     """What is being done about one fact."""
 
-    now_ms: int
-    rules: Rules
-    deadlines: Deadlines
-    answers: list[Answer] = field(default_factory=list)
-    writes: list[Write] = field(default_factory=list)
+    __slots__ = ("answers", "deadlines", "now_ms", "rules", "writes")
+
+    def __init__(self, now_ms: int, rules: Rules, deadlines: Deadlines) -> None:
+        self.now_ms = now_ms
+        self.rules = rules
+        self.deadlines = deadlines
+        self.answers: list[Answer] = []
+        self.writes: list[Write] = []
 
     def answer(self, ticket: Ticket, response: Any) -> None:
         self.answers.append(Answer(ticket, response))
