@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transaction_drill import TOPIC, Drill
+from transaction_drill import PARTITIONS, TOPIC, Drill, Machine
 
 from hightide.core.transactions.transaction import State
 
@@ -58,3 +58,36 @@ def test_whatever_happens_at_whatever_step_the_transaction_ends_once(victims: st
         accident(drill, number, name, victims, manner)
     drill.run()
     assert drill.met == [*STEPS]
+
+
+def test_while_a_copy_of_a_marker_may_be_on_its_way_nothing_is_completed():
+    """A leader does not answer, and another takes over: its partition has the marker, but what was
+    sent to the first one could still be written if it led again."""
+    drill = Drill(1, [True, True])
+    seen = []
+
+    def cut() -> None:
+        coordinating, world = drill.coordinating, drill.world
+        index = next(each for each in PARTITIONS if drill.leader(TOPIC, each) is not coordinating)
+        leader = drill.leader(TOPIC, index)
+        assert coordinating is not None
+        assert leader is not None
+        (third,) = {*drill.machines.values()} - {coordinating, leader}
+        order = tuple(each.broker_id for each in (third, leader, coordinating))
+        world.network.cut(leader.name, coordinating.name)
+        drill.admin.tell(lambda: drill.admin.move((TOPIC, index), order))
+        world.at(10.0, look, index, third, leader)
+
+    def look(index: int, third: Machine, leader: Machine) -> None:
+        assert drill.leader(TOPIC, index) is third
+        assert not drill.open_in()
+        machine = drill.coordinating
+        assert machine is not None
+        assert machine.broker is not None
+        lanes = machine.broker.transactions._markers._lanes
+        seen.append((drill.is_in(State.PREPARE_COMMIT), len(lanes[leader.broker_id].doubts)))
+        drill.world.network.heal()
+
+    drill.after(1, "the end is decided", lambda: drill.is_in(State.PREPARE_COMMIT), cut)
+    drill.run(rest_s=15.0)
+    assert seen == [(True, 1)]

@@ -185,15 +185,15 @@ class Drill:
         self.producer.may_begin = self._is_healed
         world.after_each = self._after_each
 
-    def run(self, until_s: float = 120.0) -> None:
+    def run(self, until_s: float = 120.0, rest_s: float = BACK_S + 6.0) -> None:
         with controlled(self):  # type: ignore[arg-type]
             try:
-                self._run(until_s)
+                self._run(until_s, rest_s)
             except BaseException as failure:
                 told = "\n".join(self.world.story)
                 raise AssertionError(f"{failure!r}\n{told}") from failure
 
-    def _run(self, until_s: float) -> None:
+    def _run(self, until_s: float, rest_s: float) -> None:
         world = self.world
         self.tree.start(self.tree.main)
         world.run(0.0)
@@ -212,7 +212,7 @@ class Drill:
         while not self.producer.is_done:
             assert world.now < until_s, f"stuck in transaction {self.producer.number}"
             world.run(world.now + 1.0)
-        world.run(world.now + BACK_S + 6.0)
+        world.run(world.now + rest_s)
         self._check()
 
     def _is_healed(self) -> bool:
