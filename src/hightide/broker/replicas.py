@@ -86,6 +86,13 @@ class Replicas:
         if self._woken and not self._serving:
             self._serve_some()
 
+    def end_waits(self) -> None:
+        """Answer everybody with what there is."""
+        for replica in self:
+            readers = [*replica.waiters, *replica.stable_waiters, *replica.follower_waiters]
+            for waiter in readers:
+                waiter.serve(is_last_try=True)
+
     def _count(self, waiters: Iterable[Waiter], byte_count: int) -> None:
         for waiter in waiters:
             waiter.need_bytes -= byte_count
