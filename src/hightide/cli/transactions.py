@@ -250,9 +250,25 @@ def _abort_id(bootstrap: str, transactional_id: str, *, yes: bool, dry_run: bool
     if dry_run:
         return AbortRow(transactional_id, "would be aborted", touched)
     confirm(f"Abort the transaction of {transactional_id!r} and fence its producer?", yes=yes)
-    ask(bootstrap, lambda admin: admin.fence_producer(known))
+    is_complete = ask(bootstrap, lambda admin: _fence(admin, known))
     render.say(f"The producer of {transactional_id!r} is fenced; it must start anew.")
-    return AbortRow(transactional_id, "aborted", touched)
+    if not is_complete:
+        render.say("Not all of its partitions could be told yet. They will be.")
+    return AbortRow(transactional_id, "aborted" if is_complete else "is being aborted", touched)
+
+
+async def _fence(admin: Admin, known: TransactionDescription) -> bool:
+    """Whether the abort has reached all partitions; it cannot while one has no leader."""
+    try:
+        await admin.fence_producer(known)
+    except KafkaError as error:
+        if error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise
+        now = await admin.describe_transaction(known.transactional_id)
+        if now.state not in ABORTING:
+            raise
+        return False
+    return True
 
 
 def _abort_hanging(
@@ -264,21 +280,25 @@ def _abort_hanging(
     yes: bool,
     dry_run: bool,
 ) -> AbortRow:
-    async def find(admin: Admin) -> ActiveProducer:
-        open_here = await admin.describe_producers([place])
-        meant = matching(open_here, start_offset, producer_id)
-        if meant is None:
+    async def look(admin: Admin, offset: int | None) -> ActiveProducer:
+        found = matching(await admin.describe_producers([place]), offset, producer_id)
+        if found is None:
             raise Failed(
                 f"{place[0]}/{place[1]} has no such open transaction; `hightide txn producers "
                 f"{place[0]}/{place[1]}` shows those that it has."
             )
+        return found
+
+    async def find(admin: Admin) -> ActiveProducer:
+        meant = await look(admin, start_offset)
         owner = await _owner(admin, meant)
         if owner is not None:
             raise Failed(
                 f"That transaction does not hang: {owner.transactional_id!r} has it, and is "
                 f"{owner.state}. `hightide txn abort {owner.transactional_id}` aborts all of it."
             )
-        return meant
+        # It may have ended while the coordinators were asked.
+        return await look(admin, meant.start_offset)
 
     meant = ask(bootstrap, find)
     name = f"producer {meant.producer_id} from {meant.start_offset}"

@@ -5,13 +5,14 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
 from hightide.__main__ import main
 from hightide.cli.consume import line_template, read_output
-from hightide.cli.options import misused, pairs, spelt
+from hightide.cli.options import Failed, confirm, misused, pairs, spelt
 from hightide.cli.perf import percentile
 from hightide.cli.topics import kafka_uuid
 from hightide.process import environment
@@ -282,6 +283,24 @@ def test_words_are_spelt_as_brokers_spell_them():
     assert spelt("ongoing ", ("Empty", "Ongoing"), "state") == "Ongoing"
     with pytest.raises(type(_misuse()), match="'open' is no state; there are Empty, Ongoing"):
         spelt("open", ("Empty", "Ongoing"), "state")
+
+
+def test_only_a_person_at_a_terminal_is_asked(monkeypatch):
+    asked = []
+
+    def answer(question, err):
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr("typer.confirm", answer)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    confirm("Sure?", yes=False)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    confirm("Sure?", yes=True)
+    assert asked == []
+    with pytest.raises(Failed, match="Nothing was changed"):
+        confirm("Sure?", yes=False)
+    assert asked == ["Sure?"]
 
 
 def test_percentiles_are_of_the_nearest_rank():

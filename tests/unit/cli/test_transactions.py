@@ -9,6 +9,7 @@ import typer
 
 from hightide.cli.options import Failed
 from hightide.cli.transactions import (
+    _fence,
     _hanging,
     _owner,
     duration,
@@ -92,6 +93,30 @@ def test_the_transaction_that_is_meant_is_found_by_offset_or_producer():
     assert matching([DONE, OPEN], None, 7) == OPEN
     assert matching([DONE, OPEN], 0, 8) is None
     assert matching([DONE], None, 8) is None
+
+
+class Fencing(Told):
+    def __init__(self, failure, after):
+        super().__init__([], [after])
+        self.failure = failure
+
+    async def fence_producer(self, known):
+        if self.failure is not None:
+            raise KafkaError(self.failure)
+        return 7, 4
+
+
+def test_an_abort_that_cannot_reach_a_partition_yet_is_under_way():
+    busy = ErrorCode.CONCURRENT_TRANSACTIONS
+
+    def fenced(failure, state):
+        return asyncio.run(_fence(Fencing(failure, transaction(state)), transaction()))
+
+    assert fenced(None, "Empty")
+    assert not fenced(busy, "PrepareAbort")
+    for failure, state in ((busy, "Ongoing"), (ErrorCode.INVALID_TXN_STATE, "PrepareAbort")):
+        with pytest.raises(KafkaError):
+            fenced(failure, state)
 
 
 def test_durations_are_read():
