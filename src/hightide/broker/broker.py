@@ -25,6 +25,7 @@ from hightide.broker.admission import Admission
 from hightide.broker.config_changes import ConfigChanges
 from hightide.broker.connection import Connection
 from hightide.broker.control import Control
+from hightide.broker.control_lines import ControlLines
 from hightide.broker.coordination import connection_timeout_ms, write_ticket
 from hightide.broker.departure import hand_over
 from hightide.broker.dispatch import Dispatch, advertised, served_versions
@@ -58,7 +59,6 @@ from hightide.broker.throttle import ReplicationThrottle
 from hightide.broker.topic_configs import TopicConfigs
 from hightide.broker.transactions import Transactions
 from hightide.broker.verification import Verifier
-from hightide.client.connection import ConnectionFailed
 from hightide.coordination import znodes
 from hightide.coordination.errors import ConnectionLoss, CoordinationError, SessionLost
 from hightide.coordination.interface import SessionState
@@ -70,13 +70,7 @@ from hightide.log.disk import Disk
 from hightide.log.store import LogStore
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
-from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    PublishedEndpoint,
     PublishStateRequest,
     PublishStateResponse,
 )
@@ -85,7 +79,6 @@ log = logging.getLogger(__name__)
 
 _SESSION_EVICTION_MS = 120_000
 _REGISTER_AGAIN_S = 0.5
-_CONTROLLER_MS = 5_000  # how long an answer of the controller is waited for
 _TELL_S = 10.0
 
 
@@ -120,7 +113,6 @@ class Broker:
         self.flusher = Flusher(self._wake)
         self._advertised = {each.name: each for each in settings.advertising()}
         self._watchdog: Watchdog | None = None
-        self._receiving: dict[asyncio.Task[PublishStateResponse], None] = {}
         self._ticks: asyncio.Task[None] | None = None
 
     # -- life ------------------------------------------------------------------------------
@@ -206,6 +198,7 @@ class Broker:
     def _assemble(self, cluster_id: str) -> None:
         coordination, settings = self._coordination, lambda: self.settings
         self._listener = self.settings.inter_broker_listener()
+        self.control_lines = ControlLines(self, self._listener)
         self.picture = Picture(self.broker_id, self._listener)
         self.metadata = Metadata(cluster_id, self.picture, self.settings.broker_rack)
         self.producer_ids = ProducerIds(coordination, self.broker_id)
@@ -241,7 +234,9 @@ class Broker:
         self.transactions = Transactions(self)
         self.replicas.on_role = self._internal_role_changed
         self._roles.on_topics = self.groups.topics_changed
-        self._proposals = IsrProposals(self.broker_id, self._epoch, self._alter_partition)
+        self._proposals = IsrProposals(
+            self.broker_id, self._epoch, self.control_lines.alter_partition
+        )
         self.replicas.on_proposal = self._proposals.propose
         self.election = Election(coordination, self.broker_id, self.now_ms)
         self.election.on_change = self._controller_changed
@@ -250,7 +245,7 @@ class Broker:
             self.election,
             self.broker_id,
             settings,
-            self._deliver,
+            self.control_lines.tell,
             self._listener,
             random=self._random,
             new_id=self.surroundings.new_id,
@@ -270,13 +265,7 @@ class Broker:
             self._watchdog.stop()
         self._server.stop_reading()
         await self._stop_replication()
-        for replica in self.replicas:
-            for waiter in [
-                *replica.waiters,
-                *replica.stable_waiters,
-                *replica.follower_waiters,
-            ]:
-                waiter.serve(is_last_try=True)
+        self.replicas.end_waits()
         await self.flusher.stop()
         await self._server.stop()
         await self._dispatch.stop()
@@ -404,52 +393,6 @@ class Broker:
             self.groups.role_changed(replica)
         else:
             self.transactions.role_changed(replica)
-
-    async def _deliver(
-        self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
-    ) -> PublishStateResponse:
-        """As the controller: tell a broker, itself included."""
-        if broker_id == self.broker_id:
-            # To its end, as with the others, even if the term that it belongs to ends before.
-            receiving = asyncio.ensure_future(self.receive_state(message))
-            self._receiving[receiving] = None
-            receiving.add_done_callback(self._receiving.pop)
-            return await asyncio.shield(receiving)
-        if endpoint is None:
-            raise ConnectionFailed(f"broker {broker_id} has no listener {self._listener}")
-        response: PublishStateResponse = await self.peers.ask(
-            endpoint, message, timeout_ms=self.settings.controller_socket_timeout_ms
-        )
-        return response
-
-    async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        if self.election.is_controller:
-            return await self.control.alter_partition(request)
-        response: AlterPartitionResponse = await self.peers.ask(
-            self._controller_endpoint(), request, timeout_ms=_CONTROLLER_MS
-        )
-        return response
-
-    async def ask_to_leave(self) -> ControlledShutdownResponse:
-        """Ask the controller to let others lead what this broker leads."""
-        request = ControlledShutdownRequest(
-            broker_id=self.broker_id, broker_epoch=self.broker_epoch
-        )
-        if self.election.is_controller:
-            return await self.control.controlled_shutdown(request)
-        response: ControlledShutdownResponse = await self.peers.ask(
-            self._controller_endpoint(), request, timeout_ms=_CONTROLLER_MS
-        )
-        return response
-
-    def _controller_endpoint(self) -> PublishedEndpoint:
-        controller_id = self.election.controller_id
-        endpoint = self.picture.endpoint(controller_id, self._listener)
-        if endpoint is None:
-            raise KafkaError(
-                ErrorCode.NOT_CONTROLLER, f"nobody knows where the controller, {controller_id}, is"
-            )
-        return endpoint
 
     # -- settings --------------------------------------------------------------------------
 
