@@ -171,7 +171,7 @@ class Dispatch:
         if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
             return fetch(self._broker, connection, buf, view, start, end)
         if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
-            return offset_commit.offset_commit(self._broker, connection, view[start:end], version)
+            return offset_commit.offset_commit(self._broker, connection, buf, view, start, end)
         return self._serve_cold(connection, view[start:end], key, version)
 
     def _serve_cold(

@@ -129,6 +129,20 @@ def code(response: Any) -> int:
     return int(response.topics[0].partitions[0].error_code)
 
 
+class Asker:
+    """Notes the answer to a commit."""
+
+    def __init__(self, request: OffsetCommitRequest, told: dict[int, int]) -> None:
+        self.request = request
+        self.told = told
+
+    def reply(self, response: Any) -> None:
+        self.told[self.request.topics[0].partitions[0].committed_offset] = code(response)
+
+    def refusal(self, error: ErrorCode) -> Any:
+        return commits.commit_response(self.request, error)
+
+
 class Commits:
     """Commits, and their answers in the order in which they were given."""
 
@@ -136,14 +150,13 @@ class Commits:
         self.partition = partition
         self.answers: dict[int, int] = {}
 
-    def commit(self, offset: int, partition: int = 0, **given: Any) -> None:
-        def reply(response: Any) -> None:
-            self.answers[offset] = code(response)
-
+    def commit(self, offset: int, partition: int = 0, note: str = "", **given: Any) -> None:
         request = commit_request(offset, partition, **given)
-        answer = self.partition.commit(request, VERSION, reply, LIMIT_MS)
+        request.topics[0].partitions[0].committed_metadata = note
+        asker = Asker(request, self.answers)
+        answer = self.partition.commit(request, VERSION, asker, LIMIT_MS)
         if answer is not None:
-            reply(answer)
+            asker.reply(answer)
 
 
 def fetched(partition: GroupsPartition, index: int = 0, *, stable: bool = False) -> int:
@@ -196,14 +209,11 @@ def test_commits_with_much_to_say_are_several_batches():
         world = World()
         partition = await world.loaded(offset_metadata_max_bytes=100_000)
         told = Commits(partition)
-        request = commit_request(1)
-        request.topics[0].partitions[0].committed_metadata = "n" * 30_000
-        for _ in range(6):
-            partition.commit(request, VERSION, lambda _: None, LIMIT_MS)
-        told.commit(7)
+        for offset in range(7):
+            told.commit(offset, note="n" * 30_000)
         await asyncio.sleep(0)
         assert world.batches() == [3, 3, 1]
-        assert told.answers == {7: 0}
+        assert told.answers == dict.fromkeys(range(7), 0)
 
     run(scenario)
 

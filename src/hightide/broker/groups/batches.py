@@ -74,8 +74,9 @@ def _key(group: str, topic: str, partition: int) -> bytes:
 
 def approximate_size(write: Write) -> int:
     """About the bytes of a commit's records; not less if their metadata is long."""
-    return sum(
-        _PLAIN_RECORD_BYTES + len(value.metadata)
-        for _, value in write.records
-        if isinstance(value, OffsetCommitValue)
-    )
+    size = 0
+    for _, value in write.records:
+        size += _PLAIN_RECORD_BYTES
+        if isinstance(value, OffsetCommitValue):
+            size += len(value.metadata)
+    return size

@@ -19,13 +19,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from hightide.broker.groups.batches import approximate_size, batch_of
 from hightide.broker.led_log import LedLog, LedLogOver
-from hightide.core.groups import commits
 from hightide.core.groups.consumer.group import Topic
 from hightide.core.groups.coordinator import Coordinator
 from hightide.core.groups.rules import Rules
@@ -45,18 +43,31 @@ Fact = Callable[[Coordinator, Ticket, int], Outcome]
 Refuse = Callable[[ErrorCode], Any]
 """The answer to a request of which nothing was done."""
 
-Reply = Callable[[Any], None]
-"""Takes the answer."""
-
 _CLOCK_WAS_SET_MS = 60_000
 _BATCH_BYTES = 64 * 1024
 
 
-class _Waiting(NamedTuple):
+class Asker(Protocol):
     """Somebody who waits for an answer."""
 
-    reply: Reply
-    refuse: Refuse
+    def reply(self, response: Any) -> None: ...
+
+    def refusal(self, error: ErrorCode) -> Any:
+        """The answer if nothing was done, or if nobody knows."""
+
+
+class _Future:
+    """Somebody who awaits it."""
+
+    __slots__ = ("answer", "refusal")
+
+    def __init__(self, answer: asyncio.Future[Any], refuse: Refuse) -> None:
+        self.answer = answer
+        self.refusal = refuse
+
+    def reply(self, response: Any) -> None:
+        if not self.answer.done():
+            self.answer.set_result(response)
 
 
 class _Late(NamedTuple):
@@ -100,7 +111,7 @@ class GroupsPartition:
         self._asking: Ticket | None = None
         self._answer: Any = None
         self._guard: Guard | None = None
-        self._waiting: dict[Ticket, _Waiting] = {}
+        self._waiting: dict[Ticket, Asker] = {}
         self._lingering: list[_Commit] = []
         self._late: deque[_Late] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -176,7 +187,7 @@ class GroupsPartition:
         answer, self._answer, self._asking, self._guard = self._answer, None, None, None
         if answer is None:
             answer = self._loop.create_future()
-            self._waiting[ticket] = _Waiting(partial(_resolve, answer), refuse)
+            self._waiting[ticket] = _Future(answer, refuse)
             if limit_ms is not None:
                 self._limit(_Late(now_ms + limit_ms, ticket))
         self._set_timer()
@@ -214,20 +225,20 @@ class GroupsPartition:
     def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
         waiting = self._waiting.get(ticket)
         if waiting is not None:
-            self._answered(ticket, waiting.refuse(error))
+            self._answered(ticket, waiting.refusal(error))
 
     # -- commits ---------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, version: int, reply: Reply, limit_ms: int
+        self, request: OffsetCommitRequest, version: int, asker: Asker, limit_ms: int
     ) -> Any:
-        """The answer if there is one already; else `reply` takes it, after this turn."""
+        """The answer if there is one already; else the asker gets it, after this turn."""
         self._next_ticket = ticket = self._next_ticket + 1
         outcome = self.machine.commit_asked(ticket, request, version, self.now_ms())
         if outcome.answers:
             return outcome.answers[0].response
         (write,) = outcome.writes
-        self._waiting[ticket] = _Waiting(reply, partial(commits.commit_response, request))
+        self._waiting[ticket] = asker
         if not self._lingering:
             self._loop.call_soon(self.flush)
         self._lingering.append(_Commit(ticket, write, limit_ms))
@@ -345,8 +356,3 @@ class GroupsPartition:
                 self._answered(ticket, response)
         for ticket in [*self._waiting]:
             self._refuse(ticket, ErrorCode.NOT_COORDINATOR)
-
-
-def _resolve(answer: asyncio.Future[Any], response: Any) -> None:
-    if not answer.done():
-        answer.set_result(response)

@@ -14,6 +14,7 @@ NOT_COORDINATOR               another broker coordinates the group
 from __future__ import annotations
 
 import logging
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from hightide.broker.connection import Connection, Slot
@@ -22,7 +23,8 @@ from hightide.core.groups import commits
 from hightide.core.groups.offsets import TopicPartition
 from hightide.wire.codec import decode
 from hightide.wire.errors import ErrorCode, WireError
-from hightide.wire.frame import decode_request_header, encode_response
+from hightide.wire.frame import encode_response
+from hightide.wire.hot.read import body_at
 from hightide.wire.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from hightide.wire.types import api_of
 
@@ -32,12 +34,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOWEST, HIGHEST = api_of(OffsetCommitRequest).versions
+_FLEXIBLE = api_of(OffsetCommitRequest).flexible
+_HEAD = Struct(">hhi")  # api key, version, correlation id
 
 
 class _Asked:
     """A commit, and where its answer goes."""
 
-    __slots__ = ("_connection", "_correlation_id", "_request", "_slot", "_unknown", "_version")
+    __slots__ = (
+        "_connection",
+        "_correlation_id",
+        "_request",
+        "_rest",
+        "_slot",
+        "_unknown",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -45,12 +57,14 @@ class _Asked:
         correlation_id: int,
         version: int,
         request: OffsetCommitRequest,
+        rest: OffsetCommitRequest,
         unknown: set[TopicPartition],
     ) -> None:
         self._connection = connection
         self._correlation_id = correlation_id
         self._version = version
         self._request = request
+        self._rest = rest
         self._unknown = unknown
         self._slot: Slot | None = None
 
@@ -61,6 +75,9 @@ class _Asked:
         assert self._slot is not None
         self._connection.complete(self._slot, self.encode(response))
 
+    def refusal(self, error: ErrorCode) -> Any:
+        return commits.commit_response(self._rest, error)
+
     def encode(self, response: Any) -> bytes:
         if self._unknown:
             response = merged(self._request, response, self._unknown)
@@ -68,15 +85,16 @@ class _Asked:
 
 
 def offset_commit(
-    broker: Broker, connection: Connection, frame: memoryview, version: int
+    broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> bytes | None:
-    """The answer, or None if it comes later."""
-    header, at = decode_request_header(frame)
-    request = decode(OffsetCommitRequest, frame[at:], version, exact=False)
+    """The answer to the request in buf[start:end], or None if it comes later."""
+    _, version, correlation_id = _HEAD.unpack_from(buf, start)
+    at = body_at(buf, start, end, version >= _FLEXIBLE)
+    request = decode(OffsetCommitRequest, view[at:end], version, exact=False)
     unknown = unknown_partitions(broker, request)
-    asked = _Asked(connection, header.correlation_id, version, request, unknown)
+    rest = without(request, unknown) if unknown else request
+    asked = _Asked(connection, correlation_id, version, request, rest, unknown)
     try:
-        rest = without(request, unknown) if unknown else request
         response = _commit(broker, rest, asked, version)
         return None if response is None else asked.encode(response)
     except Exception:
@@ -89,9 +107,9 @@ def _commit(broker: Broker, request: OffsetCommitRequest, asked: _Asked, version
         return OffsetCommitResponse(topics=[])
     found = broker.groups.find(request.group_id)
     if isinstance(found, ErrorCode):
-        return commits.commit_response(request, found)
+        return asked.refusal(found)
     limit_ms = broker.settings.offsets_commit_timeout_ms
-    response = found.commit(request, version, asked.reply, limit_ms)
+    response = found.commit(request, version, asked, limit_ms)
     if response is None:
         asked.wait()
     return response
