@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transaction_drill import PARTITIONS, TOPIC, Drill, Machine
+from transaction_drill import TOPIC, Drill, Machine
 
 from hightide.core.transactions.transaction import State
 
@@ -63,22 +63,24 @@ def test_whatever_happens_at_whatever_step_the_transaction_ends_once(victims: st
 def test_while_a_copy_of_a_marker_may_be_on_its_way_nothing_is_completed():
     """A leader does not answer, and another takes over: its partition has the marker, but what was
     sent to the first one could still be written if it led again."""
-    drill = Drill(1, [True, True])
+    drill, index = Drill(1, [True, True]), 1
     seen = []
 
     def cut() -> None:
         coordinating, world = drill.coordinating, drill.world
-        index = next(each for each in PARTITIONS if drill.leader(TOPIC, each) is not coordinating)
         leader = drill.leader(TOPIC, index)
         assert coordinating is not None
         assert leader is not None
+        assert leader.broker is not None
+        assert leader is not coordinating, "the seed is wrong for this"
+        assert not leader.broker.election.is_controller, "the seed is wrong for this"
         (third,) = {*drill.machines.values()} - {coordinating, leader}
         order = tuple(each.broker_id for each in (third, leader, coordinating))
         world.network.cut(leader.name, coordinating.name)
         drill.admin.tell(lambda: drill.admin.move((TOPIC, index), order))
-        world.at(10.0, look, index, third, leader)
+        world.at(10.0, look, third, leader)
 
-    def look(index: int, third: Machine, leader: Machine) -> None:
+    def look(third: Machine, leader: Machine) -> None:
         assert drill.leader(TOPIC, index) is third
         assert not drill.open_in()
         machine = drill.coordinating
