@@ -6,6 +6,7 @@ is killed, started, paused and resumed by the same words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +53,7 @@ class World:
         session_timeout_ms: int,
         *,
         memory: bool = False,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.is_forgetful = memory
         settings = {
@@ -59,6 +61,7 @@ class World:
             "zookeeper.session.timeout.ms": session_timeout_ms,
             "leader.imbalance.check.interval.seconds": 5,
             "log.segment.bytes": 256 * 1024,
+            **(settings or {}),
         }
         self._server: Any = None
         if coordinator != "own":

@@ -46,6 +46,8 @@ class Job:
     size: int = 750
     partitions: tuple[int, ...] | None = None
     transaction_timeout_ms: int = 10_000
+    pause_s: float = 0.0
+    """How long each transaction is held open before its commit, to be hit by what happens."""
 
 
 def say(text: object) -> None:
@@ -169,6 +171,7 @@ class ConfluentCopier:
                 [self._place(index, offset) for index, offset in ends.items()],
                 self.consumer.consumer_group_metadata(),
             )
+            time.sleep(self.job.pause_s)
             self._persist(self.producer.commit_transaction)
         except self.kafka.KafkaException as error:
             say(f"aborts: {error}")
@@ -297,6 +300,7 @@ class KafkaPythonCopier:
                 },
                 self.consumer.group_metadata(),
             )
+            time.sleep(self.job.pause_s)
             self.producer.commit_transaction()
         except self.errors.KafkaError as error:
             say(f"aborts: {error!r}")
@@ -355,6 +359,7 @@ class AioCopier:
                         self.job.target, each.value, each.key, partition=each.partition
                     )
                 await producer.send_offsets_to_transaction(ends, self.job.group)
+                await asyncio.sleep(self.job.pause_s)
 
     async def _gather(self, consumer: Any) -> list[Any]:
         found: list[Any] = []

@@ -19,7 +19,7 @@ from typing import Any
 
 from adapters import aio, confluent, kafka_python
 from confluent_kafka import KafkaError, Producer, TopicPartition
-from raw_transactions import positions
+from raw_transactions import GROUP, find_coordinator, positions
 from transaction_history import check_copy
 
 from hightide.client.connection import ConnectionFailed
@@ -113,11 +113,10 @@ class Copier:
             self._twins.append(self._process)
         self.start()
 
-    def wake_the_dead(self) -> int:
-        """How many woke."""
+    def wake_the_dead(self) -> None:
         for each in self._twins:
-            os.kill(each.pid, signal.SIGCONT)
-        return len(self._twins)
+            if each.poll() is None:
+                os.kill(each.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         self.kill()
@@ -142,6 +141,7 @@ class Copying:
         *,
         copiers: int = 2,
         size: int = SIZE,
+        pause_s: float = 0.05,
     ) -> None:
         self.cluster = cluster
         self.client = client
@@ -149,6 +149,7 @@ class Copying:
         self.partitions = partitions
         self.group = f"copy-{client}-{source}"
         self.target = f"{source}-by-{client}"
+        self._done = 0
         self.copiers = []
         for number in range(copiers):
             job: dict[str, Any] = {
@@ -159,6 +160,7 @@ class Copying:
                 "group": self.group,
                 "transactional_id": f"{self.group}-{number}",
                 "size": size,
+                "pause_s": pause_s,
             }
             if client == aio.NAME:
                 job["partitions"] = list(range(partitions))[number::copiers]
@@ -177,14 +179,21 @@ class Copying:
             each.tend()
 
     def done(self) -> int:
-        """How many messages are copied, by the offsets that the group has committed."""
+        """How many messages are copied, by the offsets that the group has committed.
+
+        Nobody waits for an answer: while it cannot be known it is what was known before.
+        """
+        patience_s, self.cluster.patience_s = self.cluster.patience_s, 0.2
         try:
-            found = positions(
-                self.cluster, self.group, self.source, *range(self.partitions), stable=False
-            )
+            if find_coordinator(self.cluster, self.group, GROUP) in self.cluster.able():
+                indexes = range(self.partitions)
+                found = positions(self.cluster, self.group, self.source, *indexes)
+                self._done = max(self._done, sum(max(offset, 0) for offset, _ in found))
         except (ConnectionFailed, OSError, AssertionError):
-            return -1  # nobody can tell now
-        return sum(max(offset, 0) for offset, _ in found)
+            pass
+        finally:
+            self.cluster.patience_s = patience_s
+        return self._done
 
     def check(self, values: Mapping[int, Iterable[bytes]]) -> None:
         check_copy(values, read_committed(self.cluster.bootstrap, self.target, self.partitions))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raw import Raw, produce_request, produced
-from replicated import eventually
+from replicated import LIMIT_S, eventually
 
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
@@ -62,7 +62,7 @@ def find_coordinator(cluster: Any, name: str, kind: int = TRANSACTION) -> int:
             answer = raw.ask(FindCoordinatorRequest(key=name, key_type=kind), 2)
         return answer.node_id if answer is not None and answer.error_code == 0 else 0
 
-    return eventually(look)
+    return eventually(look, getattr(cluster, "patience_s", LIMIT_S))
 
 
 def settled(ask: Callable[[], ErrorCode]) -> ErrorCode:
@@ -349,9 +349,9 @@ def positions(
     def look() -> Any:
         with Raw(cluster, find_coordinator(cluster, group, GROUP)) as raw:
             answer = raw.ask(request, 7)
-        return None if answer.error_code in COME_AGAIN else answer
+        return None if answer is None or answer.error_code in COME_AGAIN else answer
 
-    answer = eventually(look)
+    answer = eventually(look, getattr(cluster, "patience_s", LIMIT_S))
     assert answer.error_code == 0, ErrorCode(answer.error_code)
     return [
         (each.committed_offset, ErrorCode(each.error_code)) for each in answer.topics[0].partitions

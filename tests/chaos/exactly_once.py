@@ -1,0 +1,303 @@
+"""Exactly once, at length: a topic is copied in transactions while everything is killed.
+
+    make exactly-once MESSAGES=100000 SEED=7 ARGS="--client confluent-kafka"
+
+Copiers of each client consume, transform and produce, with the offsets in the transaction
+(`tests/conformance/copier.py`).  A seed chooses the faults: brokers and copiers are killed and
+paused, a sleeping copier is replaced and wakes again, the coordinator of the cluster is killed, the
+controller resigns.  They go on until everything is copied.  Then each copy must be the source, in
+its order, for a reader of committed records; all replicas must be equal, no transaction may be left
+open, and nobody may have stumbled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from copying import CLIENTS, SIZE, Copying, fill
+from faults import NOT_NOW
+from raw_transactions import GROUP, find_coordinator, list_transactions
+from replicated import eventually
+from run import Report
+from world import COORDINATORS, World
+
+SOURCE = "source"
+PARTITIONS = 3
+STALL_S = 120.0
+"""How long no copy may move without being called stuck."""
+SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+    "transaction.state.log.num.partitions": 5,
+    "offsets.topic.num.partitions": 5,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 1000,
+}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Copy a topic exactly once under faults.")
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--size", type=int, default=SIZE, help="messages in a transaction")
+    parser.add_argument(
+        "--pause-ms", type=int, default=300, help="how long each transaction is held open"
+    )
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--client", choices=CLIENTS, action="append", help="default: all of them")
+    parser.add_argument("--coordinator", choices=COORDINATORS, default="own")
+    parser.add_argument("--calm", action="store_true", help="without faults")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse()
+    logging.disable(logging.CRITICAL)  # clients tell of every broken connection
+    warnings.simplefilter("ignore")
+    seed = arguments.seed if arguments.seed is not None else random.randrange(10**6)
+    folder = Path(tempfile.mkdtemp(prefix="hightide-exactly-once-"))
+    report = Report()
+    report.say(f"seed {seed}, {arguments.messages} messages, in transactions of {arguments.size}")
+    world = World(folder, 3, arguments.coordinator, 2000, settings=SETTINGS)
+    try:
+        world.start()
+        run(world, folder, random.Random(seed), arguments, report)
+    except Exception as failure:
+        traceback.print_exc()
+        report.say(f"FAILED: {failure}")
+        print(f"\nEverything is kept in {folder}. Again: SEED={seed}", file=sys.stderr)
+        return 1
+    finally:
+        world.stop()
+    if arguments.keep:
+        report.say(f"everything is kept in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return 0
+
+
+def run(
+    world: World,
+    folder: Path,
+    dice: random.Random,
+    arguments: argparse.Namespace,
+    report: Report,
+) -> None:
+    cluster = world.cluster
+    cluster.create_topic(SOURCE, partitions=PARTITIONS)
+    values = fill(cluster.bootstrap, SOURCE, PARTITIONS, arguments.messages)
+    copyings = [
+        Copying(
+            cluster,
+            client,
+            SOURCE,
+            PARTITIONS,
+            folder,
+            size=arguments.size,
+            pause_s=arguments.pause_ms / 1000,
+        )
+        for client in arguments.client or CLIENTS
+    ]
+    for each in copyings:
+        cluster.create_topic(each.target, partitions=PARTITIONS)
+    cluster.patience_s = 3.0
+    began_s = time.monotonic()
+    report.say("copying")
+    try:
+        for each in copyings:
+            each.start()
+        harm = Harm(world, dice, copyings, report)
+        watch = Watch(copyings, arguments.messages)
+        while not watch.is_done():
+            if not arguments.calm:
+                harm.happen()
+            watch.wait(dice.uniform(0.2, 3.0))
+        took_s = time.monotonic() - began_s
+        report.say(f"everything is copied, in {took_s:.0f} s; healing")
+        harm.heal()
+    finally:
+        for each in copyings:
+            each.stop()
+    cluster.patience_s = 30.0
+    cluster.heal(limit_s=120)
+    compare(cluster, copyings)
+    for each in copyings:
+        each.check(values)
+        lives = sum(copier.lives for copier in each.copiers)
+        report.say(f"the copy by {each.client} is exact; its copiers had {lives} lives")
+    for name, count in report.counts.most_common():
+        report.say(f"  {count:3} × {name}")
+
+
+def compare(cluster, copyings: Sequence[Copying]) -> None:
+    """No transaction hangs, all replicas are equal, and nobody has stumbled."""
+
+    def is_settled() -> bool:
+        states = {
+            each.transaction_state
+            for broker_id in cluster.brokers
+            for each in list_transactions(cluster, broker_id).transaction_states
+        }
+        return states <= {"Empty", "CompleteCommit", "CompleteAbort"}
+
+    eventually(is_settled, 60)
+    # Not those of the coordinators: each replica compacts its own.
+    for topic in (SOURCE, *(each.target for each in copyings)):
+        for index in range(PARTITIONS):
+            cluster.check_equal_logs(topic, index)
+    cluster.check_nobody_stumbled()
+
+
+class Watch:
+    """How far the copies are."""
+
+    def __init__(self, copyings: Sequence[Copying], messages: int) -> None:
+        self._copyings = copyings
+        self._messages = messages
+        self._done = dict.fromkeys([each.client for each in copyings], 0)
+        self._moved_s = time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        deadline_s = time.monotonic() + seconds
+        while time.monotonic() < deadline_s and not self.is_done():
+            for each in self._copyings:
+                each.tend()
+                done = each.done()
+                if done > self._done[each.client]:
+                    self._done[each.client] = done
+                    self._moved_s = time.monotonic()
+            if time.monotonic() - self._moved_s > STALL_S:
+                said = "\n".join(each.said()[-3000:] for each in self._copyings)
+                raise AssertionError(f"nothing moves any more: {self._done}\n{said}")
+            time.sleep(0.1)
+
+    def is_done(self) -> bool:
+        return all(done >= self._messages for done in self._done.values())
+
+
+class Harm:
+    """One fault after the other; a broker is away only while the others are there."""
+
+    def __init__(
+        self, world: World, dice: random.Random, copyings: Sequence[Copying], report: Report
+    ) -> None:
+        self._world = world
+        self._cluster = world.cluster
+        self._dice = dice
+        self._copyings = copyings
+        self._report = report
+        self._heal: list[Callable[[], None]] = []
+        self._faults: Counter[Callable[[], str]] = Counter(
+            {
+                self._kill_a_broker: 5,
+                self._pause_a_broker: 3,
+                self._kill_two_brokers: 1,
+                self._stop_a_broker: 2,
+                self._kill_copiers: 4,
+                self._replace_a_sleeping_copier: 3,
+                self._kill_the_coordinator: 1,
+                self._resign_the_controller: 1,
+            }
+        )
+
+    def happen(self) -> None:
+        """What happened before is healed first, now and then."""
+        if self._heal and self._dice.random() < 0.8:
+            self.heal()
+        faults, weights = zip(*self._faults.items(), strict=True)
+        (fault,) = self._dice.choices(faults, weights)
+        if self._heal and fault not in (self._kill_copiers, self._replace_a_sleeping_copier):
+            self.heal()
+        try:
+            said = fault()
+        except NOT_NOW as reason:
+            said = f"could not {fault.__name__.strip('_').replace('_', ' ')}: {reason}"[:150]
+        else:
+            self._report.counts[fault.__name__.strip("_").replace("_", " ")] += 1
+        done = {each.client: each.done() for each in self._copyings}
+        self._report.say(f"{said}; copied: {done}")
+
+    def heal(self) -> None:
+        while self._heal:
+            self._heal.pop()()
+
+    def _somebody(self) -> tuple[int, str]:
+        """A broker that matters, and why."""
+        copying = self._dice.choice(self._copyings)
+        role = self._dice.choice(["leader", "transactions", "group", "controller", "any"])
+        name = copying.copiers[0].job["transactional_id"]
+        index = self._dice.randrange(PARTITIONS)
+        anybody = self._dice.choice(self._cluster.brokers)
+        match role:
+            case "leader":
+                found = self._cluster.partition(copying.target, index).leader_id
+            case "transactions":
+                found = find_coordinator(self._cluster, name)
+            case "group":
+                found = find_coordinator(self._cluster, copying.group, GROUP)
+            case "controller":
+                found = self._cluster.metadata(self._cluster.able()[0]).controller_id
+            case _:
+                found = anybody
+        return (found, role) if found in self._cluster.brokers else (anybody, "any")
+
+    def _kill_a_broker(self) -> str:
+        broker_id, role = self._somebody()
+        self._cluster.kill(broker_id)
+        self._heal.append(lambda: self._cluster.restart(broker_id))
+        return f"killed broker {broker_id} ({role})"
+
+    def _kill_two_brokers(self) -> str:
+        chosen = self._dice.sample(self._cluster.brokers, 2)
+        for each in chosen:
+            self._cluster.kill(each)
+            self._heal.append(lambda each=each: self._cluster.restart(each))
+        return f"killed brokers {chosen}"
+
+    def _pause_a_broker(self) -> str:
+        broker_id, role = self._somebody()
+        self._cluster.pause(broker_id)
+        self._heal.append(lambda: self._cluster.resume(broker_id))
+        return f"paused broker {broker_id} ({role})"
+
+    def _stop_a_broker(self) -> str:
+        broker_id, role = self._somebody()
+        code = self._cluster.terminate(broker_id)
+        assert code == 0, f"broker {broker_id} stopped with {code}"
+        self._heal.append(lambda: self._cluster.restart(broker_id))
+        return f"stopped broker {broker_id} ({role}) in order"
+
+    def _kill_copiers(self) -> str:
+        chosen = [self._dice.choice(each.copiers) for each in self._copyings]
+        for each in chosen:
+            each.kill()
+        return f"killed a copier of {[each.job['client'] for each in chosen]}"
+
+    def _replace_a_sleeping_copier(self) -> str:
+        chosen = self._dice.choice(self._dice.choice(self._copyings).copiers)
+        chosen.leave_for_dead()
+        self._heal.append(chosen.wake_the_dead)
+        return f"replaced {chosen.job['transactional_id']}, which sleeps"
+
+    def _kill_the_coordinator(self) -> str:
+        self._world.coordinator.kill()
+        self._heal.append(self._world.coordinator.start)
+        return "killed the coordinator"
+
+    def _resign_the_controller(self) -> str:
+        before, after = self._cluster.resign()
+        return f"controller {before} resigned, now it is {after}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
