@@ -78,6 +78,7 @@ class World:
     """One coordinator at a time, one group."""
 
     looks_for_wrong_only = False
+    rules = RULES
 
     def __init__(self, seed: int = 0) -> None:
         self.random = Random(seed)
@@ -87,15 +88,17 @@ class World:
         self.in_flight: list[tuple[Write, list[tuple[bytes, bytes | None]]]] = []
         self.refuses = False
         self.tickets = 0
-        self.asked: dict[int, tuple[Consumer, ConsumerGroupHeartbeatRequest]] = {}
-        self.consumers = [Consumer(f"c{n}", f"i{n}" if n % 2 else None) for n in range(5)]
+        self.asked: dict[int, tuple[Any, Any]] = {}
+        self.consumers: list[Any] = [
+            Consumer(f"c{n}", f"i{n}" if n % 2 else None) for n in range(5)
+        ]
         self.sent: list[ConsumerGroupHeartbeatRequest] = []
         self.epoch = 0
-        self.reader = Coordinator(RULES, Random(0))
+        self.reader = Coordinator(self.rules, Random(0))
         self.coordinator = self.start()
 
     def start(self) -> Coordinator:
-        coordinator = Coordinator(RULES, Random(self.random.getrandbits(32)))
+        coordinator = Coordinator(self.rules, Random(self.random.getrandbits(32)))
         for batch in self.log:
             replay(coordinator, batch)
         coordinator.topics_changed(self.topics)

@@ -1,0 +1,452 @@
+"""A group that changes between the protocols, in a world with consumers of both.
+
+Consumers of the classic protocol are of one of two minds, all of one in a world: they give up
+everything before they join again, or keep what they have until they are told to give it up.  Of
+all consumers together, no two may own a partition at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import consumer_world
+from consumer_world import GROUP, SESSION_MS, Consumer, Owned, Wrong, topic_id
+from group_world import meaning
+
+from hightide.core.groups.classic import State
+from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.deadlines import Deadline, Kind
+from hightide.core.groups.rules import Rules
+from hightide.core.groups.turn import Client, Outcome
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from hightide.wire.records.consumer_offsets import GroupMetadataKey, decode
+from hightide.wire.records.consumer_protocol import (
+    ConsumerAssignment,
+    ConsumerPartitions,
+    ConsumerSubscription,
+    read,
+    write,
+)
+
+REBALANCE_MS = 30
+RULES = Rules(
+    initial_rebalance_delay_ms=3,
+    min_session_timeout_ms=1,
+    max_size=5,
+    new_member_join_timeout_ms=60,
+    consumer_session_timeout_ms=SESSION_MS,
+    consumer_max_size=5,
+    offsets_retention_check_interval_ms=10_000,
+)
+NOBODY: Owned = frozenset()
+FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.ILLEGAL_GENERATION)
+
+
+@dataclass
+class ClassicConsumer:
+    """A client of the classic protocol, and what it believes."""
+
+    name: str
+    instance_id: str | None
+    keeps: bool
+    """It keeps what it has until it is told to give it up."""
+    member_id: str = ""
+    generation: int = -1
+    owned: Owned = NOBODY
+    shall_own: Owned | None = None
+    must_join: bool = True
+    must_sync: bool = False
+    leads: list[Any] = field(default_factory=list)
+    waits: int | None = None
+    sent_ms: int = 0
+    heard_ms: int = 0
+    names: list[str] = field(default_factory=lambda: ["t"])
+
+    def reset(self, *, keeps_id: bool = False) -> None:
+        self.member_id = self.member_id if keeps_id else ""
+        self.generation, self.owned, self.shall_own, self.waits = -1, NOBODY, None, None
+        self.must_join, self.must_sync = True, False
+
+    @property
+    def subscription(self) -> bytes:
+        said = ConsumerSubscription(
+            topics=self.names,
+            owned_partitions=by_name(self.owned),
+            generation_id=self.generation,
+        )
+        return write(said, 3 if self.keeps else 0)
+
+
+class World(consumer_world.World):
+    """One coordinator at a time, one group, consumers of both protocols."""
+
+    rules = RULES
+
+    def __init__(self, seed: int = 0) -> None:
+        self.keeps = seed % 3 > 0
+        self.joins: list[JoinGroupRequest] = []
+        self.is_dirty = False
+        self.was_empty = True
+        self.depth = 0
+        super().__init__(seed)
+        self.consumers = [
+            Consumer("c0", None),
+            Consumer("c1", "i1"),
+            ClassicConsumer("k2", None, self.keeps),
+            ClassicConsumer("k3", "i3", self.keeps),
+            ClassicConsumer("k4", None, self.keeps),
+        ]
+        self.epoch = number(self.coordinator)
+
+    def start(self) -> Coordinator:
+        coordinator = super().start()
+        self.epoch = number(coordinator)
+        return coordinator
+
+    # -- the coordinator -------------------------------------------------------------------
+
+    def carry_out(self, outcome: Outcome) -> None:
+        for ticket, response in outcome.answers:
+            if ticket not in self.asked:
+                raise Wrong(f"{ticket} is answered twice")
+            consumer, request = self.asked.pop(ticket)
+            self.told(ticket, consumer, request, response)
+        for each in outcome.writes:
+            is_classic = any(isinstance(key, GroupMetadataKey) for key, _ in each.records)
+            self.is_dirty = self.is_dirty or (is_classic and self.refuses)
+        self.depth += 1
+        super().carry_out(Outcome([], outcome.writes))
+        self.depth -= 1
+        if not self.depth:
+            self.check_number()
+
+    def commit_batch(self) -> None:
+        records = [decode(*each) for each in self.in_flight[0][1]]
+        if any(each and isinstance(each.key, GroupMetadataKey) for each in records):
+            self.is_dirty = False
+        super().commit_batch()
+
+    def fail_over(self, kept_count: int) -> None:
+        for ticket, response in self.coordinator.resigned().answers:
+            consumer, request = self.asked.pop(ticket)
+            self.told(ticket, consumer, request, response)
+        if self.asked and not self.looks_for_wrong_only:
+            raise Wrong(f"{self.asked} are never answered")
+        self.asked.clear()
+        for _, records in self.in_flight[:kept_count]:
+            self.log.append(records)
+            consumer_world.replay(self.reader, records)
+        self.in_flight.clear()
+        self.is_dirty = False
+        self.coordinator = self.start()
+        self.carry_out(self.coordinator.loaded(self.now_ms))
+
+    def let_go(self) -> None:
+        super_consumers = self.consumers
+        self.consumers = [each for each in super_consumers if isinstance(each, Consumer)]
+        super().let_go()
+        self.consumers = super_consumers
+        for consumer in self.consumers:
+            if isinstance(consumer, ClassicConsumer) and consumer.owned and self.is_late(consumer):
+                consumer.reset()
+
+    def is_late(self, consumer: ClassicConsumer) -> bool:
+        """Whoever is too late, with a heartbeat or with joining again, knows that it is out."""
+        kinds = (Kind.REVOCATION, Kind.MEMBER_JOIN, Kind.MEMBER_SYNC)
+        deadlines = [Deadline(kind, GROUP, consumer.member_id) for kind in kinds]
+        group = self.coordinator.groups.get(GROUP)
+        member = group.members.get(consumer.member_id) if group else None
+        if member is not None and group is not None:
+            if member.joining is None and group.state is State.PREPARING_REBALANCE:
+                deadlines.append(Deadline(Kind.JOIN, GROUP))
+            if member.id in group.awaiting_sync:
+                deadlines.append(Deadline(Kind.SYNC, GROUP))
+        times = [self.coordinator._deadlines.get(each) for each in deadlines]
+        is_out = any(each is not None and each <= self.now_ms for each in times)
+        return is_out or self.now_ms - consumer.heard_ms >= SESSION_MS
+
+    def change_topics(self, **counts: int) -> None:
+        super().change_topics(**counts)
+        for consumer in self.consumers:
+            if isinstance(consumer, ClassicConsumer) and consumer.generation >= 0:
+                consumer.must_join = True
+
+    # -- classic consumers -----------------------------------------------------------------
+
+    def ask_classic(self, consumer: ClassicConsumer, method: str, request: Any, *how: Any) -> None:
+        self.tickets += 1
+        self.asked[self.tickets] = consumer, request
+        consumer.waits = self.tickets
+        consumer.sent_ms = self.now_ms
+        ask = getattr(self.coordinator, method)
+        self.carry_out(ask(self.tickets, request, *how, self.now_ms))
+
+    def join(self, consumer: ClassicConsumer, version: int = 9) -> None:
+        if not consumer.keeps:
+            consumer.owned = NOBODY
+        request = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=consumer.member_id,
+            group_instance_id=consumer.instance_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="one", metadata=consumer.subscription)],
+        )
+        self.joins.append(request)
+        self.ask_classic(consumer, "join_asked", request, version, Client(consumer.name, "/host"))
+
+    def deliver_late_join(self, consumer: ClassicConsumer, random: Random) -> None:
+        """A copy of what it sent in a generation before.  Nobody reads the answer."""
+        late = [
+            each
+            for each in self.joins
+            if each.member_id == consumer.member_id
+            and 0 <= said_by(each).generation_id < consumer.generation
+        ]
+        if late and self.coordinator.consumers.get(GROUP) is not None:
+            self.tickets += 1
+            request = random.choice(late)
+            self.asked[self.tickets] = consumer, request
+            client = Client(consumer.name, "/host")
+            asked = self.coordinator.join_asked
+            self.carry_out(asked(self.tickets, request, 9, client, self.now_ms))
+
+    def sync(self, consumer: ClassicConsumer) -> None:
+        request = SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=consumer.generation,
+            member_id=consumer.member_id,
+            group_instance_id=consumer.instance_id,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=each, assignment=assignment)
+                for each, assignment in self.shared_out(consumer).items()
+            ],
+        )
+        self.ask_classic(consumer, "sync_asked", request)
+
+    def shared_out(self, leader: ClassicConsumer) -> dict[str, bytes]:
+        """What a leader comes to: nobody gets what another has not given up."""
+        said = {each.member_id: read(ConsumerSubscription, each.metadata) for each in leader.leads}
+        owners: dict[tuple[str, int], str] = {}
+        for each in sorted(said, key=lambda each: said[each].generation_id):
+            for topic in said[each].owned_partitions:
+                owners |= {(topic.topic, index): each for index in topic.partitions}
+        shares: dict[str, dict[str, list[int]]] = {each: {} for each in said}
+        for name, topic in self.topics.items():
+            takers = sorted(each for each in said if name in said[each].topics)
+            for index in range(topic.partition_count if takers else 0):
+                taker = takers[index % len(takers)]
+                if owners.get((name, index), taker) == taker:
+                    shares[taker].setdefault(name, []).append(index)
+        return {each: write(assignment(share), 3) for each, share in shares.items()}
+
+    def heartbeat(self, consumer: ClassicConsumer) -> None:
+        request = HeartbeatRequest(
+            group_id=GROUP,
+            generation_id=consumer.generation,
+            member_id=consumer.member_id,
+            group_instance_id=consumer.instance_id,
+        )
+        self.ask_classic(consumer, "heartbeat_asked", request)
+
+    def leave_classic(self, consumer: ClassicConsumer, *, by_instance: bool = False) -> None:
+        identity = MemberIdentity(
+            member_id="" if by_instance else consumer.member_id,
+            group_instance_id=consumer.instance_id,
+        )
+        consumer.reset()
+        request = LeaveGroupRequest(group_id=GROUP, members=[identity])
+        self.ask_classic(consumer, "leave_asked", request, 5)
+        consumer.waits = None
+
+    def go_on_classic(self, consumer: ClassicConsumer) -> None:
+        """What is next for it."""
+        if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
+            self.give_up(consumer)
+        elif consumer.must_join:
+            self.join(consumer)
+        elif consumer.must_sync:
+            self.sync(consumer)
+        else:
+            self.heartbeat(consumer)
+
+    def give_up(self, consumer: Any) -> None:
+        if isinstance(consumer, ClassicConsumer):
+            if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
+                consumer.owned &= consumer.shall_own
+                consumer.must_join = True
+        else:
+            super().give_up(consumer)
+
+    # -- what is told ----------------------------------------------------------------------
+
+    def told(self, ticket: int, consumer: Any, request: Any, response: Any) -> None:
+        if consumer.waits != ticket:
+            return
+        if isinstance(consumer, Consumer):
+            if consumer.member_id == request.member_id:
+                consumer.waits = None
+                self.answered(consumer, request, response)
+            return
+        consumer.waits = None
+        if self.now_ms - consumer.sent_ms >= SESSION_MS:
+            consumer.reset()
+            return
+        error = ErrorCode(response.error_code)
+        if error in FENCED:
+            is_illegal = error is ErrorCode.ILLEGAL_GENERATION
+            consumer.reset(keeps_id=is_illegal)
+        elif error is ErrorCode.MEMBER_ID_REQUIRED:
+            consumer.member_id = response.member_id
+        elif error is not ErrorCode.NONE:
+            is_heartbeat = isinstance(response, HeartbeatResponse)
+            # The coordinator of today knows more of it than that of yesterday.
+            if not is_heartbeat or error is ErrorCode.REBALANCE_IN_PROGRESS:
+                consumer.must_join = True
+        else:
+            consumer.heard_ms = consumer.sent_ms
+            self.all_is_well(consumer, response)
+
+    def all_is_well(self, consumer: ClassicConsumer, response: Any) -> None:
+        match response:
+            case JoinGroupResponse():
+                consumer.member_id = response.member_id
+                consumer.generation = response.generation_id
+                consumer.must_join, consumer.must_sync = False, True
+                is_leader = response.leader == response.member_id
+                consumer.leads = response.members if is_leader else []
+            case SyncGroupResponse():
+                consumer.must_sync = False
+                found = read(ConsumerAssignment, response.assignment).assigned_partitions
+                consumer.shall_own = frozenset(
+                    (topic_id(each.topic), index) for each in found for index in each.partitions
+                )
+                self.take(consumer, consumer.owned | consumer.shall_own)
+
+    # -- what must hold --------------------------------------------------------------------
+
+    def check_number(self) -> None:
+        """Epochs and generations go up, unless a group was empty and another came."""
+        found = number(self.coordinator)
+        if 0 < found < self.epoch and not self.was_empty:
+            raise Wrong(f"{found} after {self.epoch}")
+        self.epoch = found
+        self.was_empty = not self.member_ids()
+
+    def member_ids(self) -> set[str]:
+        found = self.coordinator.administration.find(GROUP)
+        return {*found.members} if found else set()
+
+    def check(self) -> None:
+        self.check_number()
+        if not self.looks_for_wrong_only:
+            self.coordinator.check()
+        if not self.in_flight and not self.is_dirty:
+            self.check_log()
+        group = self.group()
+        if group is not None and group.state.value == "Stable":
+            held = [each for member in group.members.values() for each in member.assigned]
+            counts = [each.partition_count for each in group.topics.values()]
+            if len(held) != sum(counts):
+                raise Wrong(f"not all work is shared out: {held}")
+
+    def check_log(self) -> None:
+        """What is committed means what the coordinator has in mind."""
+        ours, theirs = self.coordinator, self.reader
+        if ours.consumers.groups != theirs.consumers.groups:
+            raise Wrong("another group is in the log")
+        classic = ours.groups.get(GROUP)
+        is_settled = classic is not None and classic.state in (State.STABLE, State.EMPTY)
+        if is_settled and meaning(classic) != meaning(theirs.groups.get(GROUP)):
+            raise Wrong(f"the log says {theirs.groups.get(GROUP)}, not {classic}")
+
+    def go_on(self, consumers: list[Any]) -> None:
+        for consumer in consumers:
+            if consumer.waits is not None:
+                continue
+            if isinstance(consumer, ClassicConsumer):
+                self.go_on_classic(consumer)
+            else:
+                self.give_up(consumer)
+                self.beat(consumer)
+        while self.in_flight:
+            self.commit_batch()
+
+    def switch(self, which: int) -> None:
+        """It is killed, and comes back with the other protocol."""
+        old = self.consumers[which]
+        new: Any = ClassicConsumer(old.name, old.instance_id, self.keeps, names=old.names)
+        if isinstance(old, ClassicConsumer):
+            new = Consumer(old.name, old.instance_id, number=self.tickets + 1, names=old.names)
+        self.consumers[which] = new
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more: those who stay must come to own everything."""
+        self.refuses = False
+        newer = [each for each in self.consumers if isinstance(each, Consumer)]
+        classic = [each for each in self.consumers if isinstance(each, ClassicConsumer)]
+        staying: list[Any] = self.random.choice([newer, classic, self.consumers]) or self.consumers
+        for consumer in self.consumers:
+            if consumer not in staying:
+                if isinstance(consumer, Consumer):
+                    self.leave(consumer, -1)
+                else:
+                    self.leave_classic(consumer)
+        if self.random.random() < 0.5:
+            self.fail_over(len(self.in_flight))
+        for _ in range(150):
+            self.go_on(staying)
+            self.pass_time(3)
+            self.check()
+            if self.is_at_work(staying):
+                return
+        raise Wrong(f"they do not come to work: {staying} {self.group()}")
+
+    def is_at_work(self, staying: list[Any]) -> bool:
+        wanted = {
+            (topic_id(name), index)
+            for name in {name for each in staying for name in each.names}
+            for index in range(self.topics[name].partition_count if name in self.topics else 0)
+        }
+        owned = [partition for each in staying for partition in each.owned]
+        knows = {each.member_id for each in staying} == self.member_ids()
+        is_idle = not any(getattr(each, "must_join", False) for each in staying)
+        return knows and is_idle and len(owned) == len(wanted) and {*owned} == wanted
+
+
+def number(coordinator: Coordinator) -> int:
+    """The group epoch, or the generation."""
+    classic, group = coordinator.groups.get(GROUP), coordinator.consumers.get(GROUP)
+    return classic.generation if classic else group.epoch if group else 0
+
+
+def by_name(partitions: Owned) -> list[ConsumerPartitions]:
+    names = {topic_id(name): name for name in ("t", "u", "uu")}
+    found: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        found.setdefault(names[topic], []).append(index)
+    return [ConsumerPartitions(topic=each, partitions=of) for each, of in found.items()]
+
+
+def assignment(share: dict[str, list[int]]) -> ConsumerAssignment:
+    partitions = [ConsumerPartitions(topic=name, partitions=of) for name, of in share.items()]
+    return ConsumerAssignment(assigned_partitions=partitions)
+
+
+def said_by(request: JoinGroupRequest) -> ConsumerSubscription:
+    return read(ConsumerSubscription, request.protocols[0].metadata)

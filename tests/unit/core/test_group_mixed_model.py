@@ -1,0 +1,298 @@
+"""A group that changes its protocol gives each partition to one at a time, whatever happens to it.
+
+What can happen are the moves below, on the world of `mixed_world.py`, played by a random walk.
+Then one rule after the other is taken out, and each time that must be noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from consumer_world import Consumer, Wrong
+from mixed_world import ClassicConsumer, World
+
+from hightide.core.groups import migration
+from hightide.core.groups.administration import Administration
+from hightide.core.groups.answers import instead_of
+from hightide.core.groups.classic import ClassicGroup
+from hightide.core.groups.consumer import classic_members
+from hightide.core.groups.consumer.group import ConsumerGroup
+from hightide.core.groups.consumer.groups import ConsumerGroups
+from hightide.core.groups.turn import Write
+from hightide.wire.records.consumer_protocol import ConsumerSubscription
+
+MOVES: list[tuple[Callable[[World, Random], None], float]] = []
+
+
+def move(weight: float) -> Callable[[Callable[[World, Random], None]], Any]:
+    def add(play: Callable[[World, Random], None]) -> Any:
+        MOVES.append((play, weight))
+        return play
+
+    return add
+
+
+def somebody(world: World, random: Random, kind: type) -> Any:
+    found = [each for each in world.consumers if isinstance(each, kind)]
+    return random.choice(found) if found else None
+
+
+@move(8)
+def a_consumer_beats(world: World, random: Random) -> None:
+    consumer = somebody(world, random, Consumer)
+    if consumer is not None and consumer.waits is None:
+        world.beat(consumer)
+
+
+@move(14)
+def a_classic_consumer_goes_on(world: World, random: Random) -> None:
+    consumer = somebody(world, random, ClassicConsumer)
+    if consumer is not None and consumer.waits is None:
+        world.go_on_classic(consumer)
+
+
+@move(3)
+def a_classic_consumer_heartbeats(world: World, random: Random) -> None:
+    consumer = somebody(world, random, ClassicConsumer)
+    if consumer is not None and consumer.waits is None and consumer.generation >= 0:
+        world.heartbeat(consumer)
+
+
+@move(4)
+def a_consumer_gives_up(world: World, random: Random) -> None:
+    world.give_up(random.choice(world.consumers))
+
+
+@move(6)
+def some_go_on(world: World, random: Random) -> None:
+    consumers = random.sample(world.consumers, 3)
+    for _ in range(random.choice([1, 4, 8])):
+        world.go_on(consumers)
+        world.pass_time(2)
+
+
+@move(4)
+def those_of_one_protocol_go_on(world: World, random: Random) -> None:
+    kind = random.choice([Consumer, ClassicConsumer, ClassicConsumer])
+    consumers = [each for each in world.consumers if isinstance(each, kind)]
+    if kind is ClassicConsumer and random.random() < 0.4:
+        for consumer in consumers:
+            consumer.must_join = True
+    for _ in range(random.choice([1, 2, 8])):
+        world.go_on(consumers)
+        world.pass_time(2)
+
+
+@move(1)
+def an_answer_is_lost(world: World, random: Random) -> None:
+    consumer = random.choice(world.consumers)
+    consumer.waits = None
+    if isinstance(consumer, ClassicConsumer):
+        consumer.must_join = True
+    else:
+        consumer.says_all = True
+
+
+@move(3)
+def a_request_comes_late(world: World, random: Random) -> None:
+    for consumer in world.consumers:
+        if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
+            if isinstance(consumer, ClassicConsumer):
+                world.deliver_late_join(consumer, random)
+            else:
+                world.deliver_late(consumer, random)
+
+
+@move(1)
+def a_consumer_leaves(world: World, random: Random) -> None:
+    consumer = random.choice(world.consumers)
+    if isinstance(consumer, Consumer):
+        world.leave(consumer, random.choice([-1, -2]))
+    elif consumer.member_id:
+        is_static = consumer.instance_id is not None
+        world.leave_classic(consumer, by_instance=is_static and random.random() < 0.5)
+
+
+@move(1)
+def a_consumer_restarts(world: World, random: Random) -> None:
+    consumer = random.choice(world.consumers)
+    if isinstance(consumer, Consumer):
+        world.restart(consumer)
+    else:
+        consumer.reset()
+
+
+@move(1.5)
+def a_consumer_changes_its_protocol(world: World, random: Random) -> None:
+    world.switch(random.randrange(len(world.consumers)))
+
+
+@move(0.7)
+def a_consumer_subscribes(world: World, random: Random) -> None:
+    consumer = random.choice(world.consumers)
+    if consumer.waits is not None:
+        return
+    consumer.names = random.choice([["t"], ["u"], ["t", "u"]])
+    if isinstance(consumer, Consumer):
+        consumer.says_all = True
+    else:
+        consumer.must_join = True
+
+
+@move(10)
+def something_is_committed(world: World, _: Random) -> None:
+    if world.in_flight:
+        world.commit_batch()
+
+
+@move(1)
+def writes_are_refused(world: World, random: Random) -> None:
+    world.refuses = random.random() < 0.3
+
+
+@move(5)
+def time_passes(world: World, random: Random) -> None:
+    world.pass_time(random.choice([1, 3, 5, 12, 35, 60]))
+
+
+@move(0.4)
+def topics_change(world: World, random: Random) -> None:
+    # One that came again would have another id, which consumers of the classic protocol do not say.
+    world.change_topics(t=random.randint(1, 5), u=random.randint(1, 5))
+
+
+@move(0.7)
+def the_coordinator_moves(world: World, random: Random) -> None:
+    world.fail_over(random.choice([0, 1, 5]))
+
+
+def walk(seed: int, step_count: int = 80) -> None:
+    random = Random(seed)
+    world = World(seed)
+    plays, weights = zip(*MOVES, strict=True)
+    for _ in range(step_count):
+        (play,) = random.choices(plays, weights)
+        play(world, random)
+        world.check()
+    world.heal()
+
+
+def test_a_long_random_walk() -> None:
+    for seed in range(25):
+        walk(seed)
+
+
+# -- rules taken out -------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+def a_converted_group_has_nothing(patch: Patch) -> None:
+    def nothing(_: Any, members: Any, *__: Any) -> Any:
+        return {each.id: frozenset() for each in members}
+
+    patch.setattr(migration, "_shares", nothing)
+
+
+def what_is_not_assigned_is_free(patch: Patch) -> None:
+    """While the leader shares out, members have what they said that they have."""
+    real = migration._shares
+
+    def forgetful(classic: Any, members: Any, said: Any, topics: Any) -> Any:
+        silent = {each: ConsumerSubscription(topics=said[each].topics) for each in said}
+        return real(classic, members, silent, topics)
+
+    patch.setattr(migration, "_shares", forgetful)
+
+
+def what_is_said_late_is_believed(patch: Patch) -> None:
+    """B18: what was said in a generation before is taken for the present one."""
+    real = classic_members._as_beat
+
+    def gullible(groups: Any, asked: Any, said: Any, member: Any, now_ms: int) -> Any:
+        beat = real(groups, asked, said, member, now_ms)
+        beat.request.member_epoch = member.epoch
+        return beat
+
+    patch.setattr(classic_members, "_as_beat", gullible)
+
+
+def telling_before_it_is_written(patch: Patch) -> None:
+    def answer(_: ConsumerGroups, ticket: int, __: str, response: Any, turn: Any) -> None:
+        turn.answer(ticket, response)
+
+    patch.setattr(ConsumerGroups, "answer", answer)
+
+
+def a_group_is_lost_if_it_cannot_be_converted(patch: Patch) -> None:
+    patch.setattr(Administration, "restore", lambda *_: None)
+    patch.setattr(migration, "reinstated", lambda *_: None)
+
+
+def a_group_is_converted_though_it_cannot_be_written(patch: Patch) -> None:
+    def kept(self: ConsumerGroups, purpose: Any, error: Any, turn: Any) -> None:
+        self._ended(purpose)
+        for each in purpose.answers:
+            turn.answer(each.ticket, instead_of(each.response, error))
+
+    patch.setattr(ConsumerGroups, "not_written", kept)
+
+
+def the_newer_kind_stays_in_the_log(patch: Patch) -> None:
+    """The tombstones are left out when a group becomes classic."""
+    real = ConsumerGroups._decided
+
+    def lazy(self: Any, group_id: str, records: Any, *how: Any, **more: Any) -> Any:
+        after = real(self, group_id, records, *how, **more)
+        if more.get("founded") is not None:
+            (*_, turn) = how
+            write = turn.writes.pop()
+            records = tuple(each for each in write.records if each.value is not None)
+            turn.writes.append(Write(records, write.purpose))
+        return after
+
+    patch.setattr(ConsumerGroups, "_decided", lazy)
+
+
+def nobody_is_called_together(patch: Patch) -> None:
+    """After a move a group that has just become classic is taken for one at work."""
+    patch.setattr(ClassicGroup, "is_converted", property(lambda _: False, lambda *_: None))
+
+
+def who_waits_is_forgotten(patch: Patch) -> None:
+    """Whoever waits to join a group that is converted is told when that is over: never."""
+    patch.setattr(migration, "released", lambda *_: None)
+
+
+# With a seed from which on each is noticed soon: some take long histories.
+BUGS = [
+    (a_converted_group_has_nothing, 25),
+    (what_is_not_assigned_is_free, 43),
+    (what_is_said_late_is_believed, 52),
+    (telling_before_it_is_written, 0),
+    (a_group_is_lost_if_it_cannot_be_converted, 193),
+    (a_group_is_converted_though_it_cannot_be_written, 0),
+    (the_newer_kind_stays_in_the_log, 48),
+    (nobody_is_called_together, 119),
+    (who_waits_is_forgotten, 0),
+]
+
+
+@pytest.mark.parametrize(("bug", "first"), BUGS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_rule_that_is_missing_is_missed(
+    bug: Callable[[Patch], None], first: int, monkeypatch: Patch
+) -> None:
+    bug(monkeypatch)
+    monkeypatch.setattr(ConsumerGroup, "check", lambda _: None)
+    monkeypatch.setattr(ClassicGroup, "check", lambda _: None)
+    monkeypatch.setattr(World, "looks_for_wrong_only", True)
+
+    def walk_many() -> None:
+        for seed in range(first, first + 1000):
+            walk(seed)
+
+    with pytest.raises(Wrong):
+        walk_many()
