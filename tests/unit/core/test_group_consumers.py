@@ -356,7 +356,7 @@ def test_a_group_is_described_listed_and_deleted(desk: Desk) -> None:
     unknown = administration.describe_consumers("h", "uniform")
     assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     (listed,) = administration.listed(ListGroupsRequest(types_filter=["consumer"]))
-    assert (listed.group_type, listed.protocol_type) == ("Consumer", "consumer")
+    assert (listed.group_type, listed.protocol_type) == ("consumer", "consumer")
     request = DeleteGroupsRequest(groups_names=["g"])
     refused = desk.answers[desk.ask("delete_groups_asked", request)]
     assert refused.results[0].error_code == ErrorCode.NON_EMPTY_GROUP

@@ -15,7 +15,7 @@ from hightide.wire.messages.groups import (
     ListGroupsRequest,
 )
 
-TYPES = {ClassicGroup: "Classic", ConsumerGroup: "Consumer"}
+TYPES = {ClassicGroup: "classic", ConsumerGroup: "consumer"}
 # Before this version of DescribeGroups, a group that is not there is one that is dead.
 NOT_FOUND_IS_TOLD = 6
 
