@@ -44,6 +44,7 @@ _MOST_WAITING = 1_000
 
 # Why a connection does not read: any of these.
 SERVING, ANSWERING, WAITING, STARVED, STOPPING, STARTING, VERIFYING = 1, 2, 4, 8, 16, 32, 64
+COMMITTING = 128
 
 
 class NotYet(Exception):
@@ -79,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_view",
         "client_address",
+        "commits",
         "frame_since",
         "idle_checks",
         "is_closed",
@@ -105,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self.produce_prefix = 0  # where the last usual Produce had its records' length
         # What the coordinator said of the transaction of the Produce that is served next.
         self.verified: Mapping[Replica, Guard | KafkaError | None] = {}
+        self.commits = 0  # of offsets, which are not answered yet
         self.idle_checks = 0
         self.frame_since: float | None = None
         self.stuck_since: float | None = None

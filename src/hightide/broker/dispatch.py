@@ -13,7 +13,14 @@ from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.connection import SERVING, STARTING, Answer, Connection, NotYet
+from hightide.broker.connection import (
+    COMMITTING,
+    SERVING,
+    STARTING,
+    Answer,
+    Connection,
+    NotYet,
+)
 from hightide.broker.handlers import (
     api_versions,
     configs,
@@ -172,6 +179,9 @@ class Dispatch:
             return fetch(self._broker, connection, buf, view, start, end)
         if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
             return offset_commit.offset_commit(self._broker, connection, buf, view, start, end)
+        if connection.commits:
+            # Whatever it asks, it may expect to find its own commits done.
+            raise NotYet(COMMITTING)
         return self._serve_cold(connection, view[start:end], key, version)
 
     def _serve_cold(

@@ -117,6 +117,12 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario())
 
 
+async def settled() -> None:
+    """The turn in which commits linger is over, and the one in which answers are given."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 def commit_request(offset: int, partition: int = 0, **given: Any) -> OffsetCommitRequest:
     each = OffsetCommitRequestPartition(
         partition_index=partition, committed_offset=offset, committed_metadata="note"
@@ -195,7 +201,7 @@ def test_commits_that_come_together_are_one_batch():
         for offset in range(5):
             told.commit(offset, partition=offset)
         assert not told.answers
-        await asyncio.sleep(0)
+        await settled()
         # A connection's answers leave in one write if the first is given last.
         assert list(told.answers.items()) == [(4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
         assert world.batches() == [5]
@@ -211,7 +217,7 @@ def test_commits_with_much_to_say_are_several_batches():
         told = Commits(partition)
         for offset in range(7):
             told.commit(offset, note="n" * 30_000)
-        await asyncio.sleep(0)
+        await settled()
         assert world.batches() == [3, 3, 1]
         assert told.answers == dict.fromkeys(range(7), 0)
 
@@ -231,6 +237,8 @@ def test_what_else_is_asked_comes_after_the_commits_before_it():
             lambda _: None,
         )
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert world.batches() == [1]
+        await settled()
         assert told.answers == {1: 0}
 
     run(scenario)
@@ -245,6 +253,7 @@ def test_a_commit_is_answered_when_the_followers_have_it():
         await asyncio.sleep(0.01)
         assert (told.answers, fetched(partition)) == ({}, -1)
         world.replicate()
+        await settled()
         assert (told.answers, fetched(partition)) == ({3: 0}, 3)
 
     run(scenario)
@@ -278,7 +287,7 @@ def test_commits_are_refused_while_too_few_replicas_are_in_sync():
         told = Commits(partition)
         told.commit(1)
         told.commit(2)
-        await asyncio.sleep(0)
+        await settled()
         unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert told.answers == {1: unavailable, 2: unavailable}
         assert fetched(partition) == -1
@@ -445,6 +454,7 @@ def test_whoever_waits_is_told_when_another_broker_leads():
         partition.resign()
         not_coordinator = ErrorCode.NOT_COORDINATOR
         assert (await waiting).error_code == not_coordinator
+        await settled()
         assert told.answers == {1: not_coordinator, 2: not_coordinator}
         assert not partition._waiting
         await asyncio.sleep(0)

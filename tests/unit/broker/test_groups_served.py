@@ -202,6 +202,15 @@ async def test_offsets_are_committed_and_fetched_in_all_versions(world: World) -
 
 
 @served()
+async def test_what_is_asked_behind_commits_finds_them_done(world: World) -> None:
+    await world.find()
+    commits = [asyncio.create_task(world.ask(commit(("t", index)))) for index in (0, 1)]
+    found = asyncio.create_task(world.committed())
+    assert await found == {0: 10, 1: 11}
+    assert [codes(await each) for each in commits] == [[("t", 0, OK)], [("t", 1, OK)]]
+
+
+@served()
 async def test_partitions_that_there_are_not_have_no_offsets(world: World) -> None:
     await world.find()
     answer = await world.ask(commit(("t", 0), ("t", 2), ("nowhere", 0), ("t", 1)))

@@ -27,7 +27,7 @@ from hightide.broker.led_log import LedLog, LedLogOver
 from hightide.core.groups.consumer.group import Topic
 from hightide.core.groups.coordinator import Coordinator
 from hightide.core.groups.rules import Rules
-from hightide.core.groups.turn import NO_PRODUCER, Answer, Outcome, Ticket, Write
+from hightide.core.groups.turn import NO_PRODUCER, Outcome, Ticket, Write
 from hightide.core.transactions.verification import Guard
 from hightide.wire.batch import BatchHeader, records
 from hightide.wire.compression import Codec
@@ -112,6 +112,7 @@ class GroupsPartition:
         self._answer: Any = None
         self._guard: Guard | None = None
         self._waiting: dict[Ticket, Asker] = {}
+        self._replies: list[tuple[Asker, Any]] = []
         self._lingering: list[_Commit] = []
         self._late: deque[_Late] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -220,7 +221,19 @@ class GroupsPartition:
         waiting = self._waiting.pop(ticket, None)
         # If nobody waits any more, it was told that nobody knows.
         if waiting is not None:
-            waiting.reply(response)
+            if not self._replies:
+                self._loop.call_soon(self._reply)
+            self._replies.append((waiting, response))
+
+    def _reply(self) -> None:
+        """Hand the answers out, after the turn: whoever gets one may ask the next question."""
+        replies, self._replies = self._replies, []
+        # A connection's answers leave in order: when the first is given last, in one write.
+        for asker, response in reversed(replies):
+            try:
+                asker.reply(response)
+            except Exception:
+                log.exception("%r: an answer could not be given", self)
 
     def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
         waiting = self._waiting.get(ticket)
@@ -287,17 +300,10 @@ class GroupsPartition:
     def _written(self, writes: list[Write], base_offset: int) -> None:
         """Called by the log, which has others to tell."""
         now_ms = self.now_ms()
-        answers: list[Answer] = []
         try:
             for write in writes:
-                outcome = self.machine.written(write, base_offset, now_ms)
+                self._carry_out(self.machine.written(write, base_offset, now_ms), now_ms)
                 base_offset += len(write.records)
-                answers += outcome.answers
-                if outcome.writes:
-                    self._carry_out(Outcome([], outcome.writes), now_ms)
-            # A connection's answers leave in order: when the first is given last, in one write.
-            for ticket, response in reversed(answers):
-                self._answered(ticket, response)
             self._set_timer()
         except Exception:
             log.exception("%r: what was written could not be told", self)

@@ -1,7 +1,7 @@
 """OffsetCommit (8), versions 2 to 9: the one request of groups that is made all the time.
 
-So it does not hold up its connection while its records are being replicated, and all commits that
-come together are appended together.
+So further commits of its connection do not wait while its records are being replicated, and those
+that come together are appended together.  Anything else waits behind them, and finds them done.
 
 Answers per partition, besides what the machine of `core.groups` decides:
 UNKNOWN_TOPIC_OR_PARTITION    there is no such partition to have an offset in
@@ -17,7 +17,7 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.connection import Connection, Slot
+from hightide.broker.connection import COMMITTING, Connection, Slot
 from hightide.broker.handlers.group_offsets import merged, unknown_partitions, without
 from hightide.core.groups import commits
 from hightide.core.groups.offsets import TopicPartition
@@ -70,10 +70,15 @@ class _Asked:
 
     def wait(self) -> None:
         self._slot = self._connection.defer()
+        self._connection.commits += 1
 
     def reply(self, response: Any) -> None:
         assert self._slot is not None
-        self._connection.complete(self._slot, self.encode(response))
+        connection = self._connection
+        connection.complete(self._slot, self.encode(response))
+        connection.commits -= 1
+        if not connection.commits:
+            connection.unblock(COMMITTING)
 
     def refusal(self, error: ErrorCode) -> Any:
         return commits.commit_response(self._rest, error)
