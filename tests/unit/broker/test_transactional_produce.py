@@ -119,6 +119,31 @@ def test_a_client_that_comes_back_while_its_batch_is_verified_has_it_once():
     asyncio.run(run())
 
 
+def test_what_was_said_of_one_request_does_not_count_for_the_next():
+    """Somebody else has opened the transaction while the coordinator was asked."""
+
+    async def run():
+        async with world() as it:
+            client, other = await it.client(), await it.client()
+            await client.send(produce_request(part(0)))
+            await other.send(marker_request(FIRST, True))
+            it.verdicts.may_answer.clear()
+            waiting = asyncio.ensure_future(client.send(produce_request(part(1))))
+            await it.until(lambda: len(it.verdicts.asked) == 2)
+            it.verdicts.is_here = True
+            assert results(await other.send(produce_request(part(1)))) == [(0, 2)]
+            it.verdicts.is_here, it.verdicts.code = False, ErrorCode.TRANSACTION_ABORTABLE
+            it.verdicts.may_answer.set()
+            assert results(await waiting) == [(0, 2)], "it is there already"
+            await other.send(marker_request(FIRST, True))
+            it.verdicts.code = ErrorCode.NONE
+            assert results(await client.send(produce_request(part(2)))) == [(0, 4)]
+            client.close()
+            other.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("is_here", [False, True])
 @pytest.mark.parametrize(
     ("code", "version", "told"),
