@@ -338,6 +338,21 @@ def test_nothing_is_answered_before_all_that_is_there_is_committed():
     run(scenario)
 
 
+def test_offsets_in_a_topic_that_is_deleted_during_the_load_are_forgotten():
+    async def scenario() -> None:
+        world = World()
+        Commits(await world.loaded()).commit(5)
+        await settled()
+        world.lead()
+        partition = world.begin()
+        partition.load(dict)
+        partition.topic_deleted("t")
+        await asyncio.sleep(0.02)
+        assert (partition.refusal, fetched(partition)) == (ErrorCode.NONE, -1)
+
+    run(scenario)
+
+
 def test_a_partition_that_cannot_be_read_is_not_served(caplog: pytest.LogCaptureFixture):
     async def scenario() -> None:
         world = World()

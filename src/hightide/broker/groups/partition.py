@@ -118,6 +118,7 @@ class GroupsPartition:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
+        self._deleted: list[str] = []  # topics, while it is loading
 
     def __repr__(self) -> str:
         partition = self.led_log.replica.partition
@@ -140,6 +141,8 @@ class GroupsPartition:
             self.machine.topics_changed(topics())
             self.refusal = ErrorCode.NONE
             self.tell(lambda machine, now_ms: machine.loaded(now_ms))
+            for topic in self._deleted:
+                self.topic_deleted(topic)
         except LedLogOver:
             return
         except Exception:
@@ -204,6 +207,8 @@ class GroupsPartition:
             self._set_timer()
 
     def topic_deleted(self, topic: str) -> None:
+        if self.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self._deleted.append(topic)
         self.tell(lambda machine, now_ms: machine.topic_deleted(topic, now_ms))
 
     def _carry_out(self, outcome: Outcome, now_ms: int) -> None:
