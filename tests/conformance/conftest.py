@@ -104,7 +104,7 @@ GROUP_SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
     "group.consumer.min.session.timeout.ms": 500,
-    "group.consumer.session.timeout.ms": 3000,
+    "group.consumer.session.timeout.ms": 2000,
     "group.consumer.min.heartbeat.interval.ms": 100,
     "group.consumer.heartbeat.interval.ms": 300,
     "offsets.topic.num.partitions": 5,

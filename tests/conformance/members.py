@@ -27,6 +27,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import KafkaError as PythonError
+from kafka.errors import UnknownBrokerIdError
 
 Partition = tuple[str, int]
 
@@ -281,7 +282,7 @@ class KafkaPythonMember(Member):
             auto_offset_reset={"error": "none"}.get(self.reset, self.reset),
             enable_auto_commit=self.auto_commit,
             reconnect_backoff_max_ms=500,
-            request_timeout_ms=self.poll_interval_ms + 5000,
+            request_timeout_ms=ASKED_MS,
             **self.settings,
         )
         listener = listener_for(self, kafka.ConsumerRebalanceListener)
@@ -293,7 +294,8 @@ class KafkaPythonMember(Member):
         try:
             found = self._consumer.poll(timeout_ms=timeout_ms, max_records=at_most)
         except PythonError as error:
-            if error.retriable:
+            # It also complains of brokers that it has just heard are no more.
+            if error.retriable or isinstance(error, UnknownBrokerIdError):
                 return []
             raise kafka_python.refused(error) from None
         return [
@@ -385,7 +387,7 @@ class AioMember(Member):
             max_poll_interval_ms=self.poll_interval_ms,
             auto_offset_reset={"error": "none"}.get(self.reset, self.reset),
             enable_auto_commit=self.auto_commit,
-            request_timeout_ms=self.poll_interval_ms + 5000,
+            request_timeout_ms=ASKED_MS,
             retry_backoff_ms=50,
             **self.settings,
         )

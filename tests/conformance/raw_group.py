@@ -201,20 +201,18 @@ def leave(
 # -- offsets -----------------------------------------------------------------------------------
 
 
-def commit(
-    raw: Raw,
+def commit_request(
     group: str,
     offsets: Mapping[Partition, int],
-    version: int = COMMIT,
     *,
     generation: int = -1,
     member_id: str = "",
     instance: str | None = None,
     note: str | None = "",
     epoch: int = -1,
-) -> list[ErrorCode]:
-    """What each partition was told, in the order of the offsets; each is a topic of its own."""
-    request = OffsetCommitRequest(
+) -> OffsetCommitRequest:
+    """Each partition is in a topic of its own, as far as the request is concerned."""
+    return OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
@@ -234,7 +232,13 @@ def commit(
             for (topic, index), offset in offsets.items()
         ],
     )
-    answer = raw.ask(request, version)
+
+
+def commit(
+    raw: Raw, group: str, offsets: Mapping[Partition, int], version: int = COMMIT, **given: Any
+) -> list[ErrorCode]:
+    """What each partition was told, in the order of the offsets."""
+    answer = raw.ask(commit_request(group, offsets, **given), version)
     found = {
         (topic.name, each.partition_index): ErrorCode(each.error_code)
         for topic in answer.topics
@@ -273,7 +277,7 @@ def fetch_offsets(
             groups=[fetch_group(group, topics, **given)], require_stable=stable
         )
         (answer,) = raw.ask(request, version).groups
-    assert answer.error_code == 0, ErrorCode(answer.error_code)
+    assert answer.error_code == 0, ErrorCode(answer.error_code).name
     return {
         (topic.name, each.partition_index): each
         for topic in answer.topics

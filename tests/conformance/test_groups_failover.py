@@ -1,0 +1,266 @@
+"""Groups whose coordinator dies, moves, sleeps or is alone: what was committed stays committed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from adapters import Record, confluent
+from conftest import GROUP_SETTINGS
+from consuming import Consuming, ConsumingProcess
+from group_history import UNKNOWN, GroupHistory, check_group_log, written_for
+from history import History
+from members import MEMBERS, KafkaPythonMember
+from raw import Raw
+from raw_group import RawMember, commit, commit_request, fetch_group, find, new_group, offsets_of
+from replicated import SETTINGS, Replicated, eventually
+from workload import ConfluentWriting
+
+from hightide.core.topics import CONSUMER_OFFSETS
+from hightide.testing import Cluster
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.offsets import OffsetFetchRequest
+
+PARTITIONS = 4
+SESSION_MS = 10_000
+"""Longer than a coordinator is away: nobody loses their place because of it."""
+
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def _trio():
+    """Three brokers, one of which coordinates all groups."""
+    settings = {
+        **GROUP_SETTINGS,
+        **SETTINGS,
+        "zookeeper.session.timeout.ms": 2000,
+        "auto.leader.rebalance.enable": False,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 3,
+        "offsets.commit.timeout.ms": 1000,
+    }
+    with Replicated(3, settings=settings) as cluster:
+        with Raw(cluster) as raw:
+            eventually(lambda: find(raw, "any").error_code == 0)
+        yield cluster
+        cluster.check_nobody_stumbled()
+
+
+@pytest.fixture
+def trio(_trio):
+    _trio.heal()
+    return _trio
+
+
+@pytest.fixture
+def group():
+    return new_group()
+
+
+def coordinator(cluster, *, not_any_of=()):
+    return cluster.leader_now(CONSUMER_OFFSETS, not_any_of=not_any_of)
+
+
+def joined(stack, history, client, cluster, group, topic, name="one"):
+    """A member that is at work until the stack is closed."""
+    # kafka-python forgets sockets to brokers that are no more: not in this process.
+    kind = ConsumingProcess if client == KafkaPythonMember.client else Consuming
+    made = kind(history, name, client, cluster.bootstrap, group, [topic], session_ms=SESSION_MS)
+    stack.callback(made.ended)
+
+
+class Groups:
+    """A group of each client at work on one topic, while it is written to."""
+
+    def __init__(self, cluster, stack):
+        self.cluster = cluster
+        self.topic = cluster.create_topic(partitions=PARTITIONS)
+        self.written = History()
+        self.writing = ConfluentWriting(
+            self.written, cluster.bootstrap, self.topic, range(PARTITIONS)
+        )
+        self.histories = {name: GroupHistory() for name in MEMBERS}
+        self.names = {name: f"{new_group()}-{name}" for name in MEMBERS}
+        self.writing.start()
+        for client, history in self.histories.items():
+            for member in ("one", "two"):
+                joined(stack, history, client, cluster, self.names[client], self.topic, member)
+        eventually(self.have_shared)
+
+    def have_shared(self):
+        return all(
+            sorted(map(len, each.owned().values())) == [2, 2] for each in self.histories.values()
+        )
+
+    def go_on(self):
+        """Wait until everybody has committed more than there was."""
+        eventually(lambda: len(self.written.ends()) == PARTITIONS)
+        ends = self.written.ends()
+        eventually(lambda: all(self.written.ends()[each] > ends[each] for each in ends))
+        eventually(
+            lambda: all(
+                each.committed().get(place, 0) > end
+                for each in self.histories.values()
+                for place, end in ends.items()
+            )
+        )
+
+    def finish(self):
+        self.writing.is_stopping.set()
+        self.writing.ended()
+        ends = self.written.ends()
+        for each in self.histories.values():
+            eventually(lambda each=each: each.committed() == ends)
+        return ends
+
+
+@pytest.fixture
+def working(trio):
+    """Groups at work, judged when the test is over and all brokers are back."""
+    with ExitStack() as stack:
+        groups = Groups(trio, stack)
+        yield groups
+        trio.heal()
+        groups.go_on()
+        ends = groups.finish()
+    trio.check_equal_logs(CONSUMER_OFFSETS)
+    for client, history in groups.histories.items():
+        history.checked(ends)
+        for broker_id in trio.brokers:
+            records = written_for(trio.data(broker_id), groups.names[client])
+            check_group_log(records, ends)
+        with Raw(trio, coordinator(trio)) as raw:
+            assert offsets_of(raw, groups.names[client]) == ends
+
+
+def test_groups_survive_coordinators_that_die_or_sleep(trio, working):
+    dead = coordinator(trio)
+    trio.kill(dead)
+    asleep = coordinator(trio, not_any_of=[dead])
+    working.go_on()
+    trio.heal()
+    trio.pause(asleep)
+    assert coordinator(trio, not_any_of=[asleep]) != asleep
+    working.go_on()
+    trio.resume(asleep)
+
+
+def test_a_group_does_not_notice_that_its_coordinator_moves(trio, group):
+    topic = trio.create_topic(partitions=2)
+    with ExitStack() as stack:
+        members = [
+            stack.enter_context(
+                kind(trio.bootstrap, f"{group}-{name}", [topic], session_ms=SESSION_MS)
+            )
+            for name, kind in MEMBERS.items()
+        ]
+        for each in members:
+            each.join(2)
+        before = [(each.generation(), each.member_id()) for each in members]
+        changes = [len(each.changes) for each in members]
+        moved = trio.followers(CONSUMER_OFFSETS)[0]
+        trio.lead_with(CONSUMER_OFFSETS, moved)
+        for index in (0, 1):
+            sent = [Record(b"%d" % at) for at in range(5)]
+            confluent.produce(trio.bootstrap, topic, sent, partition=index)
+        for each in members:
+            each.read(10)
+            each.commit()
+            assert each.committed([(topic, 0), (topic, 1)]) == {(topic, 0): 5, (topic, 1): 5}
+        assert [(each.generation(), each.member_id()) for each in members] == before
+        assert [len(each.changes) for each in members] == changes
+
+
+def test_a_commit_to_a_coordinator_that_is_one_no_more_is_not_accepted(trio, group):
+    topic = trio.create_topic()
+    place = (topic, 0)
+    before = coordinator(trio)
+    with Raw(trio, before) as raw:
+        assert commit(raw, group, {place: 1}) == [ErrorCode.NONE]
+        late = commit_request(group, {place: 2})
+        trio.pause(before)
+        raw.begin(late, 9)
+        after = coordinator(trio, not_any_of=[before])
+        with Raw(trio, after) as other:
+            eventually(lambda: commit(other, group, {place: 3}) == [ErrorCode.NONE])
+            trio.resume(before)
+            answer = raw.end(late, 9)
+            # It may also have hung up: then nobody was told anything.
+            if answer is not None:
+                assert answer.topics[0].partitions[0].error_code != 0
+            trio.heal()
+            assert offsets_of(other, group) == {place: 3}
+            assert commit(raw, group, {place: 4}) == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_a_coordinator_without_enough_replicas_keeps_nothing(trio, group):
+    topic = trio.create_topic()
+    leader = coordinator(trio)
+    with Raw(trio, leader) as raw:
+        assert commit(raw, group, {(topic, 0): 1}) == [ErrorCode.NONE]
+        for each in trio.followers(CONSUMER_OFFSETS):
+            trio.kill(each)
+        trio.leader_now(CONSUMER_OFFSETS)
+        eventually(lambda: trio.all_say_isr(CONSUMER_OFFSETS, [leader]))
+        refused = commit(raw, group, {(topic, 0): 2})
+        assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        assert offsets_of(raw, group) == {(topic, 0): 1}
+        trio.heal()
+        assert offsets_of(raw, group) == {(topic, 0): 1}
+        eventually(lambda: commit(raw, group, {(topic, 0): 3}) == [ErrorCode.NONE])
+
+
+def test_a_broker_that_does_not_coordinate_a_group_says_so(trio, group):
+    other = trio.followers(CONSUMER_OFFSETS)[0]
+    with Raw(trio, other) as raw:
+        assert find(raw, group).node_id == coordinator(trio)
+        assert RawMember(raw, group).join() is ErrorCode.NOT_COORDINATOR
+        assert commit(raw, group, {("any", 0): 1}) != [ErrorCode.NONE]
+
+
+# -- one broker ----------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_when_its_broker_is_back(group):
+    with Cluster(settings=GROUP_SETTINGS) as cluster, ExitStack() as stack:
+        topic = cluster.create_topic()
+        place = (topic, 0)
+        histories = {name: GroupHistory() for name in MEMBERS}
+        for client, history in histories.items():
+            joined(stack, history, client, cluster, f"{group}-{client}", topic)
+        with Raw(cluster) as raw:
+            eventually(lambda: find(raw, group).error_code == 0)
+            assert commit(raw, group, {place: 5}, note="a note", epoch=0) == [ErrorCode.NONE]
+        for offset, end in enumerate((cluster.kill, cluster.terminate), start=1):
+            confluent.produce(cluster.bootstrap, topic, [Record(b"%d" % offset)])
+            for each in histories.values():
+                eventually(lambda each=each, end=offset: each.committed() == {place: end})
+            end()
+            cluster.restart()
+            with Raw(cluster) as raw:
+                for client in histories:
+                    kept = eventually(lambda client=client: look(raw, f"{group}-{client}"))
+                    assert kept[place].committed_offset == offset
+                kept = eventually(lambda: look(raw, group))[place]
+                assert (kept.committed_offset, kept.metadata) == (5, "a note")
+                assert kept.committed_leader_epoch == 0
+        confluent.produce(cluster.bootstrap, topic, [Record(b"3")])
+        for each in histories.values():
+            eventually(lambda each=each: each.committed() == {place: 3})
+            assert [event.kind for event in each.events].count("assigned") == 1
+            generations = {event.generation for event in each.events if event.kind == "delivered"}
+            assert len(generations - {UNKNOWN}) == 1
+        assert "Traceback" not in cluster.log()
+
+
+def look(raw, group):
+    """What is committed, as soon as the coordinator has read its log."""
+    request = OffsetFetchRequest(groups=[fetch_group(group, None)])
+    (answer,) = raw.ask(request, 9).groups
+    return {
+        (topic.name, each.partition_index): each
+        for topic in answer.topics
+        for each in topic.partitions
+    }

@@ -1,0 +1,37 @@
+"""Rebalance after rebalance: one owner for each partition, nothing skipped, nothing taken back."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from members import ConfluentMember, KafkaPythonMember
+from raw_group import new_group
+from replicated import eventually
+from storm import Storm
+
+COOPERATIVE = (ConfluentMember.client, KafkaPythonMember.client)
+SEED = int(os.environ.get("HIGHTIDE_SEED", "0")) or random.randrange(10**6)
+STEPS = 6
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_group_in_a_storm_reads_everything_and_goes_back_nowhere(group_broker, assignor):
+    print(f"HIGHTIDE_SEED={SEED}")
+    options = {"clients": COOPERATIVE} if assignor == "cooperative-sticky" else {}
+    group = new_group()
+    with Storm(group_broker, group, random.Random(SEED), assignor=assignor, **options) as storm:
+        for _ in range(STEPS):
+            storm.step()
+            wait_for_some_reading(storm)
+        storm.end()
+        assert storm.check_log() >= STEPS / 2
+
+
+def wait_for_some_reading(storm):
+    """So that every step happens to a group that is at work, or on its way to be."""
+    before = sum(storm.history.committed().values())
+    eventually(lambda: sum(storm.history.committed().values()) > before)
