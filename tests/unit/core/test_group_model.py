@@ -234,8 +234,6 @@ def telling_before_it_is_written(patch: Patch) -> None:
 
 
 def offsets_count_before_they_are_written(patch: Patch) -> None:
-    begun = Offsets.begun
-
     def finish(self: Coordinator, turn: Turn, *groups: str) -> Any:
         for write in turn.writes:
             for key, value in write.records:
@@ -244,7 +242,6 @@ def offsets_count_before_they_are_written(patch: Patch) -> None:
         return real(self, turn, *groups)
 
     real = Coordinator._finish
-    patch.setattr(Offsets, "begun", begun)
     patch.setattr(Coordinator, "_finish", finish)
 
 
@@ -260,7 +257,7 @@ def sharing_out_twice(patch: Patch) -> None:
 
 
 def unstable_offsets_are_shown(patch: Patch) -> None:
-    patch.setattr(Offsets, "is_unstable", lambda *_: False)
+    patch.setattr(Offsets, "unstable", lambda *_: set())
 
 
 def a_generation_is_not_counted(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hightide.core.groups.classic import ClassicGroup, State
 from hightide.core.groups.consumer.group import ConsumerGroup
-from hightide.core.groups.offsets import Offsets, TopicPartition, tombstone
+from hightide.core.groups.offsets import Committed, Offsets, TopicPartition, tombstone
 from hightide.core.groups.turn import Ticket, Turn, Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.offsets import (
@@ -276,6 +276,7 @@ def delete(
     """Tombstones for what there is, and the answer when they are written."""
     records = []
     topics = []
+    known = offsets.of(request.group_id).keys() | offsets.unstable(request.group_id)
     for topic in request.topics:
         is_subscribed = is_subscribed_to(topic.name)
         error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
@@ -287,8 +288,7 @@ def delete(
                     partition_index=each.partition_index, error_code=error
                 )
             )
-            is_there = partition in offsets.of(request.group_id)
-            if not is_subscribed and (is_there or offsets.is_unstable(request.group_id, partition)):
+            if not is_subscribed and partition in known:
                 records.append(tombstone(request.group_id, partition))
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     return records, OffsetDeleteResponse(topics=topics)
@@ -303,11 +303,9 @@ def fetch(
     """What the group has committed in these partitions, or in all."""
     group_id = request.group_id
     asked: Iterable[TopicPartition]
+    unstable = offsets.unstable(group_id) if require_stable else set()
     if request.topics is None:
-        everything = {*offsets.of(group_id)}
-        if require_stable:
-            everything |= offsets.unstable(group_id)
-        asked = sorted(everything)
+        asked = sorted({*offsets.of(group_id), *unstable})
     else:
         asked = (
             TopicPartition(topic.name, index)
@@ -316,7 +314,7 @@ def fetch(
         )
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
     for each in asked:
-        found = _fetched(group_id, each, offsets, require_stable)
+        found = _fetched(each, offsets.of(group_id).get(each), each in unstable)
         topics.setdefault(each.topic, []).append(found)
     return OffsetFetchResponseGroup(
         group_id=group_id,
@@ -328,10 +326,8 @@ def fetch(
 
 
 def _fetched(
-    group_id: str, partition: TopicPartition, offsets: Offsets, require_stable: bool
+    partition: TopicPartition, committed: Committed | None, is_unstable: bool
 ) -> OffsetFetchResponsePartitions:
-    committed = offsets.of(group_id).get(partition)
-    is_unstable = require_stable and offsets.is_unstable(group_id, partition)
     if is_unstable or committed is None:
         return OffsetFetchResponsePartitions(
             partition_index=partition.partition,

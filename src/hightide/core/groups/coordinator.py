@@ -76,12 +76,12 @@ class Coordinator:
         self.rules = rules
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers = ConsumerGroups(self.groups)
-        self.offsets = Offsets()
+        # In the order in which they were decided, which is that of the log.
+        self._under_way: dict[Write, None] = {}
+        self.offsets = Offsets(self._under_way.keys())
         self.administration = Administration(self.groups, self.consumers, self.offsets)
         self._random = random
         self._deadlines = Deadlines()
-        # In the order in which they were decided, which is that of the log.
-        self._under_way: dict[Write, None] = {}
 
     # -- loading ---------------------------------------------------------------------------
 
@@ -427,9 +427,6 @@ class Coordinator:
     def _ended(self, write: Write) -> None:
         assert write in self._under_way, "a write ends once"
         del self._under_way[write]
-        for key, _ in write.records:
-            if isinstance(key, OffsetCommitKey):
-                self.offsets.ended(key)
 
     # -- turns -----------------------------------------------------------------------------
 
@@ -439,9 +436,6 @@ class Coordinator:
     def _finish(self, turn: Turn, *group_ids: str) -> Outcome:
         for write in turn.writes:
             self._under_way[write] = None
-            for key, _ in write.records:
-                if isinstance(key, OffsetCommitKey):
-                    self.offsets.begun(key)
         for group_id in group_ids:
             self._settle(group_id)
         return Outcome(turn.answers, turn.writes)

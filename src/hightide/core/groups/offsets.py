@@ -9,10 +9,10 @@ not as its marker is: what compaction leaves of the log must mean the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from hightide.core.groups.turn import NO_PRODUCER
+from hightide.core.groups.turn import NO_PRODUCER, Write
 from hightide.wire.records.consumer_offsets import (
     NO_EXPIRY,
     GroupRecord,
@@ -50,14 +50,15 @@ _Offsets = dict[TopicPartition, Committed]
 class Offsets:
     """The offsets of all groups of a coordinator."""
 
-    __slots__ = ("_committed", "_in_flight", "_transactional")
+    __slots__ = ("_committed", "_transactional", "_under_way")
 
-    def __init__(self) -> None:
+    def __init__(self, under_way: Collection[Write] = ()) -> None:
         self._committed: dict[str, _Offsets] = {}
-        # What is being written and may still fail, with the number of writes.
-        self._in_flight: dict[str, dict[TopicPartition, int]] = {}
         # Written in transactions that have not ended: producer id → group → offsets.
         self._transactional: dict[int, dict[str, _Offsets]] = {}
+        # What is being written, of offsets and of anything else.  It is asked for so seldom, and
+        # changes so often, that it is looked through instead of being kept by groups.
+        self._under_way = under_way
 
     def __eq__(self, other: object) -> bool:
         """Equal in what a replay of the log can know."""
@@ -73,28 +74,25 @@ class Offsets:
         """What the group has committed.  Not to be changed."""
         return self._committed.get(group_id, {})
 
-    def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether another offset may turn out to be committed already."""
-        return partition in self._in_flight.get(group_id, ()) or any(
-            partition in groups.get(group_id, ()) for groups in self._transactional.values()
-        )
-
     def is_in_transaction(self, group_id: str) -> bool:
         return any(group_id in groups for groups in self._transactional.values())
 
     def unstable(self, group_id: str) -> set[TopicPartition]:
-        found = set(self._in_flight.get(group_id, ()))
+        """Where another offset may turn out to be committed already."""
+        found = {_of(key) for key in self._on_their_way() if key.group == group_id}
         for groups in self._transactional.values():
             found.update(groups.get(group_id, ()))
         return found
 
+    def _on_their_way(self) -> Iterator[OffsetCommitKey]:
+        for write in self._under_way:
+            for key, _ in write.records:
+                if isinstance(key, OffsetCommitKey):
+                    yield key
+
     def is_void(self, group_id: str) -> bool:
         """Whether the group has no offsets and none are on their way."""
-        return (
-            group_id not in self._committed
-            and group_id not in self._in_flight
-            and not self.is_in_transaction(group_id)
-        )
+        return group_id not in self._committed and not self.unstable(group_id)
 
     def tombstones(self, group_id: str) -> list[GroupRecord]:
         """What takes back all that the group has, and all that is on its way."""
@@ -103,34 +101,17 @@ class Offsets:
 
     def tombstones_of(self, topic: str) -> Iterator[GroupRecord]:
         """What takes back the offsets that any group has in a topic."""
-        groups = {*self._committed, *self._in_flight}.union(*self._transactional.values())
+        on_their_way = {key.group for key in self._on_their_way() if key.topic == topic}
+        groups = {*self._committed, *on_their_way}.union(*self._transactional.values())
         for group_id in sorted(groups):
-            partitions = self.of(group_id).keys() | self.unstable(group_id)
+            partitions = {*self.of(group_id)}
+            if group_id in on_their_way or self.is_in_transaction(group_id):
+                partitions |= self.unstable(group_id)
             for each in sorted(partitions):
                 if each.topic == topic:
                     yield tombstone(group_id, each)
 
     # -- changes ---------------------------------------------------------------------------
-
-    def begun(self, key: OffsetCommitKey) -> None:
-        """A record is being written."""
-        partitions = self._in_flight.get(key.group)
-        if partitions is None:
-            partitions = self._in_flight[key.group] = {}
-        partition = _of(key)
-        partitions[partition] = partitions.get(partition, 0) + 1
-
-    def ended(self, key: OffsetCommitKey) -> None:
-        """It has been written, or not."""
-        partitions = self._in_flight[key.group]
-        partition = _of(key)
-        count = partitions[partition]
-        if count > 1:
-            partitions[partition] = count - 1
-            return
-        del partitions[partition]
-        if not partitions:
-            del self._in_flight[key.group]
 
     def apply(
         self,
@@ -177,7 +158,7 @@ class Offsets:
 
 
 def _of(key: OffsetCommitKey) -> TopicPartition:
-    # As TopicPartition(…) makes it, in half the time: it is done three times for each offset.
+    # As TopicPartition(…) makes it, in half the time.
     return tuple.__new__(TopicPartition, (key.topic, key.partition))
 
 

@@ -59,13 +59,14 @@ def expired(
     def since_ms(committed: Committed) -> int:
         return committed.committed_ms if empty_since_ms == NO_TIME else empty_since_ms
 
-    return [
-        tombstone(group.id, partition)
+    old = [
+        partition
         for partition, committed in sorted(offsets.of(group.id).items())
         if not group.is_subscribed_to(partition.topic)
         and committed.is_expired(since_ms(committed), now_ms, retention_ms)
-        and not offsets.is_unstable(group.id, partition)
     ]
+    unstable = offsets.unstable(group.id) if old else ()
+    return [tombstone(group.id, each) for each in old if each not in unstable]
 
 
 def is_forgettable(
