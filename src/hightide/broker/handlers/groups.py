@@ -52,6 +52,9 @@ from hightide.wire.messages.groups import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
+# From this version of ConsumerGroupHeartbeat on a member brings its id when it joins.
+_MEMBERS_NAME_THEMSELVES = 1
+
 _READ, _DELETE, _DESCRIBE = 3, 6, 8
 GROUP_OPERATIONS = 1 << _READ | 1 << _DELETE | 1 << _DESCRIBE
 
@@ -149,6 +152,8 @@ def consumer_group_heartbeat(
     if not _serves_consumer_groups(broker):
         return _no_consumer_heartbeat(ErrorCode.UNSUPPORTED_VERSION)
     if not request.group_id:
+        return _no_consumer_heartbeat(ErrorCode.INVALID_REQUEST)
+    if not request.member_id and context.version >= _MEMBERS_NAME_THEMSELVES:
         return _no_consumer_heartbeat(ErrorCode.INVALID_REQUEST)
     client = client_of(context)
     answer: ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]
