@@ -75,10 +75,13 @@ conformance: setup programs ## real clients against a real broker
 simulation: setup
 	$(BIN)/pytest tests/sim $(ARGS)
 
-# SEED replays one cluster and prints its whole history; SEEDS is how many new ones are run.
+# SEED replays one cluster and prints its whole history; SEEDS is how many new ones are run. STORY
+# takes the shipped broker instead of the machines alone: log, or pipeline with groups and transactions.
 sim: setup ## whole clusters on virtual time: make sim SEEDS=2000, or SEED=8123 for one
 ifdef SEED
-	$(BIN)/python tests/sim/simulation.py $(SEED)
+	$(BIN)/python tests/sim/$(if $(STORY),shipped/running.py,simulation.py) $(SEED) $(STORY)
+else ifdef STORY
+	HIGHTIDE_SHIPPED_SEEDS=$(or $(SEEDS),100) $(BIN)/pytest tests/sim/test_shipped.py -k $(STORY) $(ARGS)
 else
 	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) $(BIN)/pytest tests/sim/test_sim.py $(ARGS)
 endif
@@ -87,6 +90,11 @@ endif
 chaos: setup programs ## real clusters under load and faults: make chaos DURATION=600 SEED=7
 	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python tests/chaos/run.py \
 	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+exactly-once: setup programs ## a topic copied exactly once under faults: make exactly-once MESSAGES=100000 SEED=7
+	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python \
+	  tests/chaos/exactly_once.py --messages $(or $(MESSAGES),100000) \
+	  $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
 	$(BIN)/pytest tests/coordination $(ARGS)
@@ -106,6 +114,12 @@ bench-coordination: setup programs ## the coordinator's latency, size and start 
 
 bench-replication: setup ## three brokers: throughput, latency, failover, 1,000 partitions; minutes
 	$(BIN)/python bench/replication.py $(ARGS)
+
+bench-groups: setup ## how soon groups form, and how many offsets they commit
+	$(BIN)/python bench/groups.py $(ARGS)
+
+bench-transactions: setup ## how many transactions a broker commits
+	$(BIN)/python bench/transactions.py $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference
