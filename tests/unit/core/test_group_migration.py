@@ -496,10 +496,10 @@ def test_the_reason_of_the_last_rebalance_is_known(desk: Desk) -> None:
     desk.leave(("b", None))
     assert last() == ("left: b", 4)
     desk.wait(45_000)
-    found = desk.coordinator.administration.find("g")
+    found = desk.coordinator.administration.last_rebalance("g")
     assert found is not None
-    assert found.last_rebalance is not None
-    assert found.last_rebalance.reason == "the session of a has ended"
+    assert found.reason == "the session of a has ended"
+    assert desk.coordinator.administration.last_rebalance("nobody") is None
 
 
 def test_a_tombstone_of_a_group_that_is_not_there_makes_none(desk: Desk) -> None:

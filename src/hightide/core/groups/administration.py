@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hightide.core.groups import looking
-from hightide.core.groups.classic import ClassicGroup
+from hightide.core.groups.classic import ClassicGroup, Rebalance
 from hightide.core.groups.consumer import looking as consumer_looking
 from hightide.core.groups.consumer.group import ConsumerGroup
 from hightide.core.groups.consumer.groups import ConsumerGroups
@@ -42,6 +42,11 @@ class Administration:
 
     def find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
         return self._classic.get(group_id) or self._consumers.get(group_id)
+
+    def last_rebalance(self, group_id: str) -> Rebalance | None:
+        """Why the group last shared out its work anew, as far as this coordinator has seen."""
+        group = self.find(group_id)
+        return None if group is None else group.last_rebalance
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
         return looking.described(group_id, self._classic.get(group_id), version)

@@ -8,7 +8,7 @@ administrator, or a consumer that chose its partitions itself) may commit while 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from hightide.core.groups.classic import ClassicGroup, State
 from hightide.core.groups.consumer.group import ConsumerGroup
@@ -56,15 +56,6 @@ class OffsetsWritten(NamedTuple):
     ticket: Ticket
     request: CommitRequest | OffsetDeleteRequest
     response: Any
-
-
-class _Partition(Protocol):
-    """What both commits say of a partition."""
-
-    partition_index: int
-    committed_offset: int
-    committed_leader_epoch: int
-    committed_metadata: str | None
 
 
 # -- who may -------------------------------------------------------------------------------
@@ -223,20 +214,15 @@ def commit_response(
     refused: dict[TopicPartition, ErrorCode] | None = None,
 ) -> OffsetCommitResponse | TxnOffsetCommitResponse:
     """The answer to a commit; `refused` are the partitions with an error of their own."""
-
-    def code(topic: str, partition: _Partition) -> ErrorCode:
-        if not refused:
-            return error
-        return refused.get(TopicPartition(topic, partition.partition_index), error)
-
+    response: OffsetCommitResponse | TxnOffsetCommitResponse
     if isinstance(request, TxnOffsetCommitRequest):
-        return TxnOffsetCommitResponse(
+        response = TxnOffsetCommitResponse(
             topics=[
                 TxnOffsetCommitResponseTopic(
                     name=topic.name,
                     partitions=[
                         TxnOffsetCommitResponsePartition(
-                            partition_index=each.partition_index, error_code=code(topic.name, each)
+                            partition_index=each.partition_index, error_code=error
                         )
                         for each in topic.partitions
                     ],
@@ -244,20 +230,27 @@ def commit_response(
                 for topic in request.topics
             ]
         )
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=code(topic.name, each)
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    else:
+        response = OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetCommitResponsePartition(
+                            partition_index=each.partition_index, error_code=error
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+    if refused:
+        for topic in response.topics:
+            for each in topic.partitions:
+                partition = TopicPartition(topic.name, each.partition_index)
+                each.error_code = refused.get(partition, error)
+    return response
 
 
 def refusal(request: CommitRequest | OffsetDeleteRequest, error: ErrorCode) -> Any:
