@@ -154,7 +154,9 @@ class CoordinationClient:
 
     @property
     def state(self) -> SessionState:
-        return self._state
+        is_good = self._state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        # A process that was stopped may be asked before the timer has looked at the lease.
+        return SessionState.DOUBTFUL if is_good and self._lease_left_s() <= 0 else self._state
 
     def on_state(self, listener: StateListener) -> None:
         self._listeners.append(listener)
@@ -298,7 +300,7 @@ class CoordinationClient:
     def _look_at_lease(self) -> None:
         """Ten times per timeout, until the session is over or in doubt."""
         now, timeout_s = clock(), self.timeout_ms / 1000
-        left_s = self._link.renewed_at + timeout_s - now
+        left_s = self._lease_left_s()
         if left_s <= 0:
             self._link.drop(self._connection.number)
             self._become(SessionState.DOUBTFUL, f"nothing was answered for {timeout_s:g} s")
@@ -309,6 +311,9 @@ class CoordinationClient:
             self._link.drop(self._connection.number)
         pause_s = min(left_s, timeout_s / 10)
         self._lease_timer = self._loop.call_later(pause_s, self._look_at_lease)
+
+    def _lease_left_s(self) -> float:
+        return self._link.renewed_at + self.timeout_ms / 1000 - clock()
 
     def _stop_lease_timer(self) -> None:
         if self._lease_timer is not None:

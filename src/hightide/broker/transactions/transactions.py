@@ -129,6 +129,9 @@ class Transactions:
         if hosted is None:
             return self._elsewhere(decide)
         changes = decide(hosted.coordinator, self._broker.now_ms(), None)
+        if changes.answer is not None and not self._broker.coordination.is_sure:
+            # Another may coordinate and know better. What is written only the right one commits.
+            return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if changes.needs_producer_id:
             return self._ask_with_id(transactional_id, decide)
         asked = hosted.carry_out(changes)

@@ -20,6 +20,10 @@ takes too long), it stays under way: to decide otherwise would let two decisions
 is gone to its end by whoever coordinates then: markers are sent to all partitions until each has
 its own, and the completion is written until that succeeds.
 
+**Yes is said by a record.**  Whoever asks for what is true already is answered when the same record
+has been committed once more: a coordinator that was replaced and does not know it commits nothing.
+It could otherwise confirm a transaction that its successor has ended since.
+
 **A timeout fences.**  The abort bumps the epoch, so that the producer that was too slow cannot go
 on in a transaction that is gone.
 """
@@ -222,8 +226,10 @@ class Coordinator:
         if transactional_id in self._writes or known.state not in (*IDLE, State.ONGOING):
             return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         wanted = frozenset(partitions)
-        if wanted <= known.partitions:
+        if not wanted:
             return Changes(answer=Answer(ErrorCode.NONE))
+        if wanted <= known.partitions:
+            return self._write(transactional_id, known, Answer(ErrorCode.NONE))
         after = known.with_partitions(wanted, now_ms)
         return self._write(transactional_id, after, Answer(ErrorCode.NONE))
 
@@ -277,7 +283,7 @@ class Coordinator:
         if known.state != State.ONGOING:
             # The first version knows a repetition by its state alone.
             if is_repeated or (version < EPOCH_BUMPS and known.state != State.EMPTY):
-                return self._end_repeated(known, is_commit)
+                return self._end_repeated(transactional_id, known, is_commit)
             if known.state not in IDLE:
                 return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
             # A client of version 2 may not know that no partition got into its transaction, and
@@ -291,12 +297,14 @@ class Coordinator:
         answer = Answer(ErrorCode.NONE, after.completed(now_ms).producer)
         return self._write(transactional_id, after, answer)
 
-    def _end_repeated(self, known: Transaction, is_commit: bool) -> Changes:
+    def _end_repeated(
+        self, transactional_id: str, known: Transaction, is_commit: bool
+    ) -> Changes:
         if is_commit != known.is_commit:
             return _refused(ErrorCode.INVALID_TXN_STATE)
         if known.state not in IDLE:
             return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        return Changes(answer=Answer(ErrorCode.NONE, known.producer))
+        return self._write(transactional_id, known, Answer(ErrorCode.NONE, known.producer))
 
     def _find(
         self, transactional_id: str, producer: Producer, *, may_be_former: bool = False
@@ -359,7 +367,7 @@ class Coordinator:
         assert transactional_id not in self._writes, "one at a time"
         if after is not None:
             after.check()
-            assert before is None or after.state in TRANSITIONS[before.state]
+            assert before is None or before == after or after.state in TRANSITIONS[before.state]
         write = Write(transactional_id, before, after, answer)
         self._writes[transactional_id] = write
         return Changes(write=write)
