@@ -8,9 +8,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hightide.broker.flusher import Flusher
-from hightide.broker.groups.batches import encoded
+from hightide.broker.groups.batches import decoded, encoded
 from hightide.broker.groups.partition import GroupsPartition
 from hightide.broker.led_log import LedLog
 from hightide.broker.replica import Replica
@@ -28,7 +30,7 @@ from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.batch import Record, batches, build
 from hightide.wire.compression import Codec
-from hightide.wire.errors import ErrorCode
+from hightide.wire.errors import Corrupt, ErrorCode
 from hightide.wire.messages.groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -50,6 +52,7 @@ from hightide.wire.records.consumer_offsets import (
     GroupRecord,
     OffsetCommitKey,
     OffsetCommitValue,
+    decode,
     encode,
 )
 
@@ -528,6 +531,27 @@ def some_records() -> Iterator[GroupRecord]:
     yield GroupRecord(GroupMetadataKey(group="g"), None)
 
 
-def test_records_are_written_by_hand_as_they_are_declared():
+def test_records_are_written_and_read_by_hand_as_they_are_declared():
     for record in some_records():
         assert encoded(record) == encode(record)
+        assert decoded(*encode(record)) == decode(*encode(record))
+
+
+@given(st.data())
+def test_damaged_records_are_what_their_declaration_finds_in_them(data: st.DataObject):
+    record = data.draw(st.sampled_from([*some_records()]))
+    parts = [bytearray(each or b"") for each in encode(record)]
+    part = data.draw(st.sampled_from([each for each in parts if each]))
+    if data.draw(st.booleans()):
+        del part[data.draw(st.integers(0, len(part) - 1)) :]
+    else:
+        part[data.draw(st.integers(0, len(part) - 1))] ^= data.draw(st.integers(1, 255))
+    key, value = map(bytes, parts)
+    assert outcome(decoded, key, value) == outcome(decode, key, value)
+
+
+def outcome(read: Callable[[bytes, bytes], Any], key: bytes, value: bytes) -> Any:
+    try:
+        return read(key, value)
+    except Corrupt:
+        return Corrupt

@@ -1,14 +1,15 @@
-"""Writes of a coordinator as batches of records.
+"""Writes of a coordinator as batches of records, and the other way round.
 
 Almost all of them are offsets, one record for each partition of each commit, so these are put
-together by hand: the codec that is made from their declaration takes five times as long.
+together and taken apart by hand: the codec that is made from their declaration takes several times
+as long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from struct import Struct
+from struct import Struct, error
 
 from hightide.core.groups.turn import NO_PRODUCER, Write
 from hightide.wire.batch import Headers, build
@@ -18,10 +19,12 @@ from hightide.wire.records.consumer_offsets import (
     GroupRecord,
     OffsetCommitKey,
     OffsetCommitValue,
+    decode,
     encode,
 )
 
 _VALUE_VERSION = 3
+_KEY_1, _VALUE_3 = b"\0\1", b"\0\3"
 _FRONT = Struct(">hqih")  # version, offset, leader epoch, length of the metadata
 _TIME = Struct(">q")
 _PLAIN_RECORD_BYTES = 64
@@ -70,6 +73,35 @@ def _key(group: str, topic: str, partition: int) -> bytes:
     return encode(
         GroupRecord(OffsetCommitKey(group=group, topic=topic, partition=partition), None)
     )[0]
+
+
+def decoded(key: bytes | None, value: bytes | None) -> GroupRecord | None:
+    """The record that these bytes are, as `decode` finds it."""
+    if value is not None and key is not None and value[:2] == _VALUE_3 and key[:2] == _KEY_1:
+        try:
+            _, offset, leader_epoch, length = _FRONT.unpack_from(value)
+            note_end = _FRONT.size + length
+            if length >= 0 and note_end + _TIME.size == len(value):
+                note = value[_FRONT.size : note_end].decode()
+                (time_ms,) = _TIME.unpack_from(value, note_end)
+                found = OffsetCommitValue(
+                    offset=offset,
+                    leader_epoch=leader_epoch,
+                    metadata=note,
+                    commit_timestamp=time_ms,
+                )
+                return GroupRecord(_decoded_key(key), found)
+        except (error, UnicodeDecodeError):
+            pass  # it says what is wrong
+    return decode(key, value)
+
+
+@lru_cache(maxsize=16384)
+def _decoded_key(key: bytes) -> OffsetCommitKey:
+    record = decode(key, None)
+    assert record is not None
+    assert isinstance(record.key, OffsetCommitKey)
+    return record.key
 
 
 def approximate_size(write: Write) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from hightide.broker.groups.batches import approximate_size, batch_of
+from hightide.broker.groups.batches import approximate_size, batch_of, decoded
 from hightide.broker.led_log import LedLog, LedLogOver
 from hightide.core.groups.consumer.group import Topic
 from hightide.core.groups.coordinator import Coordinator
@@ -34,7 +34,6 @@ from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, parse_marker
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.offsets import OffsetCommitRequest
-from hightide.wire.records.consumer_offsets import decode
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +162,7 @@ class GroupsPartition:
             return
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
         for record in records(batch):
-            found = decode(record.key, record.value)
+            found = decoded(record.key, record.value)
             if found is not None:
                 machine.replay(found, record.offset, producer_id)
 
