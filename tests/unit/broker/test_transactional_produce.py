@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transactional_world import (
     FIRST,
     NAME,
@@ -280,5 +282,73 @@ def test_damaged_bytes_ask_nobody():
             assert it.verdicts.asked == []
             assert len(it.replica().log.transactions.verification) == 0
             client.close()
+
+    asyncio.run(run())
+
+
+class SlowVerdicts:
+    """A coordinator elsewhere that takes its time, and sometimes says "come again"."""
+
+    def __init__(self, turns: list[int]) -> None:
+        self.turns = turns
+
+    async def verify(self, *_question: object) -> ErrorCode:
+        turns = self.turns.pop() if self.turns else 0
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return ErrorCode.CONCURRENT_TRANSACTIONS if turns % 3 == 2 else ErrorCode.NONE
+
+
+async def pipelined(client, producer: Producer, partitions: list[int]) -> dict[int, list[bytes]]:
+    """Send all batches at once, and again from the first that was refused until all are there;
+    what must then be in each partition."""
+    sequences, batches = {0: 0, 1: 0}, []
+    for number, partition in enumerate(partitions):
+        value = b"%d-%d" % (producer.id, number)
+        batches.append((partition, sequences[partition], value))
+        sequences[partition] += 1
+    left = list(batches)
+    while left:
+        requests = [
+            produce_request(part(sequence, value, producer=producer, partition=partition))
+            for partition, sequence, value in left
+        ]
+        answers = await asyncio.gather(*(client.send(each) for each in requests))
+        codes_ = [results(each)[0][0] for each in answers]
+        assert set(codes_) <= {
+            0,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # behind one that was refused
+        }
+        left = [each for each, code in zip(left, codes_, strict=True) if code]
+    return {
+        partition: [value for each, _, value in batches if each == partition]
+        for partition in (0, 1)
+    }
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 1), max_size=6), min_size=2, max_size=2),
+    st.lists(st.integers(0, 8), max_size=8),
+)
+def test_the_batches_of_a_producer_are_in_order_however_long_verification_takes(drawn, turns):
+    async def run():
+        async with world() as it:
+            it.broker.transactions.verify = SlowVerdicts(turns).verify
+            clients = [await it.client() for _ in drawn]
+            wanted = await asyncio.gather(
+                *(
+                    pipelined(client, Producer(7 + number, 0), partitions)
+                    for number, (client, partitions) in enumerate(zip(clients, drawn, strict=True))
+                )
+            )
+            for partition in (0, 1):
+                found = it.values(partition=partition)
+                for number, each in enumerate(wanted):
+                    name = b"%d-" % (7 + number)
+                    assert [value for value in found if value.startswith(name)] == each[partition]
+            for client in clients:
+                client.close()
 
     asyncio.run(run())
