@@ -14,6 +14,12 @@ from hightide.wire import codec
 from hightide.wire.errors import Corrupt
 from hightide.wire.records.consumer_offsets import (
     KINDS,
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
     GroupMetadataKey,
     GroupMetadataMember,
     GroupMetadataValue,
@@ -125,6 +131,7 @@ def test_a_kind_of_later_times_is_passed_over() -> None:
         (encode(COMMIT)[0][:-1], None),
         (encode(COMMIT)[0], b""),
         (encode(COMMIT)[0], b"\0\x05"),
+        (encode(COMMIT)[0], b"\xff\xff" + (encode(COMMIT)[1] or b"")[2:]),
         (encode(COMMIT)[0], b"\0\x03"),
         (encode(GROUP)[0], encode(COMMIT)[1]),
     ],
@@ -132,6 +139,48 @@ def test_a_kind_of_later_times_is_passed_over() -> None:
 def test_what_is_no_record_is_corrupt(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(Corrupt):
         decode(key, value)
+
+
+def test_a_value_of_a_later_version_is_read_as_the_newest_that_is_known() -> None:
+    value = OffsetCommitValue(offset=5, leader_epoch=7, metadata="m", commit_timestamp=9)
+    newest = codec.encode(value, 4)
+    assert decode(encode(COMMIT)[0], b"\0\x06" + newest + b"what is new") == COMMIT
+    with pytest.raises(Corrupt):
+        decode(encode(COMMIT)[0], b"\0\x04" + newest + b"what is new")
+
+
+def test_what_is_known_of_a_classic_member_is_a_struct_that_could_be_null() -> None:
+    value = ConsumerGroupMemberMetadataValue(
+        instance_id=None,
+        rack_id=None,
+        client_id="c",
+        client_host="/h",
+        subscribed_topic_names=["t"],
+        subscribed_topic_regex=None,
+        server_assignor=None,
+        classic_member_metadata=ClassicMemberMetadata(
+            session_timeout_ms=9,
+            supported_protocols=[ClassicProtocol(name="range", metadata=b"m")],
+        ),
+    )
+    _, written = encode(
+        GroupRecord(ConsumerGroupMemberMetadataKey(group="g", member_id="m"), value)
+    )
+    assert written is not None
+    # Tag 0, its length, that it is there, the timeout, one protocol, and no tags of either.
+    member = b"\x01" + b"\0\0\0\x09" + b"\x02\x06range\x02m\0" + b"\0"
+    assert written.endswith(b"\x01\0" + bytes([len(member)]) + member)
+
+
+def test_an_expression_is_written_with_key_16() -> None:
+    key = ConsumerGroupRegularExpressionKey(group="g", regular_expression="a.*")
+    value = ConsumerGroupRegularExpressionValue(topics=["ab"], version=0, timestamp=9)
+    written = encode(GroupRecord(key, value))
+    assert written == (
+        b"\0\x10\0\x01g\0\x03a.*",
+        b"\0\0" + b"\x02\x03ab" + bytes(8) + bytes(7) + b"\x09" + b"\0",
+    )
+    assert decode(*written) == GroupRecord(key, value)
 
 
 @settings(max_examples=200, deadline=None)
