@@ -302,9 +302,10 @@ def test_aborted_records_go_and_markers_follow(disk: Disk) -> None:
         ]
 
     assert markers() == [1, 2, 3]
-    world.now_ms += 2 * RETENTION_MS
-    world.put((b"d", b"x"))
-    world.compact()
+    for _ in range(3):
+        world.now_ms += 2 * RETENTION_MS
+        world.put((b"d", b"x"))
+        world.compact()
     assert markers() == [1, 2, 3], "the empty batch of a producer needs its marker"
     world.put((b"e", b"x"), producer_id=1, base_sequence=1, producer_epoch=0)
     for _ in range(2):

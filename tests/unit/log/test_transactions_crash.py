@@ -170,6 +170,32 @@ def test_power_may_fail_at_any_moment(seeds: range) -> None:
         check_survivor(life, crashed)
 
 
+def test_power_may_fail_while_an_index_is_made_anew() -> None:
+    """The segment is safe and not looked at after a crash, so what its index says is believed."""
+    for seed in range(40):
+        disk = CrashDisk(seed)
+        life = Life(disk, seed)
+        life.live(moves=0)
+        log = life.log
+        for producer_id in PRODUCERS:
+            life.write(producer_id)
+            end_transaction(log, producer_id, commits=False, now_ms=life.now_ms)
+        log.roll(life.now_ms)
+        life.write(1)
+        wanted = log.aborted_between(0, 12)
+        assert len(wanted) == len(PRODUCERS)
+        life.store.close(life.now_ms)
+        disk.remove(f"t-0/{0:020d}{TRANSACTION_INDEX}")
+        disk.sync_directory("t-0")
+        life.open()
+        disk.cut_at(disk.steps + 1 + seed % 8)
+        with suppress(PowerCut):
+            assert life.log.aborted_between(0, 12) == wanted
+            life.keep_house()
+        log = open_store(disk.after_crash(), life.config, life.now_ms).logs["t", 0]
+        assert log.aborted_between(0, 12) == wanted
+
+
 def test_the_lives_mean_something() -> None:
     ended, open_, segments = 0, 0, 0
     for seed in range(30):
@@ -234,6 +260,14 @@ def test_compaction_changes_nothing_for_readers_of_committed_records(
         assert [r for r in stored(life.log) if r.offset >= stable] == untouched
         assert life.log.transactions.opened == opened
         check_from_nothing(life, before)
+    for _ in range(3):
+        # Nobody writes but one, so that whatever may go with time goes.
+        append(life.log, batch([b"x"], keys=[b"x"]), life.epoch, life.now_ms)
+        life.log.roll(life.now_ms)
+        life.keep_house()
+        life.keep_house()
+        assert life.log.transactions.opened == opened
+        check_from_nothing(life, rows(life.log))
 
 
 def check_from_nothing(life: Life, before: dict[bytes, bytes | None]) -> None:
