@@ -263,6 +263,7 @@ def test_compaction_changes_nothing_for_readers_of_committed_records(
     for _ in range(3):
         # Nobody writes but one, so that whatever may go with time goes.
         append(life.log, batch([b"x"], keys=[b"x"]), life.epoch, life.now_ms)
+        life.log.high_watermark = life.log.end_offset
         life.log.roll(life.now_ms)
         life.keep_house()
         life.keep_house()
