@@ -31,6 +31,8 @@ from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 PLAIN_ATTRIBUTES = max(Codec)
 """Attributes up to this number name a codec and nothing else."""
+PLAIN_TRANSACTIONAL = TRANSACTIONAL_FLAG | PLAIN_ATTRIBUTES
+"""From the flag itself up to this number they also say that a batch is part of a transaction."""
 MIN_RECORD_BYTES = 7
 
 _MAX_TIMESTAMP_AT = 35

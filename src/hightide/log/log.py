@@ -20,6 +20,7 @@ from hightide.log.disk import Disk, DiskFailed
 from hightide.log.epochs import LeaderEpochs
 from hightide.log.incoming import (
     PLAIN_ATTRIBUTES,
+    PLAIN_TRANSACTIONAL,
     check_attributes,
     check_copy,
     check_keys,
@@ -132,7 +133,10 @@ class Log(ReadableLog):
         appended_at = -1
         if (
             self._needs_look
-            or not 0 <= attributes <= PLAIN_ATTRIBUTES
+            or not (
+                0 <= attributes <= PLAIN_ATTRIBUTES
+                or (0x10 <= attributes <= PLAIN_TRANSACTIONAL and producer_id >= 0)
+            )
             or max_timestamp - now_ms > self._after_max_ms
         ):
             buf, start, end, appended_at = self._look_again(buf, view, start, end, now_ms)
