@@ -19,6 +19,7 @@ from raw_group import (
     describe,
     fetch_offsets,
     find,
+    leave,
     listed,
     new_group,
     offsets_of,
@@ -383,6 +384,31 @@ def test_a_static_members_name_is_taken_while_it_is_there(raw, group, topic):
     again = heartbeat(raw, group, **given)
     assert again.error_code == 0
     assert shares(again) == shares(first)
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_what_a_member_is_given_is_looked_up_by_its_id(raw, topic, name):
+    wanted = MetadataRequestTopic(topic_id=topic_id(raw, topic), name=name)
+    (found,) = raw.ask(MetadataRequest(topics=[wanted]), 13).topics
+    assert (found.error_code, found.name, len(found.partitions)) == (0, topic, PARTITIONS)
+    unknown = MetadataRequestTopic(topic_id=uuid.uuid4(), name=name)
+    (found,) = raw.ask(MetadataRequest(topics=[unknown]), 13).topics
+    assert ErrorCode(found.error_code) is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_members_are_removed_by_their_names(raw, group, topic, member):
+    named = heartbeat(raw, group, subscribed_topic_names=[topic], instance_id="one")
+    assert named.error_code == 0
+    wanted = [("", "one"), ("", "another"), (member[0], None)]
+    answer = leave(raw, group, wanted)
+    # As they were asked for, and not as they are known: Java's admin client looks for that.
+    assert [(each.member_id, each.group_instance_id) for each in answer.members] == wanted
+    assert [ErrorCode(each.error_code) for each in answer.members] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+    ]
+    assert described(raw, group).group_state == "Empty"
 
 
 def test_each_kind_of_group_is_described_by_its_own_request(raw, group, topic, member):

@@ -240,8 +240,10 @@ def test_a_static_member_that_can_do_other_things_now_begins_a_new_generation(ra
 
 def test_static_members_are_removed_by_their_name(raw, other, topic):
     member = RawMember(raw, new_group(), (topic,), instance="one").form((topic, 0))
-    answer = leave(other, member.group, [("", "another"), ("", "one"), (STRANGER, None)])
+    wanted = [("", "another"), ("", "one"), (STRANGER, None)]
+    answer = leave(other, member.group, wanted)
     assert answer.error_code == 0
+    assert [(each.member_id, each.group_instance_id) for each in answer.members] == wanted
     assert [ErrorCode(each.error_code) for each in answer.members] == [
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.NONE,

@@ -99,7 +99,8 @@ async def metadata(broker: Broker, request: MetadataRequest, context: Context) -
 async def _find(
     broker: Broker, wanted: MetadataRequestTopic, request: MetadataRequest, creates: bool
 ) -> MetadataResponseTopic:
-    if wanted.name is None:
+    # Java's consumer asks by id with an empty name, where a null would say that there is none.
+    if wanted.name is None or wanted.topic_id != _NO_ID:
         topic = broker.metadata.get_by_id(wanted.topic_id)
         if topic is None:
             return _missing(None, wanted.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
