@@ -84,7 +84,11 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
         heard = await self._at_every_broker(ask)
         found = [
             GroupListing(
-                each.group_id, each.group_type, each.group_state, each.protocol_type, broker
+                each.group_id,
+                each.group_type.capitalize(),
+                each.group_state,
+                each.protocol_type,
+                broker,
             )
             for broker, answer in heard.answers.items()
             for each in answer.groups
