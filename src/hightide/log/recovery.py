@@ -34,6 +34,7 @@ from hightide.log.segment import (
     SNAPSHOT,
     SUFFIXES,
     SWAP,
+    TRANSACTION_INDEX,
     UNKNOWN,
     OpenFiles,
     Segment,
@@ -112,6 +113,8 @@ def load(
         parts = _begin_anew(disk, directory, parts, own_files, known.start_offset, now_ms)
     if failure is None:
         _recall_ended(disk, parts, known.high_watermark)
+        if not any(name.endswith(TRANSACTION_INDEX) for name in names):
+            _found_without_indexes(parts)
     for segment in parts.segments:
         own_files.forget(segment)
         segment.drop_indexes()
@@ -145,6 +148,24 @@ def _recall_ended(disk: Disk, parts: Parts, high_watermark: int) -> None:
     except Corrupt as damage:
         # Whoever reads there will hear of it.
         _log.warning("%s", damage)
+
+
+def _found_without_indexes(parts: Parts) -> None:
+    """No segment has an index of aborted transactions.
+
+    It is a log of Kafka's, which has such a file only where something was aborted, or one from
+    before there were any. To make them from the batches would take long and give nothing; unless
+    some producer is known to have ended a transaction.
+    """
+    if any(state.coordinator_epoch >= 0 for _, state in parts.transactions.producers):
+        return
+    for segment in parts.segments:
+        if segment.aborted is None:
+            segment.start_aborted()
+        try:
+            segment.flush_indexes()
+        except DiskFailed as failure:
+            _log.warning("%s", failure)
 
 
 def finish_interrupted_work(disk: Disk, directory: str) -> dict[str, int]:

@@ -329,6 +329,25 @@ def test_a_missing_or_damaged_index_is_made_anew(damage: str, with_snapshots: bo
     assert again.aborted_between(0, 10) == [*entries, Aborted(5, 8, 9, 10)]
 
 
+def test_a_log_without_any_index_is_not_searched_for_what_cannot_be_there() -> None:
+    """As Kafka leaves it where nothing was ever aborted: reading all of it would take long."""
+    disk = MemoryDisk()
+    store, log = new_log(disk)
+    for number in range(20):
+        append(log, batch([b"%d" % number * 20]))
+    store.close(NOW)
+    for name in disk.list("t-0"):
+        if name.endswith(TRANSACTION_INDEX):
+            disk.remove(f"t-0/{name}")
+    again = open_store(disk, CONFIG).logs["t", 0]
+    assert len(again.segments) > 3
+    assert all(segment.aborted is not None for segment in again.segments)
+    assert again.aborted_between(0, 20) == []
+    assert not any(segment.file for segment in again.segments[:-1])
+    names = [name for name in disk.list("t-0") if name.endswith(TRANSACTION_INDEX)]
+    assert len(names) == len(again.segments)
+
+
 def test_the_index_is_cut_with_the_log(disk: Disk) -> None:
     store, log = new_log(disk)
     entries = three_segments(log)
