@@ -180,17 +180,7 @@ def test_every_module_is_used() -> None:
         module = ".".join(("hightide", *path.relative_to(SOURCE).with_suffix("").parts))
         # pytest finds the plugin by its entry point, and Python the others by their names. The
         # tree inside a process is the coordinator of simulations and tests.
-        apart = (
-            "hightide.testing.plugin",
-            "hightide.coordination.memory",
-            # Transactions are decided here before any broker serves them.
-            "hightide.core.internal_topics",
-            "hightide.core.transactions.listing",
-            "hightide.core.transactions.outbox",
-            "hightide.core.transactions.partition",
-            # Groups are built from the inside out: the machine is there, and no broker drives it.
-            "hightide.core.groups.coordinator",
-        )
+        apart = ("hightide.testing.plugin", "hightide.coordination.memory")
         if path.stem in ("__init__", "__main__") or module in apart:
             continue
         if module not in imported:
