@@ -117,6 +117,9 @@ class ReadableLog(LogSegments):
 
     def aborted_between(self, start_offset: int, end_offset: int) -> list[Aborted]:
         """The aborted transactions with records in the range, in the order of their markers."""
+        active = self._active
+        if start_offset >= active.base_offset and active.aborted is not None and not active.aborted:
+            return []  # as for most who read, and they ask with every fetch
         return self._looked_up(lambda: aborted.between(self, start_offset, end_offset))
 
     # ---- by time
