@@ -171,7 +171,7 @@ def test_a_transaction_that_hangs_is_found_and_aborted(capfd, monkeypatch, name)
         assert (found["topic"], found["partition"], found["start_offset"]) == (topic, 0, 1)
         place = ("--topic", topic, "--partition", 0, "--start-offset", 1)
         assert "would be aborted" in run("txn", "abort", *place, "--dry-run").out
-        assert committed(run, topic) == ["before"]
+        assert len(run("txn", "find-hanging", "-o", "json").json) == 1
         (done,) = run("txn", "abort", *place, "-o", "json").json
         assert (done["result"], done["partitions"]) == ("aborted", {topic: [0]})
         assert run("txn", "find-hanging", "-o", "json").json == []
