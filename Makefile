@@ -12,7 +12,8 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
-	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos
+	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos \
+	chaos-groups
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +96,11 @@ exactly-once: setup programs ## a topic copied exactly once under faults: make e
 	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python \
 	  tests/chaos/exactly_once.py --messages $(or $(MESSAGES),100000) \
 	  $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# Members and coordinators of groups, judged by what members saw and by what was written.
+chaos-groups: setup ## groups in a storm, their coordinator killed: make chaos-groups DURATION=600
+	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python tests/chaos/groups.py \
+	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
 	$(BIN)/pytest tests/coordination $(ARGS)

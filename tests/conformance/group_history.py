@@ -73,6 +73,7 @@ class Ownership:
     ended_s: float = float("inf")
     end: str = ""
     reads: list[tuple[int, int]] = field(default_factory=list)
+    first_read_s: float = float("inf")
 
 
 class GroupHistory:
@@ -184,7 +185,9 @@ def ownerships(events: Iterable[Event]) -> Iterator[Ownership]:
                 key = each.member, place
                 # What was on its way while it was given back belongs to nobody's time.
                 if key in open_now:
-                    open_now[key].reads.append(read)
+                    mine = open_now[key]
+                    mine.reads.append(read)
+                    mine.first_read_s = min(mine.first_read_s, each.at_s)
         elif each.kind in ("revoked", "lost", "ended"):
             for key in list(open_now):
                 if key[0] == each.member and (each.kind == "ended" or key[1] in each.offsets):
@@ -217,7 +220,7 @@ def _beginnings(events: list[Event], owned: Iterable[Ownership]) -> list[Anomaly
                 for event in events
                 if event.kind == "committing"
                 and each.partition in event.offsets
-                and event.at_s < each.ended_s
+                and event.at_s < each.first_read_s
             ),
             default=0,
         )
