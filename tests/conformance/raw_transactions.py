@@ -65,6 +65,24 @@ def find_coordinator(cluster: Any, name: str, kind: int = TRANSACTION) -> int:
     return eventually(look, getattr(cluster, "patience_s", LIMIT_S))
 
 
+def ask_coordinator(
+    cluster: Any, name: str, request: Any, version: int, kind: int = TRANSACTION
+) -> Any:
+    """The answer of whoever coordinates, as soon as somebody who is alive does."""
+
+    def attempt() -> Any:
+        broker_id = find_coordinator(cluster, name, kind)
+        try:
+            with Raw(cluster, broker_id) as raw:
+                answer = raw.ask(request, version)
+        except ConnectionRefusedError:
+            return None
+        assert answer is not None or not cluster.is_running(broker_id), "the broker hung up"
+        return answer
+
+    return eventually(attempt, getattr(cluster, "patience_s", LIMIT_S))
+
+
 def settled(ask: Callable[[], ErrorCode]) -> ErrorCode:
     """The first answer that is not to come again."""
     found = ErrorCode.NONE
@@ -89,11 +107,7 @@ class RawProducer:
         self._sequences: dict[tuple[str, int], int] = {}
 
     def _ask(self, request: Any, version: int, name: str = "", kind: int = TRANSACTION) -> Any:
-        broker_id = find_coordinator(self.cluster, name or self.transactional_id, kind)
-        with Raw(self.cluster, broker_id) as raw:
-            answer = raw.ask(request, version)
-        assert answer is not None, "the broker hung up"
-        return answer
+        return ask_coordinator(self.cluster, name or self.transactional_id, request, version, kind)
 
     def init(self, version: int = 4, *, keeps: bool = False) -> ErrorCode:
         """InitProducerId; with `keeps` it says who it is (KIP-360)."""
@@ -347,9 +361,8 @@ def positions(
     request = OffsetFetchRequest(group_id=group, topics=[wanted], require_stable=stable)
 
     def look() -> Any:
-        with Raw(cluster, find_coordinator(cluster, group, GROUP)) as raw:
-            answer = raw.ask(request, 7)
-        return None if answer is None or answer.error_code in COME_AGAIN else answer
+        answer = ask_coordinator(cluster, group, request, 7, GROUP)
+        return None if answer.error_code in COME_AGAIN else answer
 
     answer = eventually(look, getattr(cluster, "patience_s", LIMIT_S))
     assert answer.error_code == 0, ErrorCode(answer.error_code)
@@ -359,9 +372,8 @@ def positions(
 
 
 def describe_transaction(cluster: Any, transactional_id: str) -> Any:
-    with Raw(cluster, find_coordinator(cluster, transactional_id)) as raw:
-        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        return raw.ask(request, 0).transaction_states[0]
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    return ask_coordinator(cluster, transactional_id, request, 0).transaction_states[0]
 
 
 def list_transactions(

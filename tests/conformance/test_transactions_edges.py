@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 
 import pytest
 from adapters import Record, confluent, kafka_python, kcat, values
@@ -189,18 +190,18 @@ def test_offsets_with_too_long_a_text_are_refused(transacting, topic):
 # -- three brokers -------------------------------------------------------------------------------
 
 
-def apart(cluster, topic, first=0):
-    """A producer whose coordinator is not the leader of the topic."""
-    leader = cluster.leader_now(topic)
-    names = (f"apart-{number}-{topic}" for number in range(first, first + 50))
-    return begun(cluster, next(each for each in names if find_coordinator(cluster, each) != leader))
+def apart(cluster):
+    """A topic and a producer whose coordinator is not the leader of the topic."""
+    producer = begun(cluster, f"apart-{time.monotonic_ns()}")
+    coordinator = find_coordinator(cluster, producer.transactional_id)
+    others = [each for each in cluster.brokers if each != coordinator]
+    return cluster.place_topic({0: [*others, coordinator]}), producer
 
 
 def test_batches_that_come_while_the_first_is_verified_stay_in_order(three_transacting):
     """A client has several requests under way; only the first of a transaction is asked about."""
     cluster = three_transacting
-    topic = cluster.create_topic()
-    producer = apart(cluster, topic)
+    topic, producer = apart(cluster)
     for turn in range(3):
         assert producer.add((topic, 0)) == [0]
         requests = [
@@ -224,8 +225,8 @@ def test_batches_that_come_while_the_first_is_verified_stay_in_order(three_trans
 def test_followers_show_readers_what_is_decided_and_no_more(three_transacting):
     """KIP-392: a reader of committed records may be sent to any replica."""
     cluster = three_transacting
-    topic = cluster.create_topic()
-    aborted, open_ = apart(cluster, topic), apart(cluster, topic, 100)
+    topic, aborted = apart(cluster)
+    open_ = begun(cluster, f"open-{topic}")
     cluster.write(topic, b"plain")
     aborted.begin(topic, b"aborted")
     assert aborted.end(commit=False) == 0
@@ -252,8 +253,7 @@ def test_followers_show_readers_what_is_decided_and_no_more(three_transacting):
 
 def test_a_coordinator_that_sleeps_holds_up_nobody_else(three_transacting):
     cluster = three_transacting
-    topic = cluster.create_topic()
-    producer = apart(cluster, topic)
+    topic, producer = apart(cluster)
     assert producer.add((topic, 0)) == [0]
     coordinator = find_coordinator(cluster, producer.transactional_id)
     leader = cluster.leader_now(topic)
