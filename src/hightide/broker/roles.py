@@ -72,6 +72,8 @@ class Roles:
         self._one_at_a_time = asyncio.Lock()
         # Roles that a disk has kept from being carried out; they are tried again.
         self._failed: dict[tuple[uuid.UUID, int], Lead | Follow | NoLeader] = {}
+        # Logs of topics that are in the tree, and that nobody has told of yet.
+        self._in_doubt: set[tuple[str, int]] = set()
 
     async def receive(self, message: PublishStateRequest) -> ErrorCode:
         """Take a message of the controller, and do what it means."""
@@ -91,6 +93,8 @@ class Roles:
             if picture.is_whole and not self.are_known.is_set():
                 await self._set_strays_aside(message.removed_topics)
                 self.are_known.set()
+            elif self._in_doubt and received.topics_changed:
+                self._look_again()
             return ErrorCode.NONE
 
     async def try_again(self) -> None:
@@ -213,12 +217,25 @@ class Roles:
                 log.info("%s-%d is deleted with its topic", name, index)
                 self._store.delete(name, index)
                 continue
-            state = self._picture.state(name, index)
-            if state is not None:
-                if self._picture.broker_id not in state.replicas:
-                    self._set_aside((name, index), f"its replicas are on {list(state.replicas)}")
-            elif self._picture.topic(name) is not None or not await self._may_exist(name):
-                self._set_aside((name, index), "the cluster knows no such partition")
+            if self._picture.topic(name) is None and await self._may_exist(name):
+                self._in_doubt.add((name, index))
+            else:
+                self._set_stray_aside(name, index)
+
+    def _look_again(self) -> None:
+        """Something is told of topics whose logs were in doubt."""
+        for name, index in [each for each in self._in_doubt if self._picture.topic(each[0])]:
+            self._in_doubt.discard((name, index))
+            is_stray = self._replicas.get(name.encode(), index) is None
+            if is_stray and (name, index) in self._store.logs:
+                self._set_stray_aside(name, index)
+
+    def _set_stray_aside(self, name: str, index: int) -> None:
+        state = self._picture.state(name, index)
+        if state is None:
+            self._set_aside((name, index), "the cluster knows no such partition")
+        elif self._picture.broker_id not in state.replicas:
+            self._set_aside((name, index), f"its replicas are on {list(state.replicas)}")
 
     async def _may_exist(self, topic: str) -> bool:
         """Whether the tree has the topic, although the controller does not tell of it."""

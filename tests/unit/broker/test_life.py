@@ -130,6 +130,31 @@ def test_logs_of_no_topic_are_set_aside_and_kept(tmp_path: Path):
     run(test)
 
 
+def test_logs_of_a_topic_that_cannot_be_used_stay_until_it_is_known_to_be_elsewhere(
+    tmp_path: Path,
+):
+    async def test():
+        path = znodes.topic_path("t")
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+            append(broker, "t", b"precious")
+        async with tree(tmp_path) as coordination:
+            whole, _ = await coordination.get(path)
+            await coordination.set(path, b"{", -1)
+        async with running(tmp_path) as broker:
+            assert (tmp_path / "t-0").exists()
+            known = znodes.TopicAssignment.decode(whole, path)
+            moved = known._replace(partitions={0: (99,)})
+            await broker.coordination.set(path, moved.encode(), -1)
+            for _ in range(500):
+                if list(tmp_path.glob("t-0.*-stray")):
+                    break
+                await asyncio.sleep(0.02)
+            assert not (tmp_path / "t-0").exists()
+
+    run(test)
+
+
 def test_a_log_of_a_former_topic_of_the_same_name_is_not_served(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
