@@ -316,7 +316,7 @@ WORKLOADS = (
 
 
 def measure(bench: Bench, workload: Workload, rounds: int) -> Outcome:
-    outcome = Outcome(workload, {HIGHTIDE: []})  # type: ignore[arg-type]
+    outcome = Outcome(workload, {HIGHTIDE: []})
     with outcome.attempt(HIGHTIDE), workload.open(bench) as one_round:
         for _ in range(min(rounds, workload.most_rounds or rounds)):
             outcome.rounds[HIGHTIDE].append(one_round())
