@@ -26,6 +26,7 @@ from hightide.wire.batch import (
     records,
 )
 from hightide.wire.compression import MAX_INFLATED_BYTES, Codec
+from hightide.wire.control import parse_marker
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
@@ -195,6 +196,10 @@ def check_copy(
             f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch},"
             f" the one before it of epoch {epoch}"
         )
+    if header.is_control:
+        # What cannot be followed must not be written: it would be found half way through.
+        for record in records(batch):
+            parse_marker(record)
 
 
 def recompress(

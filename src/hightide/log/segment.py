@@ -220,11 +220,12 @@ class Segment:
             self._times.flush(self.disk)
 
     def index_paths(self) -> list[str]:
-        """The files that must be forced to disk with the segment. Of an empty index of aborted
-        transactions there is only the name."""
+        """The files that must be forced to disk with the segment. Of an index of aborted
+        transactions that is known to be empty there is only the name."""
         paths = [self.path(OFFSET_INDEX), self.path(TIME_INDEX)]
-        if self.aborted and self._aborted_is_stored:
-            paths.append(self.path(TRANSACTION_INDEX))
+        path = self.path(TRANSACTION_INDEX)
+        if self.aborted or (self.aborted is None and self.disk.exists(path)):
+            paths.append(path)
         return paths
 
     def sync_indexes(self) -> None:

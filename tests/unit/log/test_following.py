@@ -24,6 +24,7 @@ from log_world import (
 from hightide.log.disk import Disk, MemoryDisk
 from hightide.log.log import Log
 from hightide.log.store import LogStore
+from hightide.wire.batch import Record, build
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.errors import Corrupt, KafkaError
@@ -212,6 +213,16 @@ def test_markers_of_transactions_are_followed():
     follower.append_fetched(memoryview(marker), NOW)
     assert follower.producers.get(1).transaction_first_offset == -1
     assert follower.producers.get(1).coordinator_epoch == 4
+
+
+def test_a_marker_that_cannot_be_read_is_not_written():
+    _, follower = new_log()
+    fields = {"producer_id": 1, "producer_epoch": 0, "transactional": True, "leader_epoch": 0}
+    good = batch([b"a"], base_sequence=0, **fields)
+    bad = build([Record(1, NOW, b"\0", b"")], base_offset=1, control=True, **fields)
+    with pytest.raises(Corrupt):
+        follower.append_fetched(memoryview(good + bad), NOW)
+    assert (follower.end_offset, follower.size_bytes) == (1, len(good))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

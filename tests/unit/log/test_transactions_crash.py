@@ -56,6 +56,8 @@ class Life:
 
     def open(self) -> None:
         self.store = open_store(self.disk, self.config, self.now_ms)
+        # With room for few open files indexes leave memory before they are forced to disk.
+        self.store.files.capacity = self.random.choice([1, 64])
         if self.exists:
             self.log = self.store.logs["t", 0]
 
@@ -68,7 +70,7 @@ class Life:
             self.move()
 
     def move(self) -> None:
-        choice = self.random.randrange(24)
+        choice = self.random.randrange(25)
         if choice == 0:
             self.log.flush()
         elif choice == 1:
@@ -85,6 +87,9 @@ class Life:
         elif choice == 6:
             # Only now and then do others have all of it.
             self.log.high_watermark = self.log.end_offset
+        elif choice == 24:
+            for at in range(self.log.start_offset, self.log.end_offset, 5):
+                self.log.read(at, 1, self.log.end_offset)
         elif choice < 13:
             producer_id = self.random.choice(PRODUCERS)
             if producer_id in self.log.transactions.opened:
