@@ -37,9 +37,6 @@ PARTITIONS = 3
 STALL_S = 120.0
 """How long no copy may move without being called stuck."""
 SETTINGS = {
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
-    "transaction.state.log.num.partitions": 5,
-    "offsets.topic.num.partitions": 5,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1000,
 }

@@ -2,11 +2,12 @@
 
     make chaos DURATION=120 SEED=7 ARGS="--coordinator zookeeper"
 
-All clients write and read while faults come and go.  Then everything is healed, and it is judged:
-what clients were told must be explained by the log (`tests/conformance/history.py`), all replicas
-must be in sync and equal byte for byte, what was deleted must be gone, and no broker may have
-stopped by itself or logged an exception.  A seed chooses the faults; the machine chooses the rest,
-so a seed that failed does not fail every time.
+All clients write and read while faults come and go, plainly and in transactions.  Then everything
+is healed, and it is judged: what clients were told must be explained by the log (`history.py` and
+`transaction_history.py` in `tests/conformance`), all replicas must be in sync and equal byte for
+byte, what was deleted must be gone, and no broker may have stopped by itself or logged an error.
+A seed chooses the faults; the machine chooses the rest, so a seed that failed does not fail every
+time.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from pathlib import Path
 
 from faults import NOT_NOW, Chaos, chosen
 from replicated import eventually
+from transaction_load import TransactionLoad
 from workload import CarelessWriting, Load, installed
 from world import COORDINATORS, World
 
 TOPIC = "chaos"
+TRANSACTIONS = "chaos-transactions"
 PARTITIONS = 3
 CALM_S = 60.0
 """How long after a fault it may take until every partition takes writes again."""
@@ -95,9 +98,13 @@ def main() -> int:
 def run(world: World, dice: random.Random, duration_s: float, report: Report) -> None:
     cluster = world.cluster
     cluster.create_topic(TOPIC, partitions=PARTITIONS)
+    cluster.create_topic(TRANSACTIONS, partitions=PARTITIONS)
     clients = [*installed(), CarelessWriting.client]
     may_fail = [CarelessWriting.client]
-    with Load(cluster.bootstrap, TOPIC, PARTITIONS, clients=clients, may_fail=may_fail) as load:
+    with (
+        Load(cluster.bootstrap, TOPIC, PARTITIONS, clients=clients, may_fail=may_fail) as load,
+        TransactionLoad(cluster, TRANSACTIONS, PARTITIONS) as transactions,
+    ):
         chaos = Chaos(world, dice, TOPIC, PARTITIONS)
         patience_s, cluster.patience_s = cluster.patience_s, 3.0
         deadline_s = time.monotonic() + duration_s
@@ -106,6 +113,8 @@ def run(world: World, dice: random.Random, duration_s: float, report: Report) ->
             healed_s = time.monotonic()
             load.wait_for_acks(CALM_S)
             report.say(f"    all partitions take writes, {time.monotonic() - healed_s:.1f} s later")
+            transactions.wait_for_commits(1, CALM_S)
+            report.say(f"    transactions are committed, {time.monotonic() - healed_s:.1f} s later")
             if world.is_forgetful:
                 cluster.heal(limit_s=120)
         report.say("healing")
@@ -116,7 +125,7 @@ def run(world: World, dice: random.Random, duration_s: float, report: Report) ->
         load.wait_for_acks(CALM_S)
     report.say("comparing")
     compare(chaos)
-    tell(load, report)
+    tell(load, transactions, report)
 
 
 def harm(chaos: Chaos, report: Report) -> None:
@@ -180,13 +189,16 @@ def compare(chaos: Chaos) -> None:
     cluster.check_nobody_stumbled()
 
 
-def tell(load: Load, report: Report) -> None:
+def tell(load: Load, transactions: TransactionLoad, report: Report) -> None:
     history = load.history
     acked = len(history.acked_sends())
     read = sum(len(each) for reading in history.readings for each in reading.records.values())
     report.say(f"{acked} acknowledged, {len(history.unacked_sends())} uncertain, {read} read")
     stalls = {index: round(found, 1) for (_, index), found in history.stalls_s().items()}
     report.say(f"longest stall per partition, in seconds: {stalls}")
+    begun, committed = len(transactions.history.transactions), transactions.history.committed()
+    lives = {each.client: each.lives for each in transactions.writers}
+    report.say(f"{len(committed)} of {begun} transactions committed; lives of producers: {lives}")
     for name, count in report.counts.most_common():
         report.say(f"  {count:3} × {name}")
     report.say("nothing was lost, nothing was there twice, all replicas are equal")

@@ -61,6 +61,9 @@ class World:
             "zookeeper.session.timeout.ms": session_timeout_ms,
             "leader.imbalance.check.interval.seconds": 5,
             "log.segment.bytes": 256 * 1024,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+            "transaction.state.log.num.partitions": 5,
+            "offsets.topic.num.partitions": 5,
             **(settings or {}),
         }
         self._server: Any = None
