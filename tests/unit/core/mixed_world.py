@@ -2,13 +2,13 @@
 
 Consumers of the classic protocol are of one of two minds, all of one in a world: they give up
 everything before they join again, or keep what they have until they are told to give it up.  Of
-all consumers together, no two may own a partition at the same time.
+all consumers together, no two may own a partition at the same time, and what they have committed
+does not go back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import consumer_world
@@ -18,6 +18,7 @@ from group_world import meaning
 from hightide.core.groups.classic import State
 from hightide.core.groups.coordinator import Coordinator
 from hightide.core.groups.deadlines import Deadline, Kind
+from hightide.core.groups.offsets import TopicPartition
 from hightide.core.groups.rules import Rules
 from hightide.core.groups.turn import Client, Outcome
 from hightide.wire.errors import ErrorCode
@@ -32,6 +33,13 @@ from hightide.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
+)
+from hightide.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
 from hightide.wire.records.consumer_offsets import GroupMetadataKey, decode
 from hightide.wire.records.consumer_protocol import (
@@ -53,6 +61,7 @@ RULES = Rules(
     offsets_retention_check_interval_ms=10_000,
 )
 NOBODY: Owned = frozenset()
+NAMES = {topic_id(name): name for name in ("t", "u")}
 FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
@@ -99,6 +108,10 @@ class World(consumer_world.World):
     def __init__(self, seed: int = 0) -> None:
         self.keeps = seed % 3 > 0
         self.joins: list[JoinGroupRequest] = []
+        # Who has come how far in what he owns, commits that are late, and what has been committed.
+        self.positions: dict[str, dict[TopicPartition, int]] = {}
+        self.late: list[OffsetCommitRequest] = []
+        self.progress: dict[TopicPartition, int] = {}
         self.is_dirty = False
         self.was_empty = True
         self.depth = 0
@@ -120,6 +133,7 @@ class World(consumer_world.World):
     # -- the coordinator -------------------------------------------------------------------
 
     def carry_out(self, outcome: Outcome) -> None:
+        self.forget_positions()
         for ticket, response in outcome.answers:
             if ticket not in self.asked:
                 raise Wrong(f"{ticket} is answered twice")
@@ -210,8 +224,9 @@ class World(consumer_world.World):
         self.joins.append(request)
         self.ask_classic(consumer, "join_asked", request, version, Client(consumer.name, "/host"))
 
-    def deliver_late_join(self, consumer: ClassicConsumer, random: Random) -> None:
-        """A copy of what it sent in a generation before.  Nobody reads the answer."""
+    def deliver_late_join(self, consumer: ClassicConsumer) -> None:
+        """A copy of what it sent in a generation before, when it owned less.  Nobody reads the
+        answer."""
         late = [
             each
             for each in self.joins
@@ -220,7 +235,7 @@ class World(consumer_world.World):
         ]
         if late and self.coordinator.consumers.get(GROUP) is not None:
             self.tickets += 1
-            request = random.choice(late)
+            request = min(late, key=lambda each: sum(len(o.partitions) for o in owned_by(each)))
             self.asked[self.tickets] = consumer, request
             client = Client(consumer.name, "/host")
             asked = self.coordinator.join_asked
@@ -296,12 +311,15 @@ class World(consumer_world.World):
     # -- what is told ----------------------------------------------------------------------
 
     def told(self, ticket: int, consumer: Any, request: Any, response: Any) -> None:
-        if consumer.waits != ticket:
+        if consumer is None or consumer.waits != ticket:
             return
         if isinstance(consumer, Consumer):
             if consumer.member_id == request.member_id:
                 consumer.waits = None
                 self.answered(consumer, request, response)
+                # Clients take this for the end, and have to be started again.
+                if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND and consumer.epoch:
+                    consumer.begin_anew(consumer.number + 1)
             return
         consumer.waits = None
         if self.now_ms - consumer.sent_ms >= SESSION_MS:
@@ -338,6 +356,73 @@ class World(consumer_world.World):
                 )
                 self.take(consumer, consumer.owned | consumer.shall_own)
 
+    # -- progress --------------------------------------------------------------------------
+
+    def forget_positions(self) -> None:
+        """Whoever loses a partition begins anew where it is committed, if he gets it again."""
+        for consumer in self.consumers:
+            owned = {TopicPartition(NAMES[topic], index) for topic, index in consumer.owned}
+            known = self.positions.get(consumer.name, {})
+            self.positions[consumer.name] = {each: known[each] for each in known if each in owned}
+
+    def work(self, consumer: Any, count: int, *, is_late: bool) -> None:
+        """Consume some of what is owned, and commit it; the commit may be late."""
+        self.forget_positions()
+        positions = self.positions[consumer.name]
+        for topic, index in consumer.owned:
+            partition = TopicPartition(NAMES[topic], index)
+            found = positions.get(partition, self.committed(partition))
+            if found is not None:
+                positions[partition] = found + count
+        if not positions:
+            return
+        is_classic = isinstance(consumer, ClassicConsumer)
+        request = OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id_or_member_epoch=consumer.generation if is_classic else consumer.epoch,
+            member_id=consumer.member_id,
+            group_instance_id=consumer.instance_id,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=each.topic,
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=each.partition,
+                            committed_offset=position,
+                            committed_metadata=None,
+                        )
+                    ],
+                )
+                for each, position in positions.items()
+            ],
+        )
+        # What a client sends does not overtake what it has sent before.
+        self.late = [each for each in self.late if each.member_id != request.member_id]
+        if is_late:
+            self.late.append(request)
+        else:
+            self.commit(request)
+
+    def commit(self, request: OffsetCommitRequest) -> None:
+        self.tickets += 1
+        self.asked[self.tickets] = None, request
+        self.carry_out(self.coordinator.commit_asked(self.tickets, request, 9, self.now_ms))
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        topic = OffsetFetchRequestTopics(
+            name=partition.topic, partition_indexes=[partition.partition]
+        )
+        asked = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
+        found = self.coordinator.fetch_asked(asked, require_stable=True).topics[0].partitions[0]
+        return None if found.error_code else max(0, found.committed_offset)
+
+    def check_progress(self) -> None:
+        """I19."""
+        for partition, known in self.coordinator.offsets.of(GROUP).items():
+            if known.offset < self.progress.get(partition, 0):
+                raise Wrong(f"{partition} went back to {known.offset}")
+            self.progress[partition] = known.offset
+
     # -- what must hold --------------------------------------------------------------------
 
     def check_number(self) -> None:
@@ -354,6 +439,7 @@ class World(consumer_world.World):
 
     def check(self) -> None:
         self.check_number()
+        self.check_progress()
         if not self.looks_for_wrong_only:
             self.coordinator.check()
         if not self.in_flight and not self.is_dirty:
@@ -368,6 +454,8 @@ class World(consumer_world.World):
     def check_log(self) -> None:
         """What is committed means what the coordinator has in mind."""
         ours, theirs = self.coordinator, self.reader
+        if {*ours.offsets.of(GROUP)} != {*theirs.offsets.of(GROUP)}:
+            raise Wrong("other offsets are in the log")
         if ours.consumers.groups != theirs.consumers.groups:
             raise Wrong("another group is in the log")
         classic = ours.groups.get(GROUP)
@@ -436,16 +524,19 @@ def number(coordinator: Coordinator) -> int:
 
 
 def by_name(partitions: Owned) -> list[ConsumerPartitions]:
-    names = {topic_id(name): name for name in ("t", "u", "uu")}
     found: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
-        found.setdefault(names[topic], []).append(index)
+        found.setdefault(NAMES[topic], []).append(index)
     return [ConsumerPartitions(topic=each, partitions=of) for each, of in found.items()]
 
 
 def assignment(share: dict[str, list[int]]) -> ConsumerAssignment:
     partitions = [ConsumerPartitions(topic=name, partitions=of) for name, of in share.items()]
     return ConsumerAssignment(assigned_partitions=partitions)
+
+
+def owned_by(request: JoinGroupRequest) -> list[ConsumerPartitions]:
+    return said_by(request).owned_partitions
 
 
 def said_by(request: JoinGroupRequest) -> ConsumerSubscription:

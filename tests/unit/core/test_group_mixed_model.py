@@ -14,7 +14,7 @@ import pytest
 from consumer_world import Consumer, Wrong
 from mixed_world import ClassicConsumer, World
 
-from hightide.core.groups import migration
+from hightide.core.groups import commits, migration
 from hightide.core.groups.administration import Administration
 from hightide.core.groups.answers import instead_of
 from hightide.core.groups.classic import ClassicGroup
@@ -22,6 +22,7 @@ from hightide.core.groups.consumer import classic_members
 from hightide.core.groups.consumer.group import ConsumerGroup
 from hightide.core.groups.consumer.groups import ConsumerGroups
 from hightide.core.groups.turn import Write
+from hightide.wire.errors import ErrorCode
 from hightide.wire.records.consumer_protocol import ConsumerSubscription
 
 MOVES: list[tuple[Callable[[World, Random], None], float]] = []
@@ -67,6 +68,18 @@ def a_consumer_gives_up(world: World, random: Random) -> None:
 
 
 @move(6)
+def a_consumer_works(world: World, random: Random) -> None:
+    consumer = random.choice(world.consumers)
+    world.work(consumer, random.choice([1, 2, 5]), is_late=random.random() < 0.3)
+
+
+@move(2)
+def a_late_commit_arrives(world: World, random: Random) -> None:
+    if world.late:
+        world.commit(world.late.pop(random.randrange(len(world.late))))
+
+
+@move(6)
 def some_go_on(world: World, random: Random) -> None:
     consumers = random.sample(world.consumers, 3)
     for _ in range(random.choice([1, 4, 8])):
@@ -96,12 +109,12 @@ def an_answer_is_lost(world: World, random: Random) -> None:
         consumer.says_all = True
 
 
-@move(3)
+@move(5)
 def a_request_comes_late(world: World, random: Random) -> None:
     for consumer in world.consumers:
         if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
             if isinstance(consumer, ClassicConsumer):
-                world.deliver_late_join(consumer, random)
+                world.deliver_late_join(consumer)
             else:
                 world.deliver_late(consumer, random)
 
@@ -151,6 +164,18 @@ def something_is_committed(world: World, _: Random) -> None:
 @move(1)
 def writes_are_refused(world: World, random: Random) -> None:
     world.refuses = random.random() < 0.3
+
+
+@move(2)
+def a_request_is_refused(world: World, random: Random) -> None:
+    consumer = random.choice(world.consumers)
+    if consumer.waits is None:
+        world.refuses, before = True, world.refuses
+        if isinstance(consumer, Consumer):
+            world.beat(consumer)
+        else:
+            world.go_on_classic(consumer)
+        world.refuses = before
 
 
 @move(5)
@@ -267,17 +292,23 @@ def who_waits_is_forgotten(patch: Patch) -> None:
     patch.setattr(migration, "released", lambda *_: None)
 
 
+def commits_of_any_epoch(patch: Patch) -> None:
+    """B18.  Whoever was a member once may still commit."""
+    patch.setattr(commits, "refused", lambda *_: ErrorCode.NONE)
+
+
 # With a seed from which on each is noticed soon: some take long histories.
 BUGS = [
-    (a_converted_group_has_nothing, 25),
-    (what_is_not_assigned_is_free, 43),
-    (what_is_said_late_is_believed, 52),
-    (telling_before_it_is_written, 0),
-    (a_group_is_lost_if_it_cannot_be_converted, 193),
+    (commits_of_any_epoch, 225),
+    (a_converted_group_has_nothing, 12),
+    (what_is_not_assigned_is_free, 172),
+    (what_is_said_late_is_believed, 404),
+    (telling_before_it_is_written, 5),
+    (a_group_is_lost_if_it_cannot_be_converted, 12),
     (a_group_is_converted_though_it_cannot_be_written, 0),
-    (the_newer_kind_stays_in_the_log, 48),
-    (nobody_is_called_together, 119),
-    (who_waits_is_forgotten, 0),
+    (the_newer_kind_stays_in_the_log, 7),
+    (nobody_is_called_together, 221),
+    (who_waits_is_forgotten, 1),
 ]
 
 
