@@ -258,7 +258,7 @@ def _load_clean(
         _log.warning("%s/%s ends before its start %d", disk.name, directory, start_offset)
         start_offset = segments[0].base_offset
     found = newest_snapshot(disk, directory, names, end_offset, now_ms)
-    producers, since = found or (ProducerStates(), start_offset)
+    producers, since = found or (ProducerStates(), segments[0].base_offset)
     transactions = PartitionTransactions(producers)
     replay(transactions, segments, since, end_offset, now_ms)
     epochs.truncate_from_end(end_offset)

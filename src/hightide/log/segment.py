@@ -403,9 +403,9 @@ class Segment:
         """Keep the batches before `position`, which end before `end_offset`."""
         offsets, times = self.offsets, self.times
         aborted = self.load_aborted(MAX_OFFSET)
-        if aborted is None:
+        if aborted is None or aborted.truncate_to(end_offset):
+            # It would come back as that of an empty segment, which stores none.
             self.disk.remove(self.path(TRANSACTION_INDEX))
-        elif aborted.truncate_to(end_offset):
             self._aborted_is_stored = False
         self.cut(position)
         offsets.truncate(self.disk, position)

@@ -366,6 +366,21 @@ def test_the_index_is_cut_with_the_log(disk: Disk) -> None:
     assert not again.transactions.opened
 
 
+def test_nothing_is_left_of_the_index_of_a_segment_that_was_emptied(disk: Disk) -> None:
+    store, log = new_log(disk)
+    write(log, 1, 0)
+    log.roll(NOW)
+    end_transaction(log, 1, commits=False)
+    log.roll(NOW)
+    log.truncate_to(1, NOW)
+    store.close(NOW)
+    log = open_store(disk, CONFIG).logs["t", 0]
+    write(log, 1, 1)
+    assert log.aborted_between(0, 5) == []
+    end_transaction(log, 1, commits=False)
+    assert log.aborted_between(0, 5) == [Aborted(1, 0, 2, 3)]
+
+
 def test_the_index_goes_with_its_segment(disk: Disk) -> None:
     store, log = new_log(disk)
     entries = three_segments(log)
