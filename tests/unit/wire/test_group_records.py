@@ -172,6 +172,22 @@ def test_what_is_known_of_a_classic_member_is_a_struct_that_could_be_null() -> N
     assert written.endswith(b"\x01\0" + bytes([len(member)]) + member)
 
 
+def test_that_a_member_does_not_speak_the_classic_protocol_is_said() -> None:
+    """As Kafka 4.1 has written it.  Without the tag it would take the member for a classic one."""
+    written = (
+        b"\0\0\x04two\0\x08rdkafka\x0b/127.0.0.1\x02\x12test-10400273aa97\x01\0\0\xea`\0"
+        b"\x01\0\x01\0"
+    )
+    key = ConsumerGroupMemberMetadataKey(group="g", member_id="m")
+    record = decode(encode(GroupRecord(key, None))[0], written)
+    assert record is not None
+    assert isinstance(record.value, ConsumerGroupMemberMetadataValue)
+    assert record.value.classic_member_metadata is None
+    assert encode(record)[1] == written
+    older = decode(encode(record)[0], written[:-4] + b"\0")
+    assert older == record
+
+
 def test_an_expression_is_written_with_key_16() -> None:
     key = ConsumerGroupRegularExpressionKey(group="g", regular_expression="a.*")
     value = ConsumerGroupRegularExpressionValue(topics=["ab"], version=0, timestamp=9)

@@ -139,7 +139,7 @@ class ClassicProtocol:
 class ClassicMemberMetadata:
     """What is known of a member that speaks the classic protocol."""
 
-    # Kafka has a struct here that may be null, which begins with whether it is not.
+    # Kafka has a struct here that may be null, and begins with whether it is not.
     is_there: i8 = 1
     session_timeout_ms: i32 = 0
     supported_protocols: list[ClassicProtocol] = field(default=[])
@@ -157,6 +157,7 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None
     rebalance_timeout_ms: i32 = -1
     server_assignor: str | None
+    # None is said too, in a way that the codec does not know: see `_NOT_CLASSIC`.
     classic_member_metadata: ClassicMemberMetadata | None = field(tag=0, default=None)
 
 
@@ -254,6 +255,10 @@ KINDS: dict[int, Kind] = {
     16: Kind(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue, 0),
 }
 _WITH_EXPIRY = 1
+# One tag, number 0, of one byte, which says null.  Without it Kafka takes a member for one of the
+# classic protocol.  What is not null does not end like this: it has the tags of two structs there.
+_NOT_CLASSIC = b"\x01\0\x01\0"
+_NO_TAGS = b"\0"
 # Of the versions that one kind of key has, the newest is written.
 _KEY_VERSIONS: dict[type[Any], int] = {kind.key: version for version, kind in KINDS.items()}
 
@@ -299,6 +304,11 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
         value_version = _WITH_EXPIRY
     value = bytearray(_VERSION.pack(value_version))
     encode_into(value, record.value, value_version)
+    if (
+        isinstance(record.value, ConsumerGroupMemberMetadataValue)
+        and record.value.classic_member_metadata is None
+    ):
+        value[-len(_NO_TAGS) :] = _NOT_CLASSIC
     return bytes(key), bytes(value)
 
 
@@ -332,5 +342,7 @@ def _decode_value(kind: Kind, value: bytes) -> Any:
     if version < low:
         raise Corrupt(f"a {kind.value.__name__} of version {version}; {low} to {high} are known")
     known = min(version, high)
+    if kind.value is ConsumerGroupMemberMetadataValue and value.endswith(_NOT_CLASSIC):
+        value = value.removesuffix(_NOT_CLASSIC) + _NO_TAGS
     body = memoryview(value)[_VERSION.size :]
     return decode_message(kind.value, body, known, exact=version == known)

@@ -235,7 +235,6 @@ def leave(
             if member.id in leaving:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             leaving[member.id] = member
-            result.member_id = member.id
             reasons.append(f"{member.id} ({each.reason})" if each.reason else member.id)
         except KafkaError as error:
             result.error_code = error.code
