@@ -34,6 +34,7 @@ from world import COORDINATORS, World
 
 SOURCE = "source"
 PARTITIONS = 3
+SETTLE_S = 10.0
 STALL_S = 120.0
 """How long no copy may move without being called stuck."""
 SETTINGS = {
@@ -225,8 +226,14 @@ class Harm:
         self._report.say(f"{said}; copied: {done}")
 
     def heal(self) -> None:
+        """Undo everything, and let the cluster settle, but not for long."""
         while self._heal:
             self._heal.pop()()
+        deadline_s = time.monotonic() + SETTLE_S
+        while self._cluster.unsettled() and time.monotonic() < deadline_s:
+            for each in self._copyings:
+                each.tend()
+            time.sleep(0.1)
 
     def _somebody(self) -> tuple[int, str]:
         """A broker that matters, and why."""
