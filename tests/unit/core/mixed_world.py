@@ -112,7 +112,9 @@ class World(consumer_world.World):
         self.positions: dict[str, dict[TopicPartition, int]] = {}
         self.late: list[OffsetCommitRequest] = []
         self.progress: dict[TopicPartition, int] = {}
+        # A record of a classic group could not be written, so that another is in the log.
         self.is_dirty = False
+        self.before_that: list[Any] = []
         self.was_empty = True
         self.depth = 0
         super().__init__(seed)
@@ -141,7 +143,9 @@ class World(consumer_world.World):
             self.told(ticket, consumer, request, response)
         for each in outcome.writes:
             is_classic = any(isinstance(key, GroupMetadataKey) for key, _ in each.records)
-            self.is_dirty = self.is_dirty or (is_classic and self.refuses)
+            if is_classic and self.refuses:
+                self.is_dirty = True
+                self.before_that = [write for write, _ in self.in_flight]
         self.depth += 1
         super().carry_out(Outcome([], outcome.writes))
         self.depth -= 1
@@ -149,8 +153,10 @@ class World(consumer_world.World):
             self.check_number()
 
     def commit_batch(self) -> None:
-        records = [decode(*each) for each in self.in_flight[0][1]]
-        if any(each and isinstance(each.key, GroupMetadataKey) for each in records):
+        write, encoded = self.in_flight[0]
+        records = [decode(*each) for each in encoded]
+        is_classic = any(each and isinstance(each.key, GroupMetadataKey) for each in records)
+        if is_classic and write not in self.before_that:
             self.is_dirty = False
         super().commit_batch()
 

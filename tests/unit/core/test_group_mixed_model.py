@@ -206,7 +206,8 @@ def walk(seed: int, step_count: int = 80) -> None:
 
 
 def test_a_long_random_walk() -> None:
-    for seed in range(25):
+    # The last has found that a group which could not be converted missed nobody any more.
+    for seed in [*range(25), 2567]:
         walk(seed)
 
 

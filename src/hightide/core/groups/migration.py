@@ -180,12 +180,14 @@ def reinstated(classic: ClassicGroup, turn: Turn) -> None:
     for member in classic.members.values():
         keep_session(classic, member, turn)
     reason = "it could not change to the newer protocol"
-    if classic.state is State.COMPLETING_REBALANCE:
+    at_ms = turn.now_ms + max(1, classic.rebalance_timeout_ms)
+    if classic.state is State.STABLE and classic.awaiting_sync:
+        turn.deadlines.set(Deadline(Kind.SYNC, classic.id), at_ms)
+    elif classic.state is State.COMPLETING_REBALANCE:
         prepare(classic, reason, turn)
     elif classic.state is State.PREPARING_REBALANCE:
         classic.is_initial = False
         # Nobody waits any more.  Those who do not come again in time are out, as ever.
-        at_ms = turn.now_ms + max(1, classic.rebalance_timeout_ms)
         turn.deadlines.set(Deadline(Kind.JOIN, classic.id), at_ms)
         if not classic.members:
             complete_join(classic, turn)
