@@ -92,15 +92,20 @@ class Life:
                 self.log.read(at, 1, self.log.end_offset)
         elif choice < 13:
             producer_id = self.random.choice(PRODUCERS)
-            if producer_id in self.log.transactions.opened:
+            if producer_id in self.leader.transactions.opened:
                 self.end(producer_id)
         else:
             self.write(self.random.choice(PRODUCERS))
 
+    @property
+    def leader(self) -> Log:
+        """Where producers and coordinators write."""
+        return self.log
+
     def write(self, producer_id: int) -> None:
-        state = self.log.producers.get(producer_id)
+        state = self.leader.producers.get(producer_id)
         sequence = max(0, state.next_sequence) if state is not None else 0
-        values = [b"%d " % self.log.end_offset * self.random.randint(1, 9)] * 2
+        values = [b"%d " % self.leader.end_offset * self.random.randint(1, 9)] * 2
         data = batch(
             values,
             keys=[b"%d" % self.random.randrange(6) for _ in values],
@@ -110,11 +115,11 @@ class Life:
             base_sequence=sequence,
             transactional=True,
         )
-        append(self.log, data, self.epoch, self.now_ms)
+        append(self.leader, data, self.epoch, self.now_ms)
 
     def end(self, producer_id: int) -> None:
         end_transaction(
-            self.log,
+            self.leader,
             producer_id,
             commits=self.random.random() < 0.4,
             leader_epoch=self.epoch,
@@ -135,6 +140,35 @@ class Life:
         for _ in range(2):
             self.now_ms += 6 * MINUTE_MS
             run_jobs(self.store, self.now_ms)
+
+
+class FollowingLife(Life):
+    """The log of a follower, which copies some batches now and then, and is cut to what a new
+    leader has."""
+
+    def __init__(self, disk: CrashDisk | MemoryDisk, seed: int) -> None:
+        super().__init__(disk, seed)
+        store = open_store(MemoryDisk(), self.config)
+        self._leader = store.create("t", 0, UUID(int=7))
+
+    @property
+    def leader(self) -> Log:
+        return self._leader
+
+    def move(self) -> None:
+        super().move()
+        if self.random.random() < 0.3:
+            self.copy(self.random.choice([200, 2000]))
+
+    def copy(self, max_bytes: int) -> None:
+        found = self.leader.read(self.log.end_offset, max_bytes, self.leader.end_offset)
+        if found is not None:
+            data = memoryview(found.file.read(found.position, found.length))
+            self.log.append_fetched(data, self.now_ms)
+
+    def truncate(self) -> None:
+        super().truncate()
+        self.leader.truncate_to(self.log.end_offset, self.now_ms)
 
 
 def check_survivor(life: Life, disk: CrashDisk) -> None:
@@ -163,10 +197,10 @@ def test_power_may_fail_at_any_moment(seeds: range) -> None:
     for seed in seeds:
         disk = CrashDisk(seed)
         disk.cut_at(disk.random.randint(1, 400))
-        life = Life(disk, seed)
+        life = Life(disk, seed) if seed % 2 else FollowingLife(disk, seed)
         with suppress(PowerCut):
             life.live(moves=70)
-        crashed = disk.after_crash(kill=seed % 4 == 0)
+        crashed = disk.after_crash(kill=seed % 5 == 0)
         if seed % 3 == 0:
             crashed.cut_at(crashed.random.randint(1, 12))
             with suppress(PowerCut):
