@@ -521,7 +521,7 @@ def test_what_is_wrong_is_not_written_even_when_nobody_waits_for_an_answer(victi
         raw.receive()
 
 
-def test_a_transactional_batch_is_refused_while_there_are_no_transactions(victim):
+def test_a_batch_of_a_transaction_that_nobody_knows_is_refused(victim):
     records = good_batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     with Raw(victim) as raw:
         answer = raw.ask(produce_request("standing", records, transactional_id="t"), 9)

@@ -207,9 +207,9 @@ def test_repeats_are_recognised_after_a_kill():
             assert new_producer(raw)[0] != producer[0]
 
 
-def test_a_transactional_id_is_refused_while_there_are_no_transactions(raw):
-    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000)
-    assert raw.ask(request, 4).error_code != 0
+def test_a_transactional_id_without_an_own_timeout_is_refused_by_whoever_is_asked(raw):
+    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=0)
+    assert raw.ask(request, 4).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 # -- fetch -------------------------------------------------------------------------------------
