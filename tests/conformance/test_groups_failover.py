@@ -135,16 +135,11 @@ def working(trio):
             assert offsets_of(raw, groups.names[client]) == ends
 
 
-def test_groups_survive_coordinators_that_die_or_sleep(trio, working):
-    dead = coordinator(trio)
-    trio.kill(dead)
-    asleep = coordinator(trio, not_any_of=[dead])
+def test_groups_survive_the_death_of_their_coordinator(trio, working):
+    before = coordinator(trio)
+    trio.kill(before)
+    assert coordinator(trio, not_any_of=[before]) != before
     working.go_on()
-    trio.heal()
-    trio.pause(asleep)
-    assert coordinator(trio, not_any_of=[asleep]) != asleep
-    working.go_on()
-    trio.resume(asleep)
 
 
 def test_a_group_does_not_notice_that_its_coordinator_moves(trio, group):
@@ -233,22 +228,21 @@ def test_a_group_goes_on_when_its_broker_is_back(group):
         with Raw(cluster) as raw:
             eventually(lambda: find(raw, group).error_code == 0)
             assert commit(raw, group, {place: 5}, note="a note", epoch=0) == [ErrorCode.NONE]
-        for offset, end in enumerate((cluster.kill, cluster.terminate), start=1):
-            confluent.produce(cluster.bootstrap, topic, [Record(b"%d" % offset)])
-            for each in histories.values():
-                eventually(lambda each=each, end=offset: each.committed() == {place: end})
-            end()
-            cluster.restart()
-            with Raw(cluster) as raw:
-                for client in histories:
-                    kept = eventually(lambda client=client: look(raw, f"{group}-{client}"))
-                    assert kept[place].committed_offset == offset
-                kept = eventually(lambda: look(raw, group))[place]
-                assert (kept.committed_offset, kept.metadata) == (5, "a note")
-                assert kept.committed_leader_epoch == 0
-        confluent.produce(cluster.bootstrap, topic, [Record(b"3")])
+        confluent.produce(cluster.bootstrap, topic, [Record(b"1")])
         for each in histories.values():
-            eventually(lambda each=each: each.committed() == {place: 3})
+            eventually(lambda each=each: each.committed() == {place: 1})
+        cluster.kill()
+        cluster.restart()
+        with Raw(cluster) as raw:
+            for client in histories:
+                kept = eventually(lambda client=client: look(raw, f"{group}-{client}"))
+                assert kept[place].committed_offset == 1
+            kept = eventually(lambda: look(raw, group))[place]
+            assert (kept.committed_offset, kept.metadata) == (5, "a note")
+            assert kept.committed_leader_epoch == 0
+        confluent.produce(cluster.bootstrap, topic, [Record(b"2")])
+        for each in histories.values():
+            eventually(lambda each=each: each.committed() == {place: 2})
             assert [event.kind for event in each.events].count("assigned") == 1
             generations = {event.generation for event in each.events if event.kind == "delivered"}
             assert len(generations - {UNKNOWN}) == 1
