@@ -12,6 +12,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import groupby
 
 Partition = tuple[uuid.UUID, int]
 Share = frozenset[Partition]
@@ -54,10 +56,17 @@ def uniformly(subscribers: Subscribers, counts: Counts) -> dict[str, Share]:
     shares = _kept(subscribers, every)
     owned = {each for share in shares.values() for each in share}
     ranked = sorted(subscribers, key=lambda each: subscribers[each].rank)
-    for partition in every:
-        takers = [each for each in ranked if partition[0] in subscribers[each].topics]
-        if partition not in owned and takers:
-            shares[min(takers, key=lambda each: len(shares[each]))].add(partition)
+    for topic, free in groupby((each for each in every if each not in owned), lambda each: each[0]):
+        takers = [
+            (len(shares[member]), place, member)
+            for place, member in enumerate(ranked)
+            if topic in subscribers[member].topics
+        ]
+        heapify(takers)
+        for partition in free if takers else ():
+            size, place, poorest = takers[0]
+            shares[poorest].add(partition)
+            heapreplace(takers, (size + 1, place, poorest))
     _even_out(shares, subscribers, ranked)
     return {member: frozenset(share) for member, share in shares.items()}
 
@@ -77,10 +86,13 @@ def _even_out(
     shares: dict[str, set[Partition]], subscribers: Subscribers, ranked: list[str]
 ) -> None:
     """Move partitions from who has more to who has less, until no move makes it more equal."""
-    moved = True
+    moved = bool(ranked)
     while moved:
         moved = False
+        most = max(len(each) for each in shares.values())
         for poor in sorted(ranked, key=lambda each: len(shares[each])):
+            if most - len(shares[poor]) < 2:
+                break  # and so it is for all that come after
             for rich in sorted(ranked, key=lambda each: -len(shares[each])):
                 if len(shares[rich]) - len(shares[poor]) < 2:
                     break
@@ -92,6 +104,8 @@ def _even_out(
                     shares[rich].remove(partition)
                     shares[poor].add(partition)
                 moved = moved or count > 0
+            if moved:
+                most = max(len(each) for each in shares.values())
 
 
 ASSIGNORS: Mapping[str, Callable[[Subscribers, Counts], dict[str, Share]]] = {
