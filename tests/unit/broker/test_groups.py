@@ -279,7 +279,9 @@ def test_a_commit_that_takes_too_long_may_still_take_effect(monkeypatch: pytest.
     run(scenario)
 
 
-def test_commits_are_refused_while_too_few_replicas_are_in_sync():
+def test_commits_are_refused_while_too_few_replicas_are_in_sync(
+    caplog: pytest.LogCaptureFixture,
+):
     async def scenario() -> None:
         world = World()
         world.replica.log.reconfigure(
@@ -288,12 +290,13 @@ def test_commits_are_refused_while_too_few_replicas_are_in_sync():
         world.replica.configured(1000)
         partition = await world.loaded()
         told = Commits(partition)
-        told.commit(1)
-        told.commit(2)
-        await settled()
+        for offset in (1, 2):
+            told.commit(offset)
+            await settled()
         unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert told.answers == {1: unavailable, 2: unavailable}
         assert fetched(partition) == -1
+        assert caplog.text.count("cannot write") == 1
 
     run(scenario)
 

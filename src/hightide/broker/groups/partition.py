@@ -44,6 +44,7 @@ Refuse = Callable[[ErrorCode], Any]
 
 _CLOCK_WAS_SET_MS = 60_000
 _BATCH_BYTES = 64 * 1024
+_COMPLAIN_MS = 10_000
 
 
 class Asker(Protocol):
@@ -117,6 +118,7 @@ class GroupsPartition:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
+        self._complained_ms = 0
         self._deleted: list[str] = []  # topics, while it is loading
 
     def __repr__(self) -> str:
@@ -292,7 +294,7 @@ class GroupsPartition:
             self.led_log.append(batch, now_ms, lambda base: self._written(writes, base), guard)
             return
         except KafkaError as error:
-            log.warning("%r cannot write: %s", self, error)
+            self._complain(error, now_ms)
             code = error.code
         except Exception:
             # The machine must hear of every write what became of it, whosever mistake it was.
@@ -300,6 +302,12 @@ class GroupsPartition:
             code = ErrorCode.UNKNOWN_SERVER_ERROR
         for write in writes:
             self._carry_out(self.machine.write_failed(write, code, now_ms), now_ms)
+
+    def _complain(self, error: KafkaError, now_ms: int) -> None:
+        """Tell an operator, now and then: members that are refused come again at once."""
+        if now_ms - self._complained_ms > _COMPLAIN_MS:
+            self._complained_ms = now_ms
+            log.warning("%r cannot write: %s", self, error)
 
     def _written(self, writes: list[Write], base_offset: int) -> None:
         """Called by the log, which has others to tell."""
