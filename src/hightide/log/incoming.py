@@ -196,7 +196,7 @@ def check_copy(
             f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch},"
             f" the one before it of epoch {epoch}"
         )
-    if header.is_control:
+    if header.attributes & CONTROL_FLAG:
         # What cannot be followed must not be written: it would be found half way through.
         for record in records(batch):
             parse_marker(record)

@@ -141,6 +141,7 @@ def follow(
     """Take one batch of a producer into account; the transaction that it aborts, if any."""
     if header.is_control:
         return _follow_marker(transactions, header, segment, position, now_ms)
+    is_transactional = header.is_transactional
     transactions.producers.appended(
         header.producer_id,
         header.producer_epoch,
@@ -149,9 +150,9 @@ def follow(
         header.last_offset,
         header.max_timestamp,
         now_ms,
-        header.is_transactional,
+        is_transactional,
     )
-    if header.is_transactional:
+    if is_transactional:
         transactions.appended(header.producer_id, header.base_offset)
     return None
 

@@ -123,6 +123,10 @@ class LogStore:
             log = load(disk, *key, config, self.files, known, self._now_ms)
             log.cleaned_offset = cleaned.get(key, 0)
             log.recovery_point_written = min(point, log.recovery_point)
+            # Until it has a role: what is behind may be committed or not, and nobody may take it
+            # for committed, neither retention nor the next life.
+            committed = max(known.high_watermark, log.start_offset)
+            log.high_watermark = min(committed, log.end_offset)
             return log
 
         # After a clean stop there is little to read, and threads would only cost time.
