@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOAD_AGAIN_S = 1.0
+# After a failover, for a moment; whoever asked is told to come again.
+_PASSING = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NOT_COORDINATOR = Answer(ErrorCode.NOT_COORDINATOR)
 
 
@@ -193,7 +195,8 @@ class Hosted:
         try:
             self.led.append(batch, now_ms, lambda _base_offset: self._written(write))
         except KafkaError as error:
-            self.led.replica.complain(error, now_ms)
+            if error.code not in _PASSING:
+                self.led.replica.complain(error, now_ms)
             self._answer(write, self.coordinator.write_failed(write, error.code, now_ms))
             self._schedule()
 
