@@ -15,7 +15,11 @@ from hightide.core.groups.consumer.group import ConsumerGroup, GroupState, Membe
 from hightide.core.groups.rules import MigrationPolicy
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import JoinGroupResponse
-from hightide.wire.records.consumer_offsets import decode, encode
+from hightide.wire.records.consumer_offsets import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    decode,
+    encode,
+)
 from hightide.wire.records.consumer_protocol import (
     ConsumerAssignment,
     ConsumerPartitions,
@@ -510,6 +514,19 @@ def test_a_tombstone_of_a_group_that_is_not_there_makes_none(desk: Desk) -> None
     for offset, record in enumerate(records[:-1]):
         other.coordinator.replay(record, offset)
     assert other.coordinator.consumers.groups == {}
+
+
+def test_a_state_of_a_later_version_is_led_out_of(desk: Desk) -> None:
+    beat(desk, "a")
+    other = new_desk()
+    for offset, (record, _) in enumerate(desk.log):
+        if isinstance(record.value, ConsumerGroupCurrentMemberAssignmentValue):
+            record.value.state = 7
+        other.coordinator.replay(record, offset)
+    assert consumer_group(other).members["a"].state is MemberState.UNRELEASED_PARTITIONS
+    other.carry_out(other.coordinator.loaded(other.now_ms))
+    assert beat(other, "a", 1).member_epoch == 1
+    assert consumer_group(other).state is GroupState.STABLE
 
 
 def test_an_id_of_a_topic_that_came_again_is_another(desk: Desk) -> None:

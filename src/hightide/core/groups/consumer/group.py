@@ -5,7 +5,7 @@
     target              who shall have what
     member epoch        the assignment epoch that a member has come to
 
-Nothing is changed in place: `with_record` gives the group that a record leads to.  What is decided
+Nothing is changed in place: `with_records` gives the group that records lead to.  What is decided
 is therefore a list of records, and a decision that could not be written is undone by forgetting it.
 """
 
@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hightide.core.groups.classic import Protocol, Rebalance
 from hightide.core.groups.consumer.assignors import Partition, Share
@@ -188,86 +188,10 @@ class ConsumerGroup:
 
     def with_records(self, records: Iterable[GroupRecord]) -> ConsumerGroup | None:
         """What they lead to; None if they take the group away."""
-        group: ConsumerGroup | None = self
+        draft = _Draft(self)
         for record in records:
-            group = (group or ConsumerGroup(self.id)).with_record(record)
-        return group
-
-    def with_record(self, record: GroupRecord) -> ConsumerGroup | None:
-        match record:
-            case GroupRecord(ConsumerGroupMetadataKey(), value):
-                if value is None:
-                    return None
-                assert isinstance(value, ConsumerGroupMetadataValue)
-                return replace(self, epoch=value.epoch)
-            case GroupRecord(ConsumerGroupPartitionMetadataKey(), value):
-                topics: dict[str, Topic] = {}
-                if isinstance(value, ConsumerGroupPartitionMetadataValue):
-                    for each in value.topics:
-                        topics[each.topic_name] = Topic(each.topic_id, each.num_partitions)
-                return replace(self, topics=topics)
-            case GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(), value):
-                if isinstance(value, ConsumerGroupTargetAssignmentMetadataValue):
-                    return replace(self, assignment_epoch=value.assignment_epoch)
-                return replace(self, assignment_epoch=0)
-            case GroupRecord(ConsumerGroupTargetAssignmentMemberKey() as key, value):
-                target = {**self.target}
-                target.pop(key.member_id, None)
-                if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
-                    target[key.member_id] = as_share(value.topic_partitions)
-                return replace(self, target=target)
-            case GroupRecord(ConsumerGroupRegularExpressionKey() as key, value):
-                expressions = {**self.expressions}
-                expressions.pop(key.regular_expression, None)
-                if isinstance(value, ConsumerGroupRegularExpressionValue):
-                    expressions[key.regular_expression] = frozenset(value.topics)
-                return replace(self, expressions=expressions)
-        return self._with_member_record(record)
-
-    def _with_member_record(self, record: GroupRecord) -> ConsumerGroup:
-        members = {**self.members}
-        match record:
-            case GroupRecord(ConsumerGroupMemberMetadataKey(member_id=member_id), None):
-                members.pop(member_id, None)
-            case GroupRecord(
-                ConsumerGroupMemberMetadataKey(member_id=member_id),
-                ConsumerGroupMemberMetadataValue() as value,
-            ):
-                members[member_id] = replace(
-                    members.get(member_id, ConsumerMember(member_id)),
-                    instance_id=value.instance_id,
-                    rack_id=value.rack_id,
-                    client_id=value.client_id,
-                    client_host=value.client_host,
-                    topic_names=tuple(value.subscribed_topic_names),
-                    topic_regex=value.subscribed_topic_regex,
-                    rebalance_timeout_ms=value.rebalance_timeout_ms,
-                    assignor=value.server_assignor,
-                    classic=_as_classic(value.classic_member_metadata),
-                )
-            case GroupRecord(
-                ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id),
-                ConsumerGroupCurrentMemberAssignmentValue() as current,
-            ):
-                members[member_id] = replace(
-                    members.get(member_id, ConsumerMember(member_id)),
-                    epoch=current.member_epoch,
-                    previous_epoch=current.previous_member_epoch,
-                    state=MemberState(current.state),
-                    assigned=as_share(current.assigned_partitions),
-                    revoking=as_share(current.partitions_pending_revocation),
-                )
-            case GroupRecord(ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id), None):
-                if member_id in members:
-                    members[member_id] = replace(
-                        members[member_id],
-                        epoch=0,
-                        previous_epoch=0,
-                        state=MemberState.STABLE,
-                        assigned=NOTHING,
-                        revoking=NOTHING,
-                    )
-        return replace(self, members=members)
+            draft.take(record)
+        return draft.group()
 
     def records(self) -> list[GroupRecord]:
         """What makes the group."""
@@ -306,6 +230,113 @@ class ConsumerGroup:
             assert member.epoch <= self.assignment_epoch
             is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
             assert bool(member.revoking) == is_revoking
+
+
+class _Draft:
+    """A group while records are applied to it.  What they do not touch is not copied."""
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self._before = group
+        self._is_gone = False
+        self._changed: dict[str, Any] = {}
+
+    def group(self) -> ConsumerGroup | None:
+        if self._is_gone:
+            return None
+        return replace(self._before, **self._changed) if self._changed else self._before
+
+    def _own(self, name: str) -> dict[str, Any]:
+        """A mapping of the group that can be written to."""
+        if name not in self._changed:
+            self._changed[name] = {**getattr(self._before, name)}
+        found: dict[str, Any] = self._changed[name]
+        return found
+
+    def take(self, record: GroupRecord) -> None:
+        self._is_gone = False
+        match record:
+            case GroupRecord(ConsumerGroupMetadataKey(), None):
+                self._before = ConsumerGroup(self._before.id)
+                self._changed = {}
+                self._is_gone = True
+            case GroupRecord(ConsumerGroupMetadataKey(), ConsumerGroupMetadataValue() as value):
+                self._changed["epoch"] = value.epoch
+            case GroupRecord(ConsumerGroupPartitionMetadataKey(), value):
+                topics: dict[str, Topic] = {}
+                if isinstance(value, ConsumerGroupPartitionMetadataValue):
+                    for each in value.topics:
+                        topics[each.topic_name] = Topic(each.topic_id, each.num_partitions)
+                self._changed["topics"] = topics
+            case GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(), value):
+                self._changed["assignment_epoch"] = 0
+                if isinstance(value, ConsumerGroupTargetAssignmentMetadataValue):
+                    self._changed["assignment_epoch"] = value.assignment_epoch
+            case GroupRecord(ConsumerGroupTargetAssignmentMemberKey() as key, value):
+                target = self._own("target")
+                target.pop(key.member_id, None)
+                if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
+                    target[key.member_id] = as_share(value.topic_partitions)
+            case GroupRecord(ConsumerGroupRegularExpressionKey() as key, value):
+                expressions = self._own("expressions")
+                expressions.pop(key.regular_expression, None)
+                if isinstance(value, ConsumerGroupRegularExpressionValue):
+                    expressions[key.regular_expression] = frozenset(value.topics)
+            case _:
+                self._take_member(record)
+
+    def _take_member(self, record: GroupRecord) -> None:
+        members: dict[str, ConsumerMember] = self._own("members")
+        match record:
+            case GroupRecord(ConsumerGroupMemberMetadataKey(member_id=member_id), None):
+                members.pop(member_id, None)
+            case GroupRecord(
+                ConsumerGroupMemberMetadataKey(member_id=member_id),
+                ConsumerGroupMemberMetadataValue() as value,
+            ):
+                members[member_id] = replace(
+                    members.get(member_id, ConsumerMember(member_id)),
+                    instance_id=value.instance_id,
+                    rack_id=value.rack_id,
+                    client_id=value.client_id,
+                    client_host=value.client_host,
+                    topic_names=tuple(value.subscribed_topic_names),
+                    topic_regex=value.subscribed_topic_regex,
+                    rebalance_timeout_ms=value.rebalance_timeout_ms,
+                    assignor=value.server_assignor,
+                    classic=_as_classic(value.classic_member_metadata),
+                )
+            case GroupRecord(
+                ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id),
+                ConsumerGroupCurrentMemberAssignmentValue() as current,
+            ):
+                members[member_id] = replace(
+                    members.get(member_id, ConsumerMember(member_id)),
+                    epoch=current.member_epoch,
+                    previous_epoch=current.previous_member_epoch,
+                    state=_as_state(current),
+                    assigned=as_share(current.assigned_partitions),
+                    revoking=as_share(current.partitions_pending_revocation),
+                )
+            case GroupRecord(ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id), None):
+                if member_id in members:
+                    members[member_id] = replace(
+                        members[member_id],
+                        epoch=0,
+                        previous_epoch=0,
+                        state=MemberState.STABLE,
+                        assigned=NOTHING,
+                        revoking=NOTHING,
+                    )
+
+
+def _as_state(current: ConsumerGroupCurrentMemberAssignmentValue) -> MemberState:
+    """A state that later versions may add is one that the next heartbeat leads out of."""
+    try:
+        return MemberState(current.state)
+    except ValueError:
+        if current.partitions_pending_revocation:
+            return MemberState.UNREVOKED_PARTITIONS
+        return MemberState.UNRELEASED_PARTITIONS
 
 
 def gone(group_id: str, member_id: str) -> list[GroupRecord]:

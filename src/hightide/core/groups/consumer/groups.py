@@ -82,7 +82,7 @@ class ConsumerGroups:
         group = self.groups.get(key.group)
         # What is not there is not taken away: compaction leaves tombstones for a while.
         if group is not None or record.value is not None:
-            self._put(key.group, (group or ConsumerGroup(key.group)).with_record(record))
+            self._put(key.group, (group or ConsumerGroup(key.group)).with_records([record]))
 
     def loaded(self, turn: Turn) -> None:
         self._outdated.update(self.groups)
