@@ -35,10 +35,17 @@ def broker(**settings: Any) -> Broker:
     return Broker.read({n.replace("_", "."): str(v) for n, v in settings.items()})
 
 
-def open_store(disk: Disk, config: Topic, now_ms: int = NOW, **settings: Any) -> LogStore:
+def open_store(
+    disk: Disk, config: Topic, now_ms: int = NOW, *, has_roles: bool = True, **settings: Any
+) -> LogStore:
+    """A store that was just opened. With roles each log is led by a broker that is alone, so that
+    all that is written is committed."""
     disk.unlock()
     store = LogStore([disk], broker(**settings), lambda _: config)
     store.open(now_ms)
+    if has_roles:
+        for log in store.logs.values():
+            log.high_watermark = None
     return store
 
 

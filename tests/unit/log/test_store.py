@@ -186,6 +186,22 @@ class TestHousekeeping:
         run_jobs(store, NOW + 10 * MINUTE_MS)
         assert log.start_offset == 4
 
+    def test_before_a_log_has_a_role_no_more_is_taken_for_committed(self, disk: Disk) -> None:
+        config = topic(segment_bytes=300, retention_bytes=0, retention_ms=0)
+        store = open_store(disk, config)
+        log = store.create("t", 0, ID)
+        for _ in range(10):
+            append(log, batch([b"x" * 150]))
+        log.high_watermark = 4
+        store.close(NOW, 1)
+        for minutes in (10, 20):
+            # A broker that waits long to be told its role, and stops again without one.
+            store = open_store(disk, config, has_roles=False)
+            run_jobs(store, NOW + minutes * MINUTE_MS)
+            assert store.logs["t", 0].start_offset == 4
+            store.close(NOW, 1)
+        assert checkpoint.read_offsets(disk, checkpoint.HIGH_WATERMARKS) == {("t", 0): 4}
+
     def test_sealed_segments_are_forced_to_disk_and_the_checkpoint_follows(
         self, disk: Disk
     ) -> None:
