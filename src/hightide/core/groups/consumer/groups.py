@@ -110,7 +110,7 @@ class ConsumerGroups:
         request = beat.request
         epoch = request.member_epoch
         group = self.groups.get(request.group_id) if conversion is None else conversion.group
-        if group is None or (conversion is not None and epoch != heartbeat.JOIN):
+        if group is None:
             if epoch != heartbeat.JOIN:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {request.group_id}")
             group = ConsumerGroup(request.group_id)
@@ -141,21 +141,17 @@ class ConsumerGroups:
         may_differ = conversion is not None or group.id in self._outdated
         decided = heartbeat.decide(found, beat, before, turn.rules, topics_may_differ=may_differ)
         self._outdated.discard(group.id)
-        why = ""
-        if decided:
-            changed = found.with_records(decided)
-            assert changed is not None
-            why = heartbeat.reason(group, before, changed.members[before.id])
+        why = heartbeat.reason(group, before, beat) if decided else ""
         why = f"{why}: {said_why}" if said_why else why
         records = [*records, *decided]
-        if conversion is not None:
+        if conversion is None:
+            after = self._decided(group.id, records, why, turn)
+        else:
             records = [*conversion.records, *records]
-        replaced = conversion.replaced if conversion is not None else None
-        after = self._decided(group.id, records, why, turn, replaced=replaced)
-        assert after is not None
-        if conversion is not None:
+            after = self._decided(group.id, records, why, turn, replaced=conversion.replaced)
             for each in conversion.group.members.values():
                 self.keep_session(group.id, each, turn)
+        assert after is not None
         member = after.members[before.id]
         self.keep_session(group.id, member, turn)
         self._await_revocation(group.id, before, member, turn)

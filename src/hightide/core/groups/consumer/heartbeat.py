@@ -317,12 +317,13 @@ def _assigned(group: ConsumerGroup, rules: Rules) -> list[GroupRecord]:
     return [*changed, assignment_epoch_record(group.id, group.epoch)]
 
 
-def reason(group: ConsumerGroup, before: ConsumerMember, after: ConsumerMember) -> str:
+def reason(group: ConsumerGroup, before: ConsumerMember, beat: Beat) -> str:
     """Why the work is shared out anew, if it is."""
-    if before.id not in group.members and before.epoch == 0 and not before.topic_names:
-        return f"{after.id} joined"
+    if before.id not in group.members and not before.topic_names and not before.topic_regex:
+        return f"{before.id} joined"
+    after = _updated(before, beat)
     if (before.topic_names, before.topic_regex) != (after.topic_names, after.topic_regex):
-        return f"{after.id} subscribes to something else"
+        return f"{before.id} subscribes to something else"
     return "the topics have changed"
 
 
