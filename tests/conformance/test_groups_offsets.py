@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from adapters import confluent, kafka_python
+from conftest import GROUP_SETTINGS
 from group_history import check_group_log, written_for
 from raw import Raw
 from raw_group import (
@@ -21,9 +22,11 @@ from raw_group import (
 )
 from replicated import eventually
 
+from hightide.core.internal_topics import partition_for
+from hightide.core.topics import CONSUMER_OFFSETS
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.offsets import OffsetFetchRequest
-from hightide.wire.records.consumer_offsets import GroupMetadataKey, OffsetCommitKey
+from hightide.wire.records.consumer_offsets import GroupMetadataKey, OffsetCommitKey, decode
 
 NOBODY = -1
 STRANGER = "nobody-00000000-0000-0000-0000-000000000000"
@@ -253,17 +256,14 @@ def test_the_topic_of_offsets_holds_what_kafka_would_write(group_broker, raw, gr
 
 def test_the_topic_of_offsets_is_compacted_and_can_be_read(group_broker, raw, group, topic):
     commit(raw, group, {(topic, 0): 7})
-    config = kafka_python.get_config(group_broker.bootstrap, "__consumer_offsets")
+    config = kafka_python.get_config(group_broker.bootstrap, CONSUMER_OFFSETS)
     assert config["cleanup.policy"] == "compact"
     assert config["compression.type"] == "producer"
     assert config["segment.bytes"] == str(100 * 2**20)
-    parts = confluent.describe_topic(group_broker.bootstrap, "__consumer_offsets")
-    assert len(parts) == 5
-    keys = []
-    for index in parts:
-        _, end = confluent.bounds(group_broker.bootstrap, "__consumer_offsets", index)
-        for each in confluent.read(
-            group_broker.bootstrap, "__consumer_offsets", end, partition=index
-        ):
-            keys.append(each.key)
-    assert any(group.encode() in key and topic.encode() in key for key in keys)
+    name, count = CONSUMER_OFFSETS, GROUP_SETTINGS["offsets.topic.num.partitions"]
+    assert len(confluent.describe_topic(group_broker.bootstrap, name)) == count
+    index = partition_for(group, count)
+    _, end = kafka_python.bounds(group_broker.bootstrap, name, index)
+    found = kafka_python.read(group_broker.bootstrap, name, end, partition=index)
+    keys = [decode(each.key, each.value).key for each in found]
+    assert OffsetCommitKey(group=group, topic=topic, partition=0) in keys
