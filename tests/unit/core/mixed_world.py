@@ -9,6 +9,7 @@ does not go back.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import consumer_world
@@ -465,9 +466,23 @@ class World(consumer_world.World):
         if ours.consumers.groups != theirs.consumers.groups:
             raise Wrong("another group is in the log")
         classic = ours.groups.get(GROUP)
+        self.check_compacted()
         is_settled = classic is not None and classic.state in (State.STABLE, State.EMPTY)
         if is_settled and meaning(classic) != meaning(theirs.groups.get(GROUP)):
             raise Wrong(f"the log says {theirs.groups.get(GROUP)}, not {classic}")
+
+    def check_compacted(self) -> None:
+        """What compaction leaves of the log means the same, with its tombstones and without."""
+        latest: dict[bytes, bytes | None] = {}
+        for key, value in (each for batch in self.log for each in batch):
+            latest.pop(key, None)
+            latest[key] = value
+        for has_tombstones in (True, False):
+            left = [each for each in latest.items() if has_tombstones or each[1] is not None]
+            reader = Coordinator(self.rules, Random(0))
+            consumer_world.replay(reader, left)
+            if what_it_says(reader) != what_it_says(self.reader):
+                raise Wrong(f"compacted, the log says {what_it_says(reader)}")
 
     def go_on(self, consumers: list[Any]) -> None:
         for consumer in consumers:
@@ -527,6 +542,11 @@ def number(coordinator: Coordinator) -> int:
     """The group epoch, or the generation."""
     classic, group = coordinator.groups.get(GROUP), coordinator.consumers.get(GROUP)
     return classic.generation if classic else group.epoch if group else 0
+
+
+def what_it_says(coordinator: Coordinator) -> Any:
+    classic = {each: meaning(group) for each, group in coordinator.groups.items()}
+    return coordinator.consumers.groups, classic
 
 
 def by_name(partitions: Owned) -> list[ConsumerPartitions]:

@@ -97,12 +97,20 @@ class Coordinator:
                 self.consumers.forget(key.group)
             case GroupRecord(GroupMetadataKey() as key, None):
                 self.groups.pop(key.group, None)
+                self._keep_simple(key.group)
             case GroupRecord(key):
                 assert isinstance(key, ConsumerGroupKey), f"the value does not suit: {record}"
                 self.consumers.replay(key, record)
                 # Of two kinds of one name the later record is right.
                 if key.group in self.consumers.groups:
                     self.groups.pop(key.group, None)
+                else:
+                    self._keep_simple(key.group)
+
+    def _keep_simple(self, group_id: str) -> None:
+        """Offsets that a group leaves behind belong to a simple one, or would stay for ever."""
+        if not self.offsets.is_void(group_id):
+            self.groups.setdefault(group_id, ClassicGroup(group_id))
 
     def replay_marker(self, producer_id: int, is_committed: bool) -> None:
         """A control record of the log that ends a transaction."""
