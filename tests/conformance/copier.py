@@ -31,7 +31,7 @@ SESSION_MS = 1500
 HEARTBEAT_MS = 300
 IDLE_S = 1.0
 """A transaction that is not full is committed when nothing has come for so long."""
-HUNG_S = 10.0
+HUNG_S = 6.0
 PATIENCE_MS = 60_000
 
 
@@ -183,8 +183,9 @@ class ConfluentCopier:
     def _persist(self, work: Any, *given: Any) -> None:
         """What may be tried again is tried again."""
         while True:
+            WATCHDOG.moved()
             try:
-                work(*given, 10)
+                work(*given, 5)
                 return
             except self.kafka.KafkaException as error:
                 if not error.args[0].retriable():

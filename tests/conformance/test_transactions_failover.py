@@ -14,7 +14,7 @@ from raw_transactions import (
     positions,
 )
 from replicated import eventually
-from transaction_load import TransactionLoad
+from transaction_load import WHILE_SOMEBODY_IS_AWAY, TransactionLoad
 
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
@@ -44,9 +44,10 @@ def test_transactions_go_on_when_coordinators_and_leaders_are_killed(three_trans
         ):
             broker_id = victim()
             cluster.kill(broker_id)
-            load.wait_for_commits()
+            load.wait_for_commits(clients=WHILE_SOMEBODY_IS_AWAY)
             cluster.restart(broker_id)
             cluster.heal()
+            load.wait_for_commits()
     for index in range(3):
         cluster.check_equal_logs(topic, index)
 
