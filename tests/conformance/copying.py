@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,12 +202,18 @@ class Copying:
         return "\n".join(f"{each.job['transactional_id']}:\n{each.said()}" for each in self.copiers)
 
 
-def wait_for(copyings: Iterable[Copying], messages: int, limit_s: float) -> None:
-    """Until each of them has copied so many, started again as often as they die."""
-    waiting = list(copyings)
+def wait_for(
+    copyings: Sequence[Copying],
+    messages: int,
+    limit_s: float,
+    *,
+    clients: Iterable[str] = CLIENTS,
+) -> None:
+    """Until those of these clients have copied so many; all are started again when they die."""
+    waiting = [each for each in copyings if each.client in clients]
     deadline_s = time.monotonic() + limit_s
     while waiting:
-        for each in waiting:
+        for each in copyings:
             each.tend()
         waiting = [each for each in waiting if each.done() < messages]
         if waiting and time.monotonic() > deadline_s:

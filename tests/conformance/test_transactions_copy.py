@@ -32,9 +32,8 @@ def test_a_topic_is_copied_exactly_once_while_brokers_and_copiers_are_killed(
             for each in copyings:
                 each.copiers[round_ % 2].kill()
             cluster.kill(broker_id)
-            # While a broker is away, one of the others can wait for it.
-            enduring = [each for each in copyings if each.client in WHILE_SOMEBODY_IS_AWAY]
-            wait_for(enduring, (round_ + 1) * MESSAGES // 4, 40)
+            copied = (round_ + 1) * MESSAGES // 4
+            wait_for(copyings, copied, 40, clients=WHILE_SOMEBODY_IS_AWAY)
             cluster.restart(broker_id)
             cluster.heal()
         wait_for(copyings, MESSAGES, 60)
