@@ -40,6 +40,10 @@ STALL_S = 120.0
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1000,
+    "group.consumer.min.session.timeout.ms": 1000,
+    "group.consumer.session.timeout.ms": 2000,
+    "group.consumer.min.heartbeat.interval.ms": 200,
+    "group.consumer.heartbeat.interval.ms": 300,
 }
 
 
@@ -52,6 +56,12 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--client", choices=CLIENTS, action="append", help="default: all of them")
+    parser.add_argument(
+        "--protocol",
+        choices=("classic", "consumer"),
+        default="classic",
+        help="of the groups of confluent-kafka",
+    )
     parser.add_argument("--coordinator", choices=COORDINATORS, default="own")
     parser.add_argument("--calm", action="store_true", help="without faults")
     parser.add_argument("--keep", action="store_true", help="keep logs and data")
@@ -103,6 +113,7 @@ def run(
             folder,
             size=arguments.size,
             pause_s=arguments.pause_ms / 1000,
+            protocol=arguments.protocol,
         )
         for client in arguments.client or CLIENTS
     ]

@@ -45,6 +45,8 @@ class Job:
     transactional_id: str
     size: int = 750
     partitions: tuple[int, ...] | None = None
+    protocol: str = "classic"
+    """Of the group; only confluent-kafka knows another (KIP-848)."""
     transaction_timeout_ms: int = 10_000
     pause_s: float = 0.0
     """How long each transaction is held open before its commit, to be hit by what happens."""
@@ -112,8 +114,7 @@ class ConfluentCopier:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
+                **self._protocol(),
                 "fetch.error.backoff.ms": 50,
             }
         )
@@ -131,6 +132,11 @@ class ConfluentCopier:
             batch = self._gather()
             if batch:
                 self._copy(batch)
+
+    def _protocol(self) -> dict[str, object]:
+        if self.job.protocol == "consumer":
+            return {"group.protocol": "consumer"}  # the broker says how long a session is
+        return {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
 
     def _place(self, index: int, offset: int = -1001) -> Any:
         return self.kafka.TopicPartition(self.job.source, index, offset)

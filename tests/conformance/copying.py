@@ -142,6 +142,7 @@ class Copying:
         copiers: int = 2,
         size: int = SIZE,
         pause_s: float = 0.05,
+        protocol: str = "classic",
     ) -> None:
         self.cluster = cluster
         self.client = client
@@ -161,6 +162,7 @@ class Copying:
                 "transactional_id": f"{self.group}-{number}",
                 "size": size,
                 "pause_s": pause_s,
+                "protocol": protocol if client == confluent.NAME else "classic",
             }
             if client == aio.NAME:
                 job["partitions"] = list(range(partitions))[number::copiers]
