@@ -297,9 +297,7 @@ class Coordinator:
         answer = Answer(ErrorCode.NONE, after.completed(now_ms).producer)
         return self._write(transactional_id, after, answer)
 
-    def _end_repeated(
-        self, transactional_id: str, known: Transaction, is_commit: bool
-    ) -> Changes:
+    def _end_repeated(self, transactional_id: str, known: Transaction, is_commit: bool) -> Changes:
         if is_commit != known.is_commit:
             return _refused(ErrorCode.INVALID_TXN_STATE)
         if known.state not in IDLE:

@@ -1,7 +1,7 @@
 """GroupStatus is ours: what a group's coordinator knows and Kafka's requests do not ask for.
 
-When each offset was committed, and why and when the group last shared out its work anew.  ApiVersions
-does not tell it, since a client need not know what to make of it.
+When each offset was committed, and why and when the group last shared out its work anew.
+ApiVersions does not tell it, since a client need not know what to make of it.
 """
 
 from __future__ import annotations
