@@ -13,7 +13,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
 	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos \
-	chaos-groups
+	chaos-groups exactly-once bench-groups bench-transactions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
