@@ -172,12 +172,8 @@ def test_every_consumer_reads_what_every_producer_compressed(broker, producer, c
     topic = compressed_topic(broker, producer, codec)
     found = consumer.read(broker.bootstrap, topic, 20)
     assert [(r.key, r.value) for r in found] == [(r.key, r.value) for r in compressible(codec)]
-    stored = Codec[codec.upper()]
-    if codec == "lz4" and producer.NAME in {"confluent-kafka", "kcat"}:
-        # librdkafka sends lz4 only to brokers that have FindCoordinator, and otherwise
-        # sends the records as they are.
-        stored = Codec.NONE
-    assert {header.codec for header in headers_of(broker, topic)} == {stored}
+    # librdkafka sends lz4 only to brokers that have FindCoordinator.
+    assert {header.codec for header in headers_of(broker, topic)} == {Codec[codec.upper()]}
 
 
 def headers_of(broker, topic):
