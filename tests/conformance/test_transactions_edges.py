@@ -319,3 +319,38 @@ def test_plain_producers_beside_transactions_are_read_in_their_order(transacting
     assert one.end() == 0
     expected = [b"0", b"1", b"2", b"one", b"two", b"3"]
     eventually(lambda: committed_values(transacting, topic) == expected)
+
+
+def test_an_open_transaction_moves_with_its_partition(three_transacting):
+    """The new replica has it from the log that it copied, and goes on with it as the leader."""
+    cluster = three_transacting
+    first, second = cluster.brokers[:2]
+    topic = cluster.place_topic({0: [first]}, min_insync_replicas=1)
+    producer = begun(cluster, f"moves-{topic}")
+    producer.begin(topic, b"aborted")
+    assert producer.end(commit=False) == 0
+    producer.begin(topic, b"before")
+    assert cluster.reassign(topic, [second]) is ErrorCode.NONE
+    eventually(lambda: not cluster.reassignments())
+    assert cluster.leader_now(topic, not_any_of=[first]) == second
+    again = producer.write(topic, b"before", sequence=1)
+    assert (again.error_code, again.base_offset) == (0, 2)
+    assert producer.write(topic, b"after").error_code == 0
+    assert end_offset(cluster, topic, COMMITTED) == 2
+    assert producer.end() == 0
+    eventually(lambda: committed_values(cluster, topic) == [b"before", b"after"])
+
+
+def test_records_of_an_open_transaction_may_be_deleted(transacting, topic):
+    producer = begun(transacting, f"deleting-{topic}")
+    producer.begin(topic, b"0", b"1", b"2")
+    confluent.produce(transacting.bootstrap, topic, [Record(b"plain")])
+    assert confluent.delete_records(transacting.bootstrap, topic, 2) == 2
+    # Readers cannot be before the first offset that there is.
+    assert end_offset(transacting, topic, COMMITTED) == 2
+    assert producer.end() == 0
+    eventually(lambda: end_offset(transacting, topic, COMMITTED) == 5)
+    found = confluent.read(
+        transacting.bootstrap, topic, 2, start="earliest", isolation="read_committed"
+    )
+    assert values(found) == [b"2", b"plain"]
