@@ -75,6 +75,10 @@ SETTINGS: Mapping[str, object] = {
     "log.initial.task.delay.ms": 0,
     "log.flush.offset.checkpoint.interval.ms": 500,
     "log.cleaner.backoff.ms": 200,
+    # A consumer that is no member of a group has these made as well, and each test waits for all
+    # replicas of all topics.
+    "offsets.topic.num.partitions": 3,
+    "transaction.state.log.num.partitions": 3,
 }
 
 
