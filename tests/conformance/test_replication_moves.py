@@ -12,6 +12,7 @@ import pytest
 from adapters import Record, confluent, kafka_python, values
 from confluent_kafka import Consumer, ElectionType, TopicCollection, TopicPartition
 from raw import Raw
+from raw_group import find
 from replicated import BROKER, TOPIC, eventually, fetch, seconds_until, values_of
 
 from hightide.wire.errors import ErrorCode
@@ -63,7 +64,9 @@ def test_topics_that_are_made_by_themselves_have_the_default_factor(racked):
 
 def test_internal_topics_have_numbers_of_their_own(racked):
     """Three replicas, whatever other topics have: offsets.topic.replication.factor."""
-    racked.create_topic("__consumer_offsets", partitions=-1, replication_factor=-1)
+    # It is made when a client first looks for the coordinator of a group.
+    with Raw(racked) as raw:
+        eventually(lambda: find(raw, "any").error_code == 0)
     (found,) = racked.metadata(1, "__consumer_offsets").topics
     assert found.is_internal
     assert len(found.partitions) == 4
