@@ -36,23 +36,32 @@ def consume(
     name: str, client: str, options: Mapping[str, Any], note: Note, is_stopping: Callable[[], bool]
 ) -> None:
     """Be a member: whatever it is given it commits, before it asks for more."""
+    owed: dict[Partition, int] = {}
+    """What was read and could not be committed, as long as it is this member's to commit."""
 
     def changed(change: Change) -> None:
         if change.partitions:
             offsets = dict.fromkeys(change.partitions)
             note(Event(now_s(), name, change.kind, UNKNOWN, offsets))
+        if change.kind != "assigned":
+            for place in change.partitions:
+                owed.pop(place, None)
 
     with MEMBERS[client](on_change=changed, **options) as member:
         while not is_stopping():
-            poll_once(name, member, note)
+            owed.update(poll_once(name, member, note))
+            # aiokafka gives everything back at any time, in a thread of its own: too late here.
+            if owed and (commit(name, member, dict(owed), note) or client == AioMember.client):
+                owed.clear()
     note(Event(now_s(), name, "ended", UNKNOWN, {}))
 
 
-def poll_once(name: str, member: Member, note: Note) -> None:
+def poll_once(name: str, member: Member, note: Note) -> dict[Partition, int]:
+    """What is to be committed of what has come."""
     before = member.generation()
     records = member.poll(0.1)
     if not records:
-        return
+        return {}
     # A rebalance within the poll leaves it open which generation a record belongs to.
     generation = before if member.generation() == before else UNKNOWN
     reads: dict[Partition, tuple[int, int]] = {}
@@ -63,19 +72,20 @@ def poll_once(name: str, member: Member, note: Note) -> None:
             note(Event(now_s(), name, "error", generation, {}, text=text))
         reads[each.place] = (first, each.offset)
     note(Event(now_s(), name, "delivered", generation, reads))
-    commit(name, member, {place: last + 1 for place, (_, last) in reads.items()}, note)
+    return {place: last + 1 for place, (_, last) in reads.items()}
 
 
-def commit(name: str, member: Member, offsets: dict[Partition, int], note: Note) -> None:
+def commit(name: str, member: Member, offsets: dict[Partition, int], note: Note) -> bool:
     before, begun_s = member.generation(), now_s()
     note(Event(begun_s, name, "committing", before, offsets))
     try:
         member.commit(offsets)
     except Refused as refusal:
         note(Event(now_s(), name, "refused", before, offsets, begun_s, refusal.name))
-    else:
-        generation = before if member.generation() == before else UNKNOWN
-        note(Event(now_s(), name, "committed", generation, offsets, begun_s))
+        return False
+    generation = before if member.generation() == before else UNKNOWN
+    note(Event(now_s(), name, "committed", generation, offsets, begun_s))
+    return True
 
 
 class Consuming(threading.Thread):
