@@ -225,7 +225,8 @@ class Follower:
             return _BACK_OFF
         if offset < self.high_watermark and not self._may_lose:
             return self._stop(Step(Do.HALT, offset))
-        return self._cut(Do.TRUNCATE if offset >= log.start_offset else Do.RESTART, offset)
+        # If nothing is left of what can be read, deleted records of other epochs may still be there.
+        return self._cut(Do.TRUNCATE if offset > log.start_offset else Do.RESTART, offset)
 
     def _cut(self, do: Do, offset: int) -> Step:
         self._due = Step(do, offset)

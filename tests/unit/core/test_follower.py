@@ -171,6 +171,15 @@ def test_it_does_not_let_go_of_what_it_heard_after_that():
     assert answered(made, diverging=(1, 2)).do is Do.HALT
 
 
+def test_a_log_of_which_nothing_is_the_leaders_begins_again_though_it_ends_before_its_end():
+    """Else what was deleted of the later epoch would lie before what the leader has of an older."""
+    log = log_of(3, 3, 3)
+    log.start_offset = 2
+    log.epochs.truncate_from_start(2)
+    made = follower(log, recovery_epoch=8)
+    assert answered(made, diverging=(2, 9)) == Step(Do.RESTART, 2)
+
+
 def test_a_log_that_ends_before_the_leaders_begins_starts_there():
     log = log_of(1, 1)
     made = follower(log, high_watermark=2)
