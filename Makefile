@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Extra words for the command of a target, as in: make run ARGS="--port 0"
 ARGS ?=
+# How many tests run at the same time, where they do not mind.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
@@ -68,10 +70,11 @@ format: setup ## lay out the code as ruff does
 	$(BIN)/ruff format .
 
 unit: setup ## the tests without sockets and processes
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) tests/unit $(ARGS)
 
+# Those of a file share a broker, so they stay together.
 conformance: setup programs ## real clients against a real broker
-	$(BIN)/pytest tests/conformance $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/conformance $(ARGS)
 
 simulation: setup
 	$(BIN)/pytest tests/sim $(ARGS)
