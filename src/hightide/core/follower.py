@@ -225,8 +225,9 @@ class Follower:
             return _BACK_OFF
         if offset < self.high_watermark and not self._may_lose:
             return self._stop(Step(Do.HALT, offset))
-        # If nothing is left of what can be read, deleted records of other epochs may still be there.
-        return self._cut(Do.TRUNCATE if offset > log.start_offset else Do.RESTART, offset)
+        # What was deleted may still be there, and of other epochs: if nothing else is, all goes.
+        is_empty = offset < log.start_offset or 0 < offset == log.start_offset
+        return self._cut(Do.RESTART if is_empty else Do.TRUNCATE, offset)
 
     def _cut(self, do: Do, offset: int) -> Step:
         self._due = Step(do, offset)
