@@ -41,6 +41,7 @@ class IsrProposals:
         self._ask = ask
         self._pending: dict[Replica, Proposal] = {}
         self._task: asyncio.Task[None] | None = None
+        self._is_unheard = False
 
     def propose(self, replica: Replica, proposal: Proposal) -> None:
         self._pending[replica] = proposal
@@ -57,8 +58,12 @@ class IsrProposals:
             while due := self._due():
                 try:
                     answered = await self._send(due)
+                    self._is_unheard = False
                 except (ConnectionFailed, KafkaError) as failure:
-                    log.info("the controller did not answer a proposal: %s", failure)
+                    # It is asked again and again, and an operator wants to read it once.
+                    if not self._is_unheard:
+                        log.info("the controller did not answer a proposal: %s", failure)
+                    self._is_unheard = True
                     for replica in self._due():
                         assert replica.leader is not None
                         replica.leader.unanswered()

@@ -45,6 +45,7 @@ class Markers:
         self._numbers = itertools.count(1)
         # Of endings in doubt, the partitions that have the marker all the same.
         self._held: dict[Ending, set[Partition]] = {}
+        self._unheard: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_woken = False
@@ -157,10 +158,14 @@ class Markers:
                 raise ConnectionFailed(f"broker {broker_id} is not alive")
             connection = await lane.open()
         except ConnectionFailed as failure:
-            log.info("markers for broker %d are sent later: %s", broker_id, failure)
+            # It is tried many times in a second, and an operator wants to read it once.
+            if broker_id not in self._unheard:
+                log.info("markers for broker %d are sent later: %s", broker_id, failure)
+            self._unheard.add(broker_id)
             self._outbox.unanswered(broker_id, self._broker.now_ms())
             self._wake()
             return
+        self._unheard.discard(broker_id)
         self._assured(lane)
         try:
             response = await lane.send(connection, request)
