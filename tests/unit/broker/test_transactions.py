@@ -13,6 +13,7 @@ from transactional_world import part, produce_request, results
 
 from hightide.broker.broker import Broker
 from hightide.broker.surroundings import Machine
+from hightide.broker.transactions import Transactions
 from hightide.broker.transactions.hosted import Hosted
 from hightide.broker.transactions.lanes import MarkerLanes
 from hightide.client.connection import Connection
@@ -423,6 +424,34 @@ def test_partitions_ask_whether_they_are_part_of_a_transaction():
         assert await ask.verify(NAME, producer, ("t", 1)) == ErrorCode.TRANSACTION_ABORTABLE
 
     run(test)
+
+
+def test_a_coordinator_that_hangs_is_not_waited_for_when_it_has_been_replaced():
+    async def test() -> None:
+        class Silent:
+            async def ask(self, *_how: Any, **_more: Any) -> Any:
+                await asyncio.get_running_loop().create_future()
+
+        broker: Any = SimpleNamespace(
+            broker_id=1,
+            broker_epoch=5,
+            settings=Settings(),
+            picture=SimpleNamespace(endpoint=lambda *_: "there", live={}),
+            peers=Silent(),
+        )
+        transactions = Transactions(broker)
+        coordinators = [2]
+        transactions._coordinator_id = lambda _: coordinators[0]  # type: ignore[method-assign]
+        question = asyncio.create_task(transactions.verify("id", Producer(7, 0), ("t", 0)))
+        await asyncio.sleep(0)
+        transactions.cluster_changed()
+        await asyncio.sleep(0)
+        assert not question.done()
+        coordinators[0] = 3
+        transactions.cluster_changed()
+        assert await question is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(test())
 
 
 def test_who_may_have_been_replaced_confirms_nothing():

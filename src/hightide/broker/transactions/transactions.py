@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hightide.broker.coordinators import Kind, known_coordinator
 from hightide.broker.led_log import LedLog
@@ -57,6 +57,8 @@ class Transactions:
         self._hosted: dict[int, Hosted] = {}
         self._markers = Markers(broker)
         self.lanes = MarkerLanes(lambda: broker.broker_epoch)
+        # Questions to other coordinators: whose transaction, and who was asked.
+        self._questions: dict[asyncio.Future[Any], tuple[str, int]] = {}
 
     # -- life ------------------------------------------------------------------------------
 
@@ -81,6 +83,9 @@ class Transactions:
     def cluster_changed(self) -> None:
         """Other brokers may be alive, or lead."""
         self._markers.cluster_changed()
+        for question, (transactional_id, coordinator_id) in list(self._questions.items()):
+            if self._coordinator_id(transactional_id) != coordinator_id:
+                question.cancel()
 
     def settings_changed(self) -> None:
         for hosted in self._hosted.values():
@@ -206,19 +211,28 @@ class Transactions:
         endpoint = broker.picture.endpoint(coordinator_id, listener)
         if endpoint is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        try:
-            answer: AddPartitionsToTxnResponse = await broker.peers.ask(
+        question = asyncio.ensure_future(
+            broker.peers.ask(
                 endpoint,
                 _question(transactional_id, producer, partition),
                 timeout_ms=_VERIFY_MS,
                 lane=_LANE,
             )
-        except ConnectionFailed as failure:
+        )
+        self._questions[question] = transactional_id, coordinator_id
+        try:
+            await asyncio.wait([question])
+        finally:
+            del self._questions[question]
+            question.cancel()
+        failure = None if question.cancelled() else question.exception()
+        # Whoever took over may know better, and who hangs would be waited for in vain.
+        if question.cancelled() or self._coordinator_id(transactional_id) != coordinator_id:
+            return ErrorCode.NOT_COORDINATOR
+        if isinstance(failure, ConnectionFailed):
             log.info("the coordinator of %r cannot be asked: %s", transactional_id, failure)
             return ErrorCode.NETWORK_EXCEPTION
-        if self._coordinator_id(transactional_id) != coordinator_id:
-            return ErrorCode.NOT_COORDINATOR  # whoever took over may know better
-        return _verdict(answer)
+        return _verdict(question.result())
 
     def _coordinator_id(self, transactional_id: str) -> int:
         return known_coordinator(self._broker, Kind.TRANSACTION, transactional_id)
