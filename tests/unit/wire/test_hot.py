@@ -138,8 +138,7 @@ HOT = [
 def test_damaged_requests_are_refused_by_both_codecs_or_by_none(
     hot: Any, cls: type, version: int, data: st.DataObject
 ):
-    """A hot decoder may be laxer only in what it never looks at: text that is not UTF-8, and what
-    a tag says of the cluster."""
+    """A hot decoder may be laxer only in what it never looks at: text that is not UTF-8."""
     body = bytearray(encode(data.draw(drawn(cls, version)), version))
     for _ in range(data.draw(st.integers(1, 3))):
         if body and data.draw(st.booleans()):
@@ -156,8 +155,7 @@ def test_damaged_requests_are_refused_by_both_codecs_or_by_none(
     try:
         wanted: Any = decode(cls, bytes(body), version, exact=False)
     except WireError as error:
-        said = str(error)
-        assert "UTF-8" in said or "tag" in said or "cluster_id" in said
+        assert "UTF-8" in str(error) or "tag" in str(error)  # noqa: PT017
         return
     if hot is produce:
         assert plain_hot_produce(found, buf) == plain_produce(wanted)

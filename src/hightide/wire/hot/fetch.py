@@ -21,6 +21,7 @@ from hightide.wire.hot.read import (
     skip_tags,
     string,
     tags,
+    uvarint,
 )
 
 FLEXIBLE = 12
@@ -253,7 +254,11 @@ def _tags(buf: bytearray, at: int, end: int, version: int, replica_id: int) -> t
     replica_epoch = -1
     found, at = tags(buf, at, end)
     for tag, start, stop in found:
-        if tag == 1 and version >= 15:
+        if tag == 0:
+            length, start = uvarint(buf, start)
+            if start + max(length - 1, 0) != stop:
+                raise WireError("Fetch has a cluster id of a wrong size")
+        elif tag == 1 and version >= 15:
             replica_id, replica_epoch = _REPLICA_STATE.unpack_from(buf, start)
             if skip_tags(buf, start + 12, stop) != stop:
                 raise WireError("Fetch has a replica state of a wrong size")
