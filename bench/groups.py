@@ -8,9 +8,7 @@ process and started at once. Commits come over plain sockets, many in flight on 
 client that waits for every answer measures the way there and back.
 """
 
-import argparse
 import contextlib
-import json
 import select
 import signal
 import socket
@@ -20,47 +18,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
-from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness.broker import BrokerFailure
+from harness.command import Bench, Workload, run
 from harness.generator import Sample
 from harness.lab import OTHERS, Measure, Metric
-from harness.machine import facts
 from harness.process import cpu_s, machine_busy_s, wait_for_quiet, with_descendants
-from harness.report import Outcome, as_data, as_text, environment_text
 
-HIGHTIDE = "hightide"
 TOPIC, PARTITIONS = "shared", 60
 MEMBERS = 10
 CLASSIC, NEWER = "classic", "consumer"
 PATIENCE_S = 30.0
 OFFSET_COMMIT, OFFSET_COMMIT_VERSION = 8, 7
 CONNECTIONS, IN_FLIGHT = 4, 32
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """How much to do, and where."""
-
-    folder: Path
-    seconds: float
-    quiet_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    name: str
-    title: str
-    metrics: tuple[Metric, ...]
-    open: Callable[[Bench], AbstractContextManager[Measure]]
-    most_rounds: int | None = None
 
 
 @dataclass(slots=True)
@@ -318,47 +293,5 @@ WORKLOADS = (
 )
 
 
-def measure(bench: Bench, workload: Workload, rounds: int) -> Outcome:
-    outcome = Outcome(workload, {HIGHTIDE: []})
-    with outcome.attempt(HIGHTIDE), workload.open(bench) as one_round:
-        for _ in range(min(rounds, workload.most_rounds or rounds)):
-            outcome.rounds[HIGHTIDE].append(one_round())
-    return outcome
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    add = parser.add_argument
-    add("--only", action="append", default=[], metavar="PATTERN", help="workloads by name")
-    add("--rounds", type=int, default=5)
-    add("--seconds", type=float, default=1.0, help="length of a turn")
-    add("--data", type=Path, default=Path(tempfile.gettempdir()), help="where the broker writes")
-    add("--json", type=Path, help="write all figures to this file")
-    add("--quiet", type=float, default=0.0, help="wait up to so many seconds for a calm machine")
-    return parser.parse_args()
-
-
-def main() -> None:
-    options = parse_arguments()
-    about = facts(options.data)
-    print(environment_text(about, []), flush=True)
-    outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data) as folder:
-        bench = Bench(Path(folder), options.seconds, options.quiet)
-        for workload in WORKLOADS:
-            if options.only and not any(fnmatch(workload.name, one) for one in options.only):
-                continue
-            outcomes.append(measure(bench, workload, options.rounds))
-            print("\n" + as_text(outcomes[-1], HIGHTIDE), flush=True)
-    if options.json:
-        result: dict[str, Any] = {
-            "environment": about,
-            "workloads": [as_data(outcome, HIGHTIDE) for outcome in outcomes],
-        }
-        options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    if any(outcome.failures for outcome in outcomes):
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run(WORKLOADS, __doc__, seconds=1.0)

@@ -8,54 +8,29 @@ which waits for each commit: so one producer shows how long it takes, and severa
 the broker can do.  They are threads of this process and share the machine with the broker.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness.broker import BrokerFailure
+from harness.command import Bench, Workload, run
 from harness.generator import Sample
 from harness.lab import OTHERS, Measure, Metric
-from harness.machine import facts
 from harness.process import cpu_s, machine_busy_s, wait_for_quiet, with_descendants
-from harness.report import Outcome, as_data, as_text, environment_text
 
 from hightide.testing import Cluster
 
-HIGHTIDE = "hightide"
 TOPIC, PARTITIONS = "t", 6
 RECORDS, VALUE = 100, b"x" * 100
 MANY = 8
 GOAL = 300
 PATIENCE_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """How much to do, and where."""
-
-    folder: Path
-    seconds: float
-    quiet_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    name: str
-    title: str
-    metrics: tuple[Metric, ...]
-    open: Callable[[Bench], AbstractContextManager[Measure]]
-    most_rounds: int | None = None
 
 
 class Transactor:
@@ -195,47 +170,5 @@ WORKLOADS = (
 )
 
 
-def measure(bench: Bench, workload: Workload, rounds: int) -> Outcome:
-    outcome = Outcome(workload, {HIGHTIDE: []})  # type: ignore[arg-type]
-    with outcome.attempt(HIGHTIDE), workload.open(bench) as one_round:
-        for _ in range(min(rounds, workload.most_rounds or rounds)):
-            outcome.rounds[HIGHTIDE].append(one_round())
-    return outcome
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    add = parser.add_argument
-    add("--only", action="append", default=[], metavar="PATTERN", help="workloads by name")
-    add("--rounds", type=int, default=5)
-    add("--seconds", type=float, default=2.0, help="length of a turn")
-    add("--data", type=Path, default=Path(tempfile.gettempdir()), help="where brokers write")
-    add("--json", type=Path, help="write all figures to this file")
-    add("--quiet", type=float, default=0.0, help="wait up to so many seconds for a calm machine")
-    return parser.parse_args()
-
-
-def main() -> None:
-    options = parse_arguments()
-    about = facts(options.data)
-    print(environment_text(about, []), flush=True)
-    outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data) as folder:
-        bench = Bench(Path(folder), options.seconds, options.quiet)
-        for workload in WORKLOADS:
-            if options.only and not any(fnmatch(workload.name, one) for one in options.only):
-                continue
-            outcomes.append(measure(bench, workload, options.rounds))
-            print("\n" + as_text(outcomes[-1], HIGHTIDE), flush=True)
-    if options.json:
-        result: dict[str, Any] = {
-            "environment": about,
-            "workloads": [as_data(outcome, HIGHTIDE) for outcome in outcomes],
-        }
-        options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    if any(outcome.failures for outcome in outcomes):
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    run(WORKLOADS, __doc__, seconds=2.0)

@@ -8,15 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 
 import pytest
 from adapters import Record, confluent
+from commands import runner
 from members import MEMBERS, ConfluentMember
 from raw_group import new_group
 from replicated import eventually
 
-from hightide.__main__ import main
 from hightide.client.admin import Admin
 from hightide.process import environment
 from hightide.testing import Cluster
@@ -25,34 +24,9 @@ PARTITIONS = 3
 OLD_S = 100
 
 
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-
 @pytest.fixture
 def run(group_broker, capfd, monkeypatch):
-    """Run a command in this process, which is faster than a process for each."""
     return runner(group_broker.bootstrap, capfd, monkeypatch)
-
-
-def runner(bootstrap, capfd, monkeypatch):
-    def command(*arguments):
-        monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", bootstrap)
-        capfd.readouterr()
-        code = main([str(each) for each in arguments])
-        said = capfd.readouterr()
-        assert "Traceback" not in said.err
-        return Done(code, said.out, said.err)
-
-    return command
 
 
 @pytest.fixture

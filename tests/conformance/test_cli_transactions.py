@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from dataclasses import dataclass
 
 import pytest
+from commands import runner
 from confluent_kafka import KafkaException, Producer
 from raw_transactions import RawProducer
 
-from hightide.__main__ import main
 from hightide.testing import Cluster
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        assert self.code == 0, self.err
-        return json.loads(self.out)
 
 
 @pytest.fixture
 def run(transacting, capfd, monkeypatch):
     return runner(transacting.bootstrap, capfd, monkeypatch)
-
-
-def runner(bootstrap, capfd, monkeypatch):
-    """Run commands in this process, which is faster than a process for each."""
-
-    def command(*arguments):
-        monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", bootstrap)
-        capfd.readouterr()
-        code = main([str(each) for each in arguments])
-        said = capfd.readouterr()
-        assert "Traceback" not in said.err
-        return Done(code, said.out, said.err)
-
-    return command
 
 
 @pytest.fixture

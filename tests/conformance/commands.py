@@ -1,0 +1,32 @@
+"""Commands of `hightide`, run in the process of the tests: faster than a process for each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from hightide.__main__ import main
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+def runner(bootstrap, capfd, monkeypatch):
+    def command(*arguments):
+        monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", bootstrap)
+        capfd.readouterr()
+        code = main([str(each) for each in arguments])
+        said = capfd.readouterr()
+        assert "Traceback" not in said.err
+        return Done(code, said.out, said.err)
+
+    return command
