@@ -1,0 +1,11 @@
+"""The data pipeline: topics in Spark through PySpark, with no jar.
+
+    columns     record batches ⇄ Arrow, at native speed
+    source      `spark.read` and `spark.readStream.format("hightide")`
+    sink        `format("hightide")` to write, and `exactly_once` for `foreachBatch`
+    streams     topics in, plain PySpark in the middle, topics or tables out
+    tables      topics as Parquet, Delta and Iceberg tables
+    pipelines   how an app is run, watched and stopped
+
+It needs the extra `hightide[spark]` and Java 17 or newer.  Nothing here is imported by the broker.
+"""

@@ -1,0 +1,95 @@
+"""A Spark session with the settings that the pipeline wants.
+
+Two of them halve the time of a micro-batch on one machine: Unix sockets between Spark and its Python
+workers, and a writer of checkpoints that does not fork `chmod` for each local file.  The workers run
+the interpreter that runs this, because the `python3` on somebody's PATH knows nothing of Hightide.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+EVERYWHERE = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.speculation": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # What pyiceberg takes: Spark's own choice has nanoseconds.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+LOCALLY = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+}
+
+
+class NoJava(Exception):
+    """Spark cannot start here; the text says what to install."""
+
+
+def java_version() -> int | None:
+    """The major version of the Java that Spark would run on; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+    except OSError:
+        return None
+    words = told.stderr.split('"')
+    parts = words[1].split(".") if len(words) > 1 else []
+    if len(parts) > 1 and parts[0] == "1":  # 1.8.0 is what Java 8 calls itself.
+        parts = parts[1:]
+    digits = "".join(each for each in parts[0] if each.isdecimal()) if parts else ""
+    return int(digits) if digits else None
+
+
+def check_java() -> None:
+    found = java_version()
+    advice = f"Spark needs Java {OLDEST_JAVA} or newer; on Debian: apt install openjdk-17-jre-headless."
+    if found is None:
+        raise NoJava(f"No Java was found. {advice}")
+    if found < OLDEST_JAVA:
+        raise NoJava(f"The Java that was found is version {found}. {advice}")
+
+
+def session(
+    name: str, master: str = "local[*]", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The Spark session of this process, made if there is none yet."""
+    check_java()
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    is_local = master.startswith("local")
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    wanted = EVERYWHERE | (LOCALLY if is_local else {}) | dict(settings or {})
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made

@@ -1,0 +1,1 @@
+"""Where Spark looks for the data source that is called hightide."""

@@ -1,0 +1,50 @@
+"""One Spark session and one broker for all tests of the pipeline; a session takes seconds to start."""
+
+from __future__ import annotations
+
+import pytest
+
+from hightide.spark.session import NoJava, check_java
+from hightide.testing import Cluster
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if not any(item.iter_markers("timeout")):
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """A local session on two cores, with the settings of the pipeline."""
+    try:
+        check_java()
+    except NoJava as error:
+        pytest.skip(str(error))
+    from hightide.spark.session import session
+
+    made = session("hightide-tests", "local[2]", {"spark.driver.memory": "1g"})
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker():
+    """One broker, whose topics have to have names of their own."""
+    with Cluster(brokers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def three():
+    """Three brokers.  A test that kills one brings it back."""
+    with Cluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Where a query of one test keeps its progress."""
+    return str(tmp_path / "checkpoint")
