@@ -42,7 +42,7 @@ def consume(
     def changed(change: Change) -> None:
         if change.partitions:
             offsets = dict.fromkeys(change.partitions)
-            note(Event(now_s(), name, change.kind, UNKNOWN, offsets))
+            note(Event(now_s(), name, change.kind, change.generation, offsets))
         if change.kind != "assigned":
             for place in change.partitions:
                 owed.pop(place, None)

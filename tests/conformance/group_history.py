@@ -70,8 +70,11 @@ class Ownership:
     member: str
     partition: Partition
     begun_s: float
+    generation: int
+    """In which it was given the partition; -1 where that is not known."""
     ended_s: float = float("inf")
     end: str = ""
+    end_generation: int = UNKNOWN
     reads: list[tuple[int, int]] = field(default_factory=list)
     first_read_s: float = float("inf")
 
@@ -164,6 +167,10 @@ class GroupHistory:
                 if other.partition == one.partition
                 and other.member != one.member
                 and one.begun_s < other.begun_s < one.ended_s
+                # The leader of a cooperative group may take a partition from one and give it to
+                # another at once, if the claim of the one was of an older generation (KIP-792):
+                # both learn of it in the same generation, and who is first is chance.
+                and (other.generation == UNKNOWN or other.generation != one.end_generation)
             ]
         return found
 
@@ -179,7 +186,9 @@ def ownerships(events: Iterable[Event]) -> Iterator[Ownership]:
     for each in events:
         if each.kind == "assigned":
             for place in each.offsets:
-                open_now[each.member, place] = Ownership(each.member, place, each.at_s)
+                open_now[each.member, place] = Ownership(
+                    each.member, place, each.at_s, each.generation
+                )
         elif each.kind == "delivered":
             for place, read in each.offsets.items():
                 key = each.member, place
@@ -193,6 +202,7 @@ def ownerships(events: Iterable[Event]) -> Iterator[Ownership]:
                 if key[0] == each.member and (each.kind == "ended" or key[1] in each.offsets):
                     ended = open_now.pop(key)
                     ended.ended_s, ended.end = each.at_s, each.kind
+                    ended.end_generation = each.generation
                     yield ended
     yield from open_now.values()
 

@@ -52,6 +52,8 @@ class Delivered(NamedTuple):
 class Change(NamedTuple):
     kind: str
     partitions: frozenset[Partition]
+    generation: int
+    """In which the member learned of it."""
 
 
 class Member:
@@ -108,6 +110,10 @@ class Member:
         """Of the group, as the member knows it; the member epoch in the newer protocol."""
         raise NotImplementedError
 
+    def joined_generation(self) -> int:
+        """The same, also while it is told what is its own in it."""
+        return self.generation()
+
     def member_id(self) -> str:
         raise NotImplementedError
 
@@ -122,7 +128,7 @@ class Member:
         raise NotImplementedError
 
     def changed(self, kind: str, partitions: Iterable[Partition]) -> None:
-        change = Change(kind, frozenset(partitions))
+        change = Change(kind, frozenset(partitions), self.joined_generation())
         self.changes.append(change)
         if self._on_change is not None:
             self._on_change(change)
@@ -310,6 +316,9 @@ class KafkaPythonMember(Member):
     def generation(self) -> int:
         found = self._consumer._coordinator.generation_if_stable()
         return -1 if found is None else found.generation_id
+
+    def joined_generation(self) -> int:
+        return int(self._consumer._coordinator._generation.generation_id)
 
     def member_id(self) -> str:
         found = self._consumer._coordinator.generation_if_stable()

@@ -375,8 +375,7 @@ class Replicated(Cluster):
 
     def log_bytes(self, broker_id: int, topic: str, index: int = 0) -> bytes:
         """A replica's batches as they are on the disk, whatever segments they are in."""
-        segments = sorted(self.folder(broker_id, topic, index).glob("*.log"))
-        return b"".join(each.read_bytes() for each in segments)
+        return segments_in(self.folder(broker_id, topic, index))
 
     def logged(self, broker_id: int, topic: str, index: int = 0) -> list[bytes | None]:
         """The values in a replica's log, committed or not."""
@@ -481,3 +480,13 @@ def list_offset(
         replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
     )
     return raw.ask(request, 5).topics[0].partitions[0]
+
+
+def segments_in(folder: Path) -> bytes:
+    """A log's segments one after the other."""
+    while True:
+        try:
+            return b"".join(each.read_bytes() for each in sorted(folder.glob("*.log")))
+        except FileNotFoundError:
+            # Cleaned or deleted by the broker between the listing and the reading.
+            assert folder.exists(), folder

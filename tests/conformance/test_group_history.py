@@ -46,6 +46,13 @@ def changed(at, row):
     return [*RIGHT[:at], row, *RIGHT[at + 1 :]]
 
 
+def given_over(*, in_generation, taken_in):
+    """To two, a moment before one hears that it is no longer its own."""
+    rows = changed(5, (6, "two", "assigned", in_generation, {P: None}))
+    rows[4] = (6.5, "one", "revoked", taken_in, {P: None})
+    return rows
+
+
 def test_nothing_is_found_in_what_is_right():
     assert kinds(RIGHT) == set()
 
@@ -59,6 +66,8 @@ def test_nothing_is_found_in_what_is_right():
         (changed(6, (7, "two", "delivered", 1, {P: (5, 9)})), {"two-owners"}),
         (changed(4, (6.5, "one", "revoked", 0, {P: None})), {"overlap"}),
         (changed(4, (6.5, "one", "lost", 0, {P: None})), set()),
+        (given_over(in_generation=2, taken_in=1), {"overlap"}),
+        (given_over(in_generation=2, taken_in=2), set()),
         ([*RIGHT[:9], (9.5, "two", "delivered", 2, {P: (11, 12)})], {"gap", "unseen"}),
         ([*RIGHT[:9], (9.5, "two", "delivered", 2, {P: (9, 9)})], {"repeat"}),
         (
