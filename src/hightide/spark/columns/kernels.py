@@ -1,0 +1,294 @@
+"""The loops over the bytes of records, compiled by numba where it is installed.
+
+Written so that numba makes machine code of them and that they also run as they stand:
+
+* every number is an int64 and no step overflows, so both ways give the same result;
+* no byte is touched before its place has been compared with the end of the array, since compiled
+  code checks no index by itself;
+* damage is a return value.  Whoever called then asks `hightide.wire.batch` for the reason in words.
+
+Compilation happens on the first call and takes seconds; numba keeps the result in a folder beside
+this file or in the user's own cache.  Where no such folder can be written, or what is kept there cannot
+be read, the kernel is compiled in memory: a cache may make nothing fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+try:
+    import numba
+
+    is_compiled = True
+except ImportError:
+    is_compiled = False
+
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
+Longs: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+DAMAGED = -1
+
+MIN_RECORD_BYTES = 7
+"""Length, attributes, two deltas, two lengths and the count of headers, a byte each at least."""
+
+# What a decoder has filled so far: places in the array `filled`.
+ROWS, KEY_BYTES, VALUE_BYTES, KEY_NULLS, VALUE_NULLS = 0, 1, 2, 3, 4
+HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, HEADER_VALUE_NULLS, BARE_ROWS = 5, 6, 7, 8, 9
+FILLED = 10
+
+# Which columns are copied: the bits of `wanted`.
+WANT_KEY, WANT_VALUE, WANT_HEADERS = 1, 2, 4
+
+_MAX = 2**63 - 1
+_MIN = -(2**63)
+_MAX_MICROS = _MAX // 1000
+
+
+class Kernel:
+    """A function that is compiled when first called; itself where there is no numba."""
+
+    __slots__ = ("_run", "plain")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.plain = function
+        self._run = self._first if is_compiled else function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._run(*arguments)
+
+    def _first(self, *arguments: Any) -> Any:
+        # No kernel raises, so whatever comes out of the first call comes from the cache: no folder
+        # for it, a full disk, a file that another version left behind.
+        try:
+            run = numba.njit(nogil=True, cache=True)(self.plain)
+            result = run(*arguments)
+        except Exception:
+            run = numba.njit(nogil=True)(self.plain)
+            result = run(*arguments)
+        self._run = run
+        return result
+
+
+def _step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of a kernel, compiled into it."""
+    return numba.njit(function) if is_compiled else function  # type: ignore[no-any-return]
+
+
+@_step
+def _number(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
+    """The unsigned variable-length number at `at` and where it ends; there DAMAGED if it is none."""
+    value = np.int64(0)
+    shift = 0
+    while at < end:
+        byte = np.int64(data[at])
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            left = bits - shift
+            if left < 7 and byte >> left:
+                return value, DAMAGED
+            return value, at
+        shift += 7
+        if shift >= bits:
+            return value, DAMAGED
+    return value, DAMAGED
+
+
+@_step
+def _zigzag(n: int) -> int:
+    return ((n >> 1) & _MAX) ^ -(n & 1)
+
+
+@_step
+def _copy(source: Bytes, at: int, size: int, target: Bytes, to: int) -> None:
+    for i in range(size):
+        target[to + i] = source[at + i]
+
+
+# hot path: one pass over each record's headers, which are checked even if nobody wants them.
+@_step
+def _headers(
+    data: Bytes,
+    at: int,
+    end: int,
+    count: int,
+    wanted: bool,
+    filled: Longs,
+    key_ends: Ints,
+    key_bytes: Bytes,
+    value_ends: Ints,
+    value_bytes: Bytes,
+    value_valid: Bytes,
+) -> int:
+    """Where the headers end, or DAMAGED."""
+    for _ in range(count):
+        n, at = _number(data, at, end, 32)
+        if at < 0 or n & 1 or (n >> 1) > end - at:
+            return DAMAGED
+        key_at = at
+        key_size = n >> 1
+        at += key_size
+        n, at = _number(data, at, end, 32)
+        if at < 0 or (n & 1 and n != 1):
+            return DAMAGED
+        size = 0 if n == 1 else n >> 1
+        if size > end - at:
+            return DAMAGED
+        if wanted:
+            place = filled[HEADERS]
+            _copy(data, key_at, key_size, key_bytes, filled[HEADER_KEY_BYTES])
+            filled[HEADER_KEY_BYTES] += key_size
+            key_ends[place + 1] = filled[HEADER_KEY_BYTES]
+            _copy(data, at, size, value_bytes, filled[HEADER_VALUE_BYTES])
+            filled[HEADER_VALUE_BYTES] += size
+            value_ends[place + 1] = filled[HEADER_VALUE_BYTES]
+            value_valid[place] = n != 1
+            filled[HEADER_VALUE_NULLS] += n == 1
+            filled[HEADERS] = place + 1
+        at += size
+    return at
+
+
+# hot path: one pass over the bytes of a batch, from varints straight into Arrow's buffers.
+def _decode(
+    data: Bytes,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    base_timestamp: int,
+    append_time: int,
+    is_append_time: bool,
+    first: int,
+    stop: int,
+    wanted: int,
+    filled: Longs,
+    offsets: Longs,
+    timestamps: Longs,
+    key_valid: Bytes,
+    key_ends: Ints,
+    key_bytes: Bytes,
+    value_valid: Bytes,
+    value_ends: Ints,
+    value_bytes: Bytes,
+    headers_valid: Bytes,
+    header_ends: Ints,
+    header_key_ends: Ints,
+    header_key_bytes: Bytes,
+    header_value_ends: Ints,
+    header_value_bytes: Bytes,
+    header_value_valid: Bytes,
+) -> int:
+    """Append the records of one batch with first <= offset < stop; 0, or DAMAGED.
+
+    The caller has made room for all that `data` can hold.
+    """
+    size = len(data)
+    row = filled[ROWS]
+    key_to, value_to = filled[KEY_BYTES], filled[VALUE_BYTES]
+    key_nulls, value_nulls, bare = np.int64(0), np.int64(0), np.int64(0)
+    wants_key, wants_value = (wanted & WANT_KEY) != 0, (wanted & WANT_VALUE) != 0
+    wants_headers = (wanted & WANT_HEADERS) != 0
+    previous = np.int64(-1)
+    at = np.int64(0)
+    for _ in range(count):
+        n, at = _number(data, at, size, 32)
+        if at < 0 or n & 1 or (n >> 1) > size - at:
+            return DAMAGED
+        end = at + (n >> 1)
+
+        # The record's own attributes are passed over: none is defined.
+        n, at = _number(data, at + 1, end, 64)
+        if at < 0:
+            return DAMAGED
+        step = _zigzag(n)
+        if is_append_time:
+            timestamp = append_time
+        elif (step >= 0 and base_timestamp > _MAX - step) or (
+            step < 0 and base_timestamp < _MIN - step
+        ):
+            return DAMAGED
+        else:
+            timestamp = base_timestamp + step
+
+        n, at = _number(data, at, end, 32)
+        delta = n >> 1
+        if at < 0 or n & 1 or delta <= previous or delta > last_delta:
+            return DAMAGED
+        previous = delta
+        offset = base_offset + delta
+        is_wanted = first <= offset < stop
+
+        n, at = _number(data, at, end, 32)
+        if at < 0 or (n & 1 and n != 1):
+            return DAMAGED
+        length = 0 if n == 1 else n >> 1
+        if length > end - at:
+            return DAMAGED
+        if is_wanted and wants_key:
+            _copy(data, at, length, key_bytes, key_to)
+            key_to += length
+            key_ends[row + 1] = key_to
+            key_valid[row] = n != 1
+            key_nulls += n == 1
+        at += length
+
+        n, at = _number(data, at, end, 32)
+        if at < 0 or (n & 1 and n != 1):
+            return DAMAGED
+        length = 0 if n == 1 else n >> 1
+        if length > end - at:
+            return DAMAGED
+        if is_wanted and wants_value:
+            _copy(data, at, length, value_bytes, value_to)
+            value_to += length
+            value_ends[row + 1] = value_to
+            value_valid[row] = n != 1
+            value_nulls += n == 1
+        at += length
+
+        n, at = _number(data, at, end, 32)
+        if at < 0 or n & 1 or (n >> 1) > (end - at) // 2:
+            return DAMAGED
+        if n:
+            at = _headers(
+                data,
+                at,
+                end,
+                n >> 1,
+                is_wanted and wants_headers,
+                filled,
+                header_key_ends,
+                header_key_bytes,
+                header_value_ends,
+                header_value_bytes,
+                header_value_valid,
+            )
+        if at != end:
+            return DAMAGED
+        if is_wanted:
+            if wants_headers:
+                header_ends[row + 1] = filled[HEADERS]
+                headers_valid[row] = n != 0
+                bare += n == 0
+            offsets[row] = offset
+            if timestamp > _MAX_MICROS:
+                timestamp = _MAX_MICROS
+            elif timestamp < -_MAX_MICROS:
+                timestamp = -_MAX_MICROS
+            timestamps[row] = timestamp * 1000
+            row += 1
+    if at != size:
+        return DAMAGED
+    filled[ROWS] = row
+    filled[KEY_BYTES], filled[VALUE_BYTES] = key_to, value_to
+    filled[KEY_NULLS] += key_nulls
+    filled[VALUE_NULLS] += value_nulls
+    filled[BARE_ROWS] += bare
+    return 0
+
+
+decode = Kernel(_decode)
