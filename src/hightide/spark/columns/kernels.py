@@ -105,8 +105,11 @@ def _zigzag(n: int) -> int:
 
 @_step
 def _copy(source: Bytes, at: int, size: int, target: Bytes, to: int) -> None:
-    for i in range(size):
-        target[to + i] = source[at + i]
+    # Indexes without a sign cannot mean a place counted from the end; this is what lets the compiler
+    # move many bytes at a time.
+    start, place = np.uint64(at), np.uint64(to)
+    for i in range(np.uint64(size)):
+        target[place + i] = source[start + i]
 
 
 # hot path: one pass over each record's headers, which are checked even if nobody wants them.
@@ -292,3 +295,158 @@ def _decode(
 
 
 decode = Kernel(_decode)
+
+
+@_step
+def _size(n: int) -> int:
+    """How many bytes the unsigned number takes; `n` may be one whose highest bit is set."""
+    size = 1
+    n = (n >> 7) & (_MAX >> 6)
+    while n:
+        size += 1
+        n >>= 7
+    return size
+
+
+@_step
+def _put(out: Bytes, at: int, n: int) -> int:
+    """Write the unsigned number; where it ends."""
+    while n & ~0x7F:
+        out[at] = (n & 0x7F) | 0x80
+        n = (n >> 7) & (_MAX >> 6)
+        at += 1
+    out[at] = n
+    return at + 1
+
+
+@_step
+def _put_bytes(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
+    """Write a length, -1 for null, and as many bytes; where they end."""
+    if size < 0:
+        return _put(out, at, 1)
+    at = _put(out, at, size << 1)
+    _copy(data, start, size, out, at)
+    return at + size
+
+
+@_step
+def _length(valid: Bytes, ends: Longs, row: int) -> int:
+    """The length of an item, -1 for null; `valid` is empty if nothing is null."""
+    if len(valid) and not valid[row]:
+        return -1
+    return ends[row + 1] - ends[row]
+
+
+# hot path: one pass over the rows, from Arrow's buffers straight into varints.
+def _encode(
+    out: Bytes,
+    at: int,
+    limit: int,
+    row: int,
+    told: Longs,
+    timestamps: Longs,
+    key_valid: Bytes,
+    key_ends: Longs,
+    key_bytes: Bytes,
+    value_valid: Bytes,
+    value_ends: Longs,
+    value_bytes: Bytes,
+    header_ends: Longs,
+    header_key_ends: Longs,
+    header_key_bytes: Bytes,
+    header_value_valid: Bytes,
+    header_value_ends: Longs,
+    header_value_bytes: Bytes,
+) -> int:
+    """Write the rows from `row` on as records of one batch; the first row that is not in it.
+
+    The batch ends before the record that would pass `limit`, but holds one record at least.  If `out`
+    is too small for that one, nothing is written and `told` says how large it must be; otherwise
+    `told` says where the records end and the largest timestamp.  An `ends` without items stands for a
+    column that is not there.
+    """
+    first = row
+    base = timestamps[row]
+    largest = base
+    rows = len(timestamps)
+    while row < rows:
+        timestamp = timestamps[row]
+        step = timestamp - base
+        step = (step << 1) ^ (step >> 63)
+        delta = (row - first) << 1
+        key_size = _length(key_valid, key_ends, row) if len(key_ends) else np.int64(-1)
+        value_size = _length(value_valid, value_ends, row) if len(value_ends) else np.int64(-1)
+        size = 1 + _size(step) + _size(delta)
+        size += 1 if key_size < 0 else _size(key_size << 1) + key_size
+        size += 1 if value_size < 0 else _size(value_size << 1) + value_size
+        header = header_end = np.int64(0)
+        if len(header_ends):
+            header, header_end = header_ends[row], header_ends[row + 1]
+        size += _size((header_end - header) << 1)
+        for each in range(header, header_end):
+            length = header_key_ends[each + 1] - header_key_ends[each]
+            size += _size(length << 1) + length
+            length = _length(header_value_valid, header_value_ends, each)
+            size += 1 if length < 0 else _size(length << 1) + length
+
+        after = at + _size(size << 1) + size
+        if after > limit and row > first:
+            break
+        if after > len(out):
+            told[0] = after
+            return first
+        at = _put(out, at, size << 1)
+        out[at] = 0
+        at = _put(out, at + 1, step)
+        at = _put(out, at, delta)
+        start = key_ends[row] if key_size > 0 else np.int64(0)
+        at = _put_bytes(out, at, key_bytes, start, key_size)
+        start = value_ends[row] if value_size > 0 else np.int64(0)
+        at = _put_bytes(out, at, value_bytes, start, value_size)
+        at = _put(out, at, (header_end - header) << 1)
+        for each in range(header, header_end):
+            start = header_key_ends[each]
+            length = header_key_ends[each + 1] - start
+            at = _put_bytes(out, at, header_key_bytes, start, length)
+            length = _length(header_value_valid, header_value_ends, each)
+            at = _put_bytes(out, at, header_value_bytes, header_value_ends[each], length)
+        largest = max(largest, timestamp)
+        row += 1
+    told[0], told[1] = at, largest
+    return row
+
+
+@_step
+def _times(n: int) -> int:
+    """32 bits of n times the multiplier of murmur2, in halves so that nothing overflows."""
+    low = (n & 0xFFFF) * 0x5BD1E995
+    high = ((n >> 16) * 0x5BD1E995) & 0xFFFF
+    return (low + (high << 16)) & 0xFFFFFFFF
+
+
+def _murmur2(valid: Bytes, ends: Longs, data: Bytes, count: int, out: Ints) -> None:
+    """The partition of each key as Kafka's default partitioner chooses it; -1 for null."""
+    for row in range(len(out)):
+        if len(valid) and not valid[row]:
+            out[row] = -1
+            continue
+        at, end = ends[row], ends[row + 1]
+        h = np.int64(0x9747B28C) ^ (end - at)
+        while end - at >= 4:
+            k = np.int64(data[at]) | np.int64(data[at + 1]) << 8
+            k |= np.int64(data[at + 2]) << 16 | np.int64(data[at + 3]) << 24
+            k = _times(k)
+            k = _times(k ^ (k >> 24))
+            h = _times(h) ^ k
+            at += 4
+        if at < end:
+            for i in range(end - at):
+                h ^= np.int64(data[at + i]) << (8 * i)
+            h = _times(h)
+        h = _times(h ^ (h >> 13))
+        h ^= h >> 15
+        out[row] = (h & 0x7FFFFFFF) % count
+
+
+encode = Kernel(_encode)
+murmur2 = Kernel(_murmur2)

@@ -1,0 +1,26 @@
+"""Keys → partitions, as Kafka's default partitioner chooses them, so that writers in Java, C and here
+send one key to one partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hightide.spark.columns import kernels
+from hightide.spark.columns.reading import items
+
+NO_KEY = -1
+"""For a record without a key, which may go anywhere."""
+
+
+def partitions_of(keys: pa.Array, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The partition of each key among `count`; NO_KEY for a null."""
+    if count < 1:
+        raise ValueError(f"a topic has one partition at least, not {count}")
+    chosen = np.full(len(keys), NO_KEY, np.int32)
+    read = items(keys, "key")
+    if len(read.ends) > 1:
+        kernels.murmur2(read.valid, read.ends, read.data, count, chosen)
+    return chosen
