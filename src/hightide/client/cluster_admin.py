@@ -12,6 +12,7 @@ from typing import Any, Self
 from hightide.client.connection import CLIENT_ID, TIMEOUT_MS, check
 from hightide.client.model import ClusterDescription, PartitionDescription, TopicDescription
 from hightide.client.route import Routes
+from hightide.client.security import PLAINTEXT, Security
 from hightide.wire.errors import ErrorCode, KafkaError
 
 
@@ -19,9 +20,14 @@ class ClusterAdmin:
     """The way to a cluster, and what it consists of."""
 
     def __init__(
-        self, bootstrap: str, *, client_id: str = CLIENT_ID, timeout_ms: int = TIMEOUT_MS
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = CLIENT_ID,
+        timeout_ms: int = TIMEOUT_MS,
+        security: Security = PLAINTEXT,
     ) -> None:
-        self._routes = Routes(bootstrap, client_id, timeout_ms)
+        self._routes = Routes(bootstrap, client_id, timeout_ms, security)
         self._timeout_ms = timeout_ms
 
     async def __aenter__(self) -> Self:

@@ -22,11 +22,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, cast
 
 from hightide import __version__
+from hightide.client.security import PLAINTEXT, Security
 from hightide.wire import frame
 from hightide.wire.codec import decode
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
@@ -76,19 +78,25 @@ class Connection(asyncio.BufferedProtocol):
         client_id: str = CLIENT_ID,
         timeout_ms: int = TIMEOUT_MS,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        security: Security = PLAINTEXT,
     ) -> Self:
-        """Connect and learn which versions the broker speaks."""
+        """Connect, learn which versions the broker speaks, and say who we are if it wants that."""
         loop = asyncio.get_running_loop()
         made = cls(host, port, client_id, max_answer_bytes)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: made, host, port)
+                await loop.create_connection(lambda: made, host, port, ssl=security.tls)
         except TimeoutError:
             raise ConnectionFailed(f"{host}:{port} did not accept a connection in time.") from None
         except OSError as error:
             raise ConnectionFailed(f"Cannot connect to {host}:{port}: {_why(error)}") from error
         try:
             await made._negotiate(timeout_ms)
+            if security.sasl is not None:
+                # Imported when it is needed: brokers, which are clients too, have no use for it.
+                from hightide.client.sasl import authenticate
+
+                await authenticate(made.send, security.sasl, made.address)
         except BaseException:
             made.close()
             raise
@@ -297,6 +305,8 @@ def _api_name(request_type: type) -> str:
 
 def _why(error: BaseException) -> str:
     """The operating system's reason in its own words, without numbers and addresses."""
+    if isinstance(error, ssl.SSLError):
+        return f"the broker's TLS was not accepted, {error.reason or error}."
     if isinstance(error, ConnectionRefusedError):
         return "connection refused. Is a broker running there?"
     if isinstance(error, OSError) and error.strerror and error.errno is not None:

@@ -53,6 +53,8 @@ class Answers(Generic[T]):
 class CoordinatorAdmin(ClusterAdmin):
     """The questions to coordinators."""
 
+    _wait_s = WAIT_S
+
     async def find_coordinator(self, kind: CoordinatorKind, name: str) -> int:
         """The broker that coordinates a group or a transactional id now."""
         connection = await self._routes.any()
@@ -98,7 +100,7 @@ class CoordinatorAdmin(ClusterAdmin):
     ) -> T:
         """Try until a deadline; also when a broker cannot be reached, if it may be `elsewhere`."""
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + WAIT_S, PAUSE_S
+        deadline, pause = loop.time() + self._wait_s, PAUSE_S
         while True:
             try:
                 return await attempt()

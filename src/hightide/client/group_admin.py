@@ -190,10 +190,14 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
         return await self._at_coordinator(CoordinatorKind.GROUP, group_id, ask, UNSTABLE)
 
     async def commit_for(
-        self, group_id: str, offsets: Mapping[Partition, int]
+        self, group_id: str, offsets: Mapping[Partition, int | tuple[int, str]]
     ) -> dict[Partition, KafkaError | None]:
-        """Commit offsets in the name of a group that nobody is a member of; what was refused, and
-        None where it was done."""
+        """Commit offsets, each alone or with its metadata, in the name of a group that nobody is a
+        member of; what was refused, and None where it was done."""
+        texts = {
+            each: (given, "") if isinstance(given, int) else given
+            for each, given in offsets.items()
+        }
         request = OffsetCommitRequest(
             group_id=group_id,
             member_id="",
@@ -203,8 +207,8 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
                     partitions=[
                         OffsetCommitRequestPartition(
                             partition_index=index,
-                            committed_offset=offsets[topic, index],
-                            committed_metadata="",
+                            committed_offset=texts[topic, index][0],
+                            committed_metadata=texts[topic, index][1],
                         )
                         for index in indexes
                     ],

@@ -45,37 +45,7 @@ class RecordAdmin(ClusterAdmin):
     async def list_offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, OffsetAt]:
         """The first offset at or after a timestamp, or what a `model.Timestamp` asks for."""
 
-        async def ask(
-            connection: Connection, part: Mapping[Partition, int]
-        ) -> dict[Partition, OffsetAt]:
-            request = ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=0,
-                topics=[
-                    ListOffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            ListOffsetsPartition(
-                                partition_index=index, current_leader_epoch=-1, timestamp=time
-                            )
-                            for index, time in partitions
-                        ],
-                    )
-                    for topic, partitions in _by_topic(part)
-                ],
-                timeout_ms=self._timeout_ms,
-            )
-            answer = await connection.send(request, timeout_ms=self._timeout_ms)
-            found = {}
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    check(each.error_code, about=f"{topic.name}/{each.partition_index}")
-                    found[topic.name, each.partition_index] = OffsetAt(
-                        each.offset, each.timestamp, each.leader_epoch
-                    )
-            return found
-
-        return await self._at_leaders(wanted, ask)
+        return await self._at_leaders(wanted, offsets_question(self._timeout_ms))
 
     async def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
         """Delete what lies before an offset (-1: everything); returns the new start offsets."""
@@ -196,6 +166,45 @@ class RecordAdmin(ClusterAdmin):
             return found
 
         return await self._routes.persist(attempt)
+
+
+def offsets_question(
+    timeout_ms: int, *, read_committed: bool = False
+) -> Callable[[Connection, Mapping[Partition, int]], Awaitable[dict[Partition, OffsetAt]]]:
+    """What asks one leader for offsets at timestamps; the latest is the last stable one if only
+    committed records count."""
+
+    async def ask(
+        connection: Connection, part: Mapping[Partition, int]
+    ) -> dict[Partition, OffsetAt]:
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=[
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=index, current_leader_epoch=-1, timestamp=time
+                        )
+                        for index, time in partitions
+                    ],
+                )
+                for topic, partitions in _by_topic(part)
+            ],
+            timeout_ms=timeout_ms,
+        )
+        answer = await connection.send(request, timeout_ms=timeout_ms)
+        found = {}
+        for topic in answer.topics:
+            for each in topic.partitions:
+                check(each.error_code, about=f"{topic.name}/{each.partition_index}")
+                found[topic.name, each.partition_index] = OffsetAt(
+                    each.offset, each.timestamp, each.leader_epoch
+                )
+        return found
+
+    return ask
 
 
 def glance(answer: Any, offset: int, topic: str) -> Glance:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from hightide.client.connection import Connection, ConnectionFailed
 from hightide.client.model import Node
+from hightide.client.security import PLAINTEXT, Security
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -44,11 +45,16 @@ def addresses(bootstrap: str) -> list[tuple[str, int]]:
 class Routes:
     """Connections to the brokers of one cluster."""
 
-    def __init__(self, bootstrap: str, client_id: str, timeout_ms: int) -> None:
+    def __init__(
+        self, bootstrap: str, client_id: str, timeout_ms: int, security: Security = PLAINTEXT
+    ) -> None:
         self._bootstrap = addresses(bootstrap)
         self._client_id = client_id
         self._timeout_ms = timeout_ms
+        self._security = security
         self._connections: dict[tuple[str, int], Connection] = {}
+        # Who asks for the same broker meanwhile waits for the connection that is being made.
+        self._opening: dict[tuple[str, int], asyncio.Lock] = {}
         self.controller_id = -1
         self.nodes: dict[int, Node] = {}
 
@@ -113,9 +119,16 @@ class Routes:
 
     async def _connect(self, address: tuple[str, int]) -> Connection:
         connection = self._connections.get(address)
-        if connection is None or not connection.is_open():
-            connection = await Connection.open(
-                *address, client_id=self._client_id, timeout_ms=self._timeout_ms
-            )
-            self._connections[address] = connection
-        return connection
+        if connection is not None and connection.is_open():
+            return connection
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            connection = self._connections.get(address)
+            if connection is None or not connection.is_open():
+                connection = await Connection.open(
+                    *address,
+                    client_id=self._client_id,
+                    timeout_ms=self._timeout_ms,
+                    security=self._security,
+                )
+                self._connections[address] = connection
+            return connection
