@@ -1,0 +1,123 @@
+"""The partitions that a query reads and where their logs begin and end, as the brokers tell.
+
+It is asked on the driver before each micro-batch, so it asks for little: the topics at most once in
+a second, and the ends of all logs with one request to each leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Collection, Mapping
+
+from hightide.spark.brokers import Brokers, brokers, ignored
+from hightide.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from hightide.spark.source.options import PREFIX, SourceOptions
+from hightide.spark.source.planning import changes
+from hightide.spark.source.positions import Everywhere, NoSuchOffset, Position, questions, resolved
+from hightide.wire.errors import ErrorCode, KafkaError
+
+_log = logging.getLogger(__name__)
+
+
+class Partitions:
+    """What one query reads.  Nothing is asked before it is needed."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._found: list[TopicPartition] = []
+        self._asked_at = float("-inf")
+        # A topic was deleted: brokers are asked for all, since they look long for one by name.
+        self._is_one_missing = False
+
+    @property
+    def _brokers(self) -> Brokers:
+        return brokers(self._options.client)
+
+    def now(self, *, again: bool = False) -> list[TopicPartition]:
+        """All partitions there are, as of a moment ago."""
+        age_ms = (time.monotonic() - self._asked_at) * 1000
+        if again or age_ms >= self._options.metadata_age_ms:
+            self._found = self._ask()
+            self._asked_at = time.monotonic()
+        return self._found
+
+    def _ask(self) -> list[TopicPartition]:
+        wanted = self._options.subscription
+        if wanted.partitions:
+            counts = self._existing(sorted({topic for topic, _ in wanted.partitions}))
+            return [each for each in wanted.partitions if each[1] < counts.get(each[0], 0)]
+        if wanted.pattern:
+            matches = re.compile(wanted.pattern).fullmatch
+            counts = {
+                topic: count for topic, count in self._brokers.topics().items() if matches(topic)
+            }
+        else:
+            counts = self._existing(wanted.topics)
+        return [(topic, each) for topic, count in sorted(counts.items()) for each in range(count)]
+
+    def _existing(self, names: Collection[str]) -> dict[str, int]:
+        """Those of the topics that exist; a query that reads a deleted one says so itself."""
+        if not self._is_one_missing:
+            try:
+                return self._brokers.topics(sorted(names))
+            except KafkaError as error:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+        found = {topic: count for topic, count in self._brokers.topics().items() if topic in names}
+        self._is_one_missing = len(found) < len(names)
+        return found
+
+    def check(self) -> None:
+        """Before a query begins: a name that is written wrong shall not be waited for."""
+        wanted = self._options.subscription
+        names = set(wanted.topics) | {topic for topic, _ in wanted.partitions}
+        if names:
+            counts = self._brokers.topics(sorted(names))
+            for topic, partition in wanted.partitions:
+                if partition >= counts[topic]:
+                    raise NoSuchOffset(
+                        f"Partition {partition} of {topic!r} is assigned to the query, but the "
+                        f"topic has {counts[topic]}."
+                    )
+        unheeded = ignored(self._options.client)
+        if unheeded:
+            _log.warning(
+                "These options change nothing here: %s.",
+                ", ".join(PREFIX + each for each in unheeded),
+            )
+
+    def latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
+        """The ends of the logs.
+
+        A leader that has just been elected may not know yet how far its log is committed, and a
+        broker that has just started not all topics, so an end that lies before what is known is
+        believed only when it is told again.
+        """
+        for attempt in range(self._options.retries):
+            if attempt:
+                time.sleep(self._options.retry_interval_ms / 1000)
+            found = self._offsets(dict.fromkeys(self.now(again=bool(attempt)), LATEST))
+            differs = changes(known, found)
+            if not differs.behind and not differs.gone:
+                break
+        return found
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The beginnings of some logs."""
+        return self._offsets(dict.fromkeys(sorted(partitions), EARLIEST))
+
+    def resolve(self, position: Position, latest: Mapping[TopicPartition, int]) -> Offsets:
+        """The offsets that a position means, for the partitions whose ends are given."""
+        if position == Everywhere(LATEST):
+            return dict(latest)
+        wanted = questions(position, latest)
+        known = {each: latest[each] for each, asked in wanted.items() if asked == LATEST}
+        answers = self._offsets({each: wanted[each] for each in wanted if each not in known})
+        return resolved(position, answers | known, latest)
+
+    def _offsets(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
+        if not wanted:
+            return {}
+        return self._brokers.offsets(wanted, read_committed=self._options.read_committed)

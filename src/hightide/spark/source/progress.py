@@ -1,0 +1,114 @@
+"""A query's progress as commits of a consumer group, so that lag shows in every Kafka tool.
+
+The checkpoint stays the truth; these commits are for those who watch, so nothing that goes wrong
+with them stops a query.  The source commits by itself when `kafka.group.id` is set: whenever Spark
+asks for the end of the next batch, it says where the last one ended.  With a long trigger interval
+that is late by one interval, and a query that is stopped keeps its last batch to itself.
+`commit_progress` is for those: it commits when Spark reports a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from hightide.spark.brokers import brokers
+from hightide.spark.source.offsets import UNDECIDED, Offsets, TopicPartition, parsed
+from hightide.spark.source.options import client_properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# How long a batch may wait for a commit; the coordinator of a group may be away.
+PATIENCE_S = 2.0
+_log = logging.getLogger(__name__)
+
+
+class GroupProgress:
+    """Commits where a query stands, if a group is named.  Nothing that fails here is raised."""
+
+    def __init__(self, client: Mapping[str, str], group: str | None) -> None:
+        self._client = client
+        self._group = group
+        self._committed: Offsets = {}
+        self._commit: threading.Thread | None = None
+
+    def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if not self._group or not offsets or offsets == self._committed:
+            return
+        if self._commit is not None and self._commit.is_alive():
+            return
+        self._commit = threading.Thread(
+            target=self._do, args=(self._group, dict(offsets)), daemon=True
+        )
+        self._commit.start()
+        self._commit.join(PATIENCE_S)
+
+    def _do(self, group: str, offsets: Offsets) -> None:
+        try:
+            brokers(self._client).commit(group, offsets)
+        except Exception as error:
+            _log.warning(
+                "The progress of the query could not be committed to group %s, which matters only "
+                "to those who watch its lag: %s",
+                group,
+                error,
+            )
+        else:
+            self._committed = offsets
+
+
+class Progress(StreamingQueryListener):
+    """Commits the ends of batches as Spark reports them."""
+
+    def __init__(self, options: Mapping[str, str], group: str, query: str | None = None) -> None:
+        client = client_properties({key.lower(): value for key, value in options.items()})
+        self._group = GroupProgress(client, group)
+        self._query = query
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None: ...
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if self._query not in (None, event.progress.name):
+            return
+        ends: Offsets = {}
+        for source in event.progress.sources:
+            ends.update(offsets_of(source.endOffset))
+        self._group.reached(ends)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None: ...
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...
+
+
+def offsets_of(text: str | None) -> Offsets:
+    """The offsets in a report, if they are offsets of partitions; other sources have other ones."""
+    try:
+        told = json.loads(text or "{}")
+        return {} if told == UNDECIDED else parsed(told)
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def commit_progress(
+    spark: SparkSession, options: Mapping[str, str], group: str, query: str | None = None
+) -> Progress:
+    """Commit the progress of the query of that name, or of all, to a group as batches end.
+
+    `options` are those of the source, for the brokers.  To end it, give what is returned to
+    `spark.streams.removeListener`.
+    """
+    listener = Progress(options, group, query)
+    spark.streams.addListener(listener)
+    return listener

@@ -1,0 +1,111 @@
+"""`spark.read.format("hightide")`, and how a task reads its share of a partition.
+
+The driver settles where a batch starts and ends; a task then reads a range of offsets, decodes the
+record batches to Arrow and gives them to Spark as they are.  Connections live as long as the Python
+process, which Spark reuses from task to task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from hightide.client.fetching import FETCH_BYTES
+from hightide.spark.brokers import OffsetOutOfRange, brokers
+from hightide.spark.columns.decode import Decoder
+from hightide.spark.source import planning
+from hightide.spark.source.loss import report
+from hightide.spark.source.offsets import EARLIEST, LATEST, TopicPartition, name
+from hightide.spark.source.options import SourceOptions
+from hightide.spark.source.partitions import Partitions
+from hightide.spark.source.planning import Range
+from hightide.spark.source.positions import Everywhere, Exactly, Position
+from hightide.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BatchReader(DataSourceReader):
+    """One batch query: what lies between two positions when it is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        starting = options.starting or Everywhere(EARLIEST)
+        found = Partitions(options)
+        found.check()
+        latest = found.latest({})
+        earliest = found.earliest(latest)
+        start = found.resolve(starting, latest)
+        end = found.resolve(options.ending or Everywhere(LATEST), latest)
+        start, end, losses = planning.within(start, end, earliest, latest)
+        report(losses, fail=options.fail_on_data_loss)
+        return input_partitions(options, planning.ranges(start, end, at_earliest(starting, latest)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return records(self._options, partition.value)
+
+
+def at_earliest(position: Position, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    """Where a position is the beginning of the log, wherever that is by the time it is read."""
+    match position:
+        case Everywhere(where):
+            return set(partitions) if where == EARLIEST else set()
+        case Exactly(offsets):
+            return {each for each, offset in offsets.items() if offset == EARLIEST}
+    return set()
+
+
+def input_partitions(options: SourceOptions, ranges: list[Range]) -> list[InputPartition]:
+    """What Spark makes tasks of."""
+    cut = planning.split(
+        ranges, at_least=options.min_partitions, records=options.max_records_per_partition
+    )
+    return [InputPartition(each) for each in cut]
+
+
+def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBatch]:
+    """The records of a range, as Arrow; None, for which Spark makes a task of its own, has none."""
+    if given is None:
+        return
+    topic, partition, start, end, must_have_start = given
+    decoder = Decoder(topic, partition, headers=options.headers, columns=options.columns)
+    while start < end:
+        fetching = brokers(options.client).read(
+            topic,
+            partition,
+            start,
+            end,
+            read_committed=options.read_committed,
+            max_bytes=options.fetch_bytes or FETCH_BYTES,
+        )
+        try:
+            for each in fetching:
+                aborted = each.aborted if options.read_committed else None
+                yield from decoder.feed(each.data, start, end, aborted)
+            break
+        except OffsetOutOfRange as gap:
+            report([said_of(gap)], fail=options.fail_on_data_loss and must_have_start)
+            start = gap.log_start if gap.log_start > gap.offset else end
+        except KafkaError as error:
+            # The log has ended before the end of the range for so long that it will stay so.
+            if error.code != ErrorCode.OFFSET_NOT_AVAILABLE:
+                raise
+            report([str(error)], fail=options.fail_on_data_loss)
+            break
+    yield from decoder.flush()
+
+
+def said_of(gap: OffsetOutOfRange) -> str:
+    where = name((gap.topic, gap.partition))
+    if gap.offset < gap.log_start:
+        return (
+            f"{where}: offsets {gap.offset} to {gap.log_start - 1} are not in the log any more; "
+            f"it begins at {gap.log_start}."
+        )
+    return f"{where}: there is no offset {gap.offset}; the log ends at {gap.log_end}."

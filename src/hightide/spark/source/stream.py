@@ -1,0 +1,135 @@
+"""`spark.readStream.format("hightide")`: what Spark asks of a source from batch to batch.
+
+It lives in one Python process beside the driver for as long as the query runs, and is asked one
+thing at a time: where the next batch ends, then how it is cut into tasks.  Only the first needs the
+brokers.
+
+Where a query starts that begins at the latest offsets has to be remembered before the first record
+is read, or a crash in the first batch would move it.  Spark writes down only where batches end.  So
+such a query begins at `UNDECIDED`, and its first batch is empty and ends where the query starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from hightide.spark.source import planning
+from hightide.spark.source.loss import report
+from hightide.spark.source.offsets import (
+    LATEST,
+    UNDECIDED,
+    Offsets,
+    TopicPartition,
+    Written,
+    parsed,
+    written,
+)
+from hightide.spark.source.options import SourceOptions
+from hightide.spark.source.partitions import Partitions
+from hightide.spark.source.positions import Everywhere, is_settled
+from hightide.spark.source.progress import GroupProgress
+from hightide.spark.source.reader import input_partitions, records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query's side of a topic."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._starting = options.starting or Everywhere(LATEST)
+        self._partitions = Partitions(options)
+        self._progress = GroupProgress(options.client, options.group)
+        self._latest: Offsets | None = None
+        # Set when the query shall end at what is there now.
+        self._target: Offsets | None = None
+        self._last_batch_at = float("-inf")
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[SourceOptions]]:
+        """What a task needs of it is what the user wrote."""
+        return StreamReader, (self._options,)
+
+    # -- where batches start and end -------------------------------------------------------
+
+    def initialOffset(self) -> Written:
+        self._partitions.check()
+        if not is_settled(self._starting):
+            return UNDECIDED
+        return written(self._partitions.resolve(self._starting, self._ends({})))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._partitions.latest({})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Only one limit can be told to Spark, and it tells it back; the other is in the options.
+        if self._options.max_offsets_per_trigger:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        known = parsed(start)
+        # Spark asks when a batch is finished, so this is what has been read.
+        self._progress.reached(known)
+        latest = self._latest = self._ends(known)
+        if start == UNDECIDED:
+            return written(self._partitions.resolve(self._starting, latest))
+        begins = planning.changes(known, latest).to_begin
+        beginnings = self._partitions.earliest(begins)
+        losses = planning.losses(known, latest, beginnings)
+        report(losses, fail=self._options.fail_on_data_loss)
+        if self._shall_wait(known, latest, limit):
+            return start
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return written(planning.end_of_batch(known, latest, beginnings, rows))
+
+    def reportLatestOffset(self) -> Written | None:
+        return None if self._latest is None else written(self._latest)
+
+    def _ends(self, known: Mapping[TopicPartition, int]) -> Offsets:
+        return self._partitions.latest(known) if self._target is None else self._target
+
+    def _shall_wait(
+        self,
+        known: Mapping[TopicPartition, int],
+        latest: Mapping[TopicPartition, int],
+        limit: ReadLimit,
+    ) -> bool:
+        """Whether to wait for more, because there is little and the last batch not long ago."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        now = time.monotonic()
+        since_ms = (now - self._last_batch_at) * 1000
+        if (
+            planning.backlog(known, latest) < least
+            and since_ms < self._options.max_trigger_delay_ms
+        ):
+            return True
+        self._last_batch_at = now
+        return False
+
+    # -- what a batch reads ----------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return input_partitions(self._options, planning.ranges(parsed(start), parsed(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return records(self._options, partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._progress.reached(parsed(end))

@@ -1,0 +1,172 @@
+"""Options of the source: what people write, what it means, and what they are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from hightide.spark.source.options import (
+    OptionError,
+    Subscription,
+    duration_ms,
+    for_batch,
+    for_stream,
+    parse,
+)
+from hightide.spark.source.positions import Everywhere, Exactly, Since
+
+PLAIN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+EARLIEST, LATEST = -2, -1
+
+
+def test_the_names_of_options_are_not_case_sensitive() -> None:
+    options = parse(
+        {"KAFKA.Bootstrap.Servers": "a:1", "SUBSCRIBE": "t", "maxoffsetspertrigger": "5"}
+    )
+    assert options.client == {"bootstrap.servers": "a:1"}
+    assert options.max_offsets_per_trigger == 5
+
+
+def test_what_is_not_said_has_the_defaults_of_sparks_kafka_source() -> None:
+    options = parse(PLAIN)
+    assert options.starting is None
+    assert options.fail_on_data_loss
+    assert not options.headers
+    assert not options.read_committed
+    assert options.max_trigger_delay_ms == 15 * 60_000
+    assert options.group is None
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"subscribe": " a, b ,a"}, Subscription(topics=("a", "b"))),
+        ({"subscribePattern": "orders-.*"}, Subscription(pattern="orders-.*")),
+        ({"assign": '{"t": [1, 0]}'}, Subscription(partitions=(("t", 0), ("t", 1)))),
+    ],
+)
+def test_partitions_are_chosen_by_one_of_three_options(
+    given: dict[str, str], meant: Subscription
+) -> None:
+    assert parse({"kafka.bootstrap.servers": "a:1"} | given).subscription == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"startingOffsets": "Earliest"}, Everywhere(EARLIEST)),
+        ({"startingOffsets": "latest"}, Everywhere(LATEST)),
+        (
+            {"startingOffsets": '{"t": {"0": 23, "1": -2}}'},
+            Exactly({("t", 0): 23, ("t", 1): EARLIEST}),
+        ),
+        ({"startingTimestamp": "1000"}, Since(1000)),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": 7}}'}, Since({("t", 0): 7})),
+        (
+            {"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "LATEST"},
+            Since(1, latest_if_none=True),
+        ),
+        # A timestamp for all weighs more than one for each, and both more than offsets.
+        (
+            {
+                "startingTimestamp": "1",
+                "startingOffsetsByTimestamp": '{"t": {"0": 2}}',
+                "startingOffsets": "earliest",
+            },
+            Since(1),
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"t": {"0": 2}}', "startingOffsets": "latest"},
+            Since({("t", 0): 2}),
+        ),
+    ],
+)
+def test_a_start_can_be_said_in_many_ways(given: dict[str, str], meant: object) -> None:
+    assert parse(PLAIN | given).starting == meant
+
+
+def test_an_end_by_timestamp_is_the_end_of_the_log_where_all_is_older() -> None:
+    assert for_batch(PLAIN | {"endingTimestamp": "9"}).ending == Since(9, latest_if_none=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets"),
+        ({"kafka.key.deserializer": "x"}, "keys come as bytes"),
+        ({"kafka.value.deserializer": "x"}, "values come as bytes"),
+        ({"kafka.enable.auto.commit": "true"}, "kafka.group.id"),
+        ({"kafka.interceptor.classes": "x"}, "interceptors"),
+        ({"startingOffset": "earliest"}, "Did you mean startingOffsets"),
+        ({"topic": "orders"}, "belongs to the sink"),
+        ({"bootstrap.servers": "a:1"}, "kafka.bootstrap.servers"),
+        ({"nonsense": "1"}, "no option 'nonsense'.*It takes .*subscribePattern"),
+        ({"assign": '{"t": [0]}'}, "subscribe and assign are given"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"startingOffsets": "begin"}, r'startingOffsets is .begin.*\{"topic"'),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "t-0 cannot be at -3"),
+        ({"startingTimestamp": "soon"}, "whole number"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, '"error" or "latest"'),
+        ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "more than"),
+        ({"maxTriggerDelay": "a while"}, "100ms, 30s or 15m"),
+        ({"minPartitions": "-1"}, "at least 1"),
+        ({"failOnDataLoss": "yes"}, "true or false"),
+        ({"kafka.isolation.level": "serializable"}, "read_committed or read_uncommitted"),
+        ({"columns": "value,colour"}, "there is no colour"),
+        ({"columns": " "}, "empty"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse(PLAIN | given)
+
+
+def test_brokers_and_topics_have_to_be_named() -> None:
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
+        parse({"subscribe": "t"})
+    with pytest.raises(OptionError, match="none is given"):
+        parse({"kafka.bootstrap.servers": "a:1"})
+    with pytest.raises(OptionError, match="no regular expression"):
+        parse({"kafka.bootstrap.servers": "a:1", "subscribePattern": "("})
+    with pytest.raises(OptionError, match=r'\{"topic": \[0, 1\]\}'):
+        parse({"kafka.bootstrap.servers": "a:1", "assign": "t"})
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(OptionError, match="no end"):
+        for_stream(PLAIN | {"endingOffsets": "latest"})
+    with pytest.raises(OptionError, match="no end"):
+        for_stream(PLAIN | {"endingTimestamp": "5"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingOffsets": "latest"}, "start at the latest"),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, "start at the latest offset in t-0"),
+        ({"endingOffsets": "earliest"}, "end at the earliest"),
+        ({"endingOffsets": '{"t": {"1": -2}}'}, "end at the earliest offset in t-1"),
+    ],
+)
+def test_a_batch_that_would_be_empty_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        for_batch(PLAIN | given)
+
+
+def test_columns_are_chosen_by_name_and_headers_among_them_need_no_other_option() -> None:
+    options = parse(PLAIN | {"columns": "Value, timestamptype, headers, value"})
+    assert options.columns == ("value", "timestampType", "headers")
+    assert options.headers
+
+
+@pytest.mark.parametrize("option", ["kafka.group.id", "group.id"])
+def test_a_group_is_named_with_or_without_the_prefix(option: str) -> None:
+    assert parse(PLAIN | {option: "watchers"}).group == "watchers"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("100ms", 100), ("30s", 30_000), ("15m", 900_000), ("2 h", 7_200_000), ("7", 7)],
+)
+def test_durations_are_written_as_spark_writes_them(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
