@@ -159,6 +159,15 @@ def test_columns_are_chosen_by_name_and_headers_among_them_need_no_other_option(
     assert options.headers
 
 
+def test_a_live_batch_reads_whole_logs() -> None:
+    assert for_batch(PLAIN | {"endingOffsets": "live"}).is_live
+    assert not for_batch(PLAIN | {"endingOffsets": "latest"}).is_live
+    with pytest.raises(OptionError, match="from the earliest on"):
+        for_batch(PLAIN | {"endingOffsets": "live", "startingTimestamp": "5"})
+    with pytest.raises(OptionError, match="no end"):
+        for_stream(PLAIN | {"endingOffsets": "live"})
+
+
 @pytest.mark.parametrize("option", ["kafka.group.id", "group.id"])
 def test_a_group_is_named_with_or_without_the_prefix(option: str) -> None:
     assert parse(PLAIN | {option: "watchers"}).group == "watchers"

@@ -1,9 +1,10 @@
 """The options of the source, with the names and meanings of Spark's Kafka source.
 
 They are checked before anything runs.  What Spark's source refuses is refused, with the way to go
-instead; a name that nobody knows is an error and not silence.  Two are our own: `columns` leaves
-out what a query does not need, because Spark asks a Python source for all columns, and `group.id`
-is short for `kafka.group.id`.
+instead; a name that nobody knows is an error and not silence.  Three things are our own:
+`columns` leaves out what a query does not need, because Spark asks a Python source for all columns;
+`group.id` is short for `kafka.group.id`; and a batch may end "live", because Spark plans the static
+side of a join with a stream but once.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ NAMES = {
     )
 }
 PREFIX = "kafka."
+# An end of a batch: where the log ends when a task reads it, and not when the tasks are planned.
+LIVE = "live"
 # Properties of Kafka's consumer that the source itself obeys.
 OURS = ("group.id", "isolation.level", "max.partition.fetch.bytes", "metadata.max.age.ms")
 REFUSED = {
@@ -111,6 +114,8 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
     metadata_age_ms: int = 1000
     fetch_bytes: int | None = None
+    # Whether each task of a batch finds out for itself where the logs end when it reads.
+    is_live: bool = False
 
 
 def parse(given: Mapping[str, str]) -> SourceOptions:
@@ -143,6 +148,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         retry_interval_ms=_read(options, "fetchOffset.retryIntervalMs", duration_ms, 1000),
         poll_timeout_ms=_read(options, "kafkaConsumer.pollTimeoutMs", duration_ms, 120_000),
         metadata_age_ms=_read(options, "kafka.metadata.max.age.ms", duration_ms, 1000),
+        is_live=_is_live(options),
         fetch_bytes=_number(options, "kafka.max.partition.fetch.bytes", least=1),
     )
 
@@ -258,7 +264,17 @@ def _position(options: Mapping[str, str], end: str) -> Position | None:
     timestamps = _read(options, f"{end}OffsetsByTimestamp", _by_partition, None)
     if timestamps is not None:
         return Since(timestamps, latest)
+    if end == "ending" and options.get("endingoffsets", "").strip().lower() == LIVE:
+        return Everywhere(LATEST)
     return _read(options, f"{end}Offsets", _offsets, None)
+
+
+def _is_live(options: Mapping[str, str]) -> bool:
+    if options.get("endingoffsets", "").strip().lower() != LIVE:
+        return False
+    if _position(options, "starting") not in (None, Everywhere(EARLIEST)):
+        raise OptionError(f'With endingOffsets "{LIVE}" whole logs are read, from the earliest on.')
+    return True
 
 
 def _offsets(text: str) -> Position:

@@ -8,7 +8,7 @@ process, which Spark reuses from task to task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class Live(NamedTuple):
+    """What one task of a live batch reads: every so-manieth partition, whole, as it is then."""
+
+    number: int
+    of: int
+
+
 class BatchReader(DataSourceReader):
     """One batch query: what lies between two positions when it is planned."""
 
@@ -39,6 +46,9 @@ class BatchReader(DataSourceReader):
         starting = options.starting or Everywhere(EARLIEST)
         found = Partitions(options)
         found.check()
+        if options.is_live:
+            count = max(1, len(found.now()))
+            return [InputPartition(Live(each, count)) for each in range(count)]
         latest = found.latest({})
         earliest = found.earliest(latest)
         start = found.resolve(starting, latest)
@@ -48,7 +58,10 @@ class BatchReader(DataSourceReader):
         return input_partitions(options, planning.ranges(start, end, at_earliest(starting, latest)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return records(self._options, partition.value)
+        given = partition.value
+        if isinstance(given, Live):
+            return live_records(self._options, given)
+        return records(self._options, given)
 
 
 def at_earliest(position: Position, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
@@ -99,6 +112,19 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
             report([str(error)], fail=options.fail_on_data_loss)
             break
     yield from decoder.flush()
+
+
+def live_records(options: SourceOptions, given: Live) -> Iterator[pa.RecordBatch]:
+    """A share of the topics as they are now, with partitions that were not there when planned."""
+    found = Partitions(options)
+    latest = {
+        where: end
+        for number, (where, end) in enumerate(sorted(found.latest({}).items()))
+        if number % given.of == given.number
+    }
+    earliest = found.earliest(latest)
+    for each in planning.ranges(earliest, latest, latest):
+        yield from records(options, each)
 
 
 def said_of(gap: OffsetOutOfRange) -> str:
