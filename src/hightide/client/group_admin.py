@@ -51,6 +51,8 @@ from hightide.wire.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
 )
 from hightide.wire.types import api_of
 
@@ -162,17 +164,44 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
 
     # -- offsets ---------------------------------------------------------------------------
 
-    async def committed(self, group_id: str, *, stable: bool = False) -> dict[Partition, Commit]:
-        """All that a group has committed.  `stable` waits for transactions that may commit more."""
+    async def committed(
+        self,
+        group_id: str,
+        *,
+        stable: bool = False,
+        partitions: Iterable[Partition] | None = None,
+    ) -> dict[Partition, Commit]:
+        """What a group has committed, in all partitions or in some.
+
+        `stable` waits for transactions that may commit more.  Apache Kafka does so only for
+        partitions that are named: of the others it tells what is committed by now.
+        """
+        named = None if partitions is None else by_topic(partitions)
 
         async def ask(connection: Connection) -> dict[Partition, Commit]:
             version = connection.version_for(OffsetFetchRequest)
-            group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
             if version >= TAKES_GROUPS:
+                topics = (
+                    None
+                    if named is None
+                    else [
+                        OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+                        for name, indexes in named.items()
+                    ]
+                )
+                group = OffsetFetchRequestGroup(group_id=group_id, topics=topics)
                 request = OffsetFetchRequest(groups=[group], require_stable=stable)
             else:
+                older = (
+                    None
+                    if named is None
+                    else [
+                        OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+                        for name, indexes in named.items()
+                    ]
+                )
                 request = OffsetFetchRequest(
-                    group_id=group_id, topics=None, require_stable=stable and version >= 7
+                    group_id=group_id, topics=older, require_stable=stable and version >= 7
                 )
             answer = await connection.send(request, timeout_ms=self._timeout_ms)
             told = answer.groups[0] if version >= TAKES_GROUPS else answer
