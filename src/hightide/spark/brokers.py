@@ -283,10 +283,14 @@ class Brokers:
         *,
         require_stable: bool = True,
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Offset and metadata that a group has committed; what it has not is left out."""
-        found = self._loop.run(self._client.committed(group, stable=require_stable))
-        wanted = set(found if partitions is None else partitions)
-        return {key: (each.offset, each.metadata) for key, each in found.items() if key in wanted}
+        """Offset and metadata that a group has committed; what it has not is left out.
+
+        `require_stable` waits for open transactions that commit offsets of the named partitions.
+        """
+        found = self._loop.run(
+            self._client.committed(group, stable=require_stable, partitions=partitions)
+        )
+        return {key: (each.offset, each.metadata) for key, each in found.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int | tuple[int, str]]) -> None:
         """Commit in the name of a group that has no members."""
