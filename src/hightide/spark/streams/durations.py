@@ -1,0 +1,65 @@
+"""Lengths of time as people write them ("10 s", "5 min", "1 hour 30 minutes"), as Spark reads them.
+
+Spark knows only whole words, and says so with a stack trace in the middle of a run; here a mistake
+is found where it is made.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from hightide.spark.streams.errors import StreamsError
+
+UNITS_MS = {
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+SHORT = {
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "d": "day",
+    "w": "week",
+}
+PART = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
+
+
+def milliseconds(text: str | timedelta, what: str) -> int:
+    """How long `text` is; `what` names in an error whose length it is."""
+    if isinstance(text, timedelta):
+        return text // timedelta(milliseconds=1)
+    total, position = 0, 0
+    while position < len(text.rstrip()):
+        part = PART.match(text, position)
+        unit = part[2].lower() if part else ""
+        unit = SHORT.get(unit, SHORT.get(unit.removesuffix("s"), unit.removesuffix("s")))
+        if part is None or unit not in UNITS_MS:
+            break
+        total += int(part[1]) * UNITS_MS[unit]
+        position = part.end()
+    if not text.strip() or position < len(text.rstrip()):
+        raise StreamsError(
+            f"{what} is {text!r}; wanted is a length of time "
+            'like "500 ms", "10 seconds" or "1 hour".'
+        )
+    return total
+
+
+def interval(text: str | timedelta, what: str, *, zero: bool = False) -> str:
+    """A length of time in Spark's words.  Only some may be zero."""
+    length = milliseconds(text, what)
+    if length == 0 and not zero:
+        raise StreamsError(f"{what} is {text!r}; it has to be longer than nothing.")
+    for unit, size in reversed(UNITS_MS.items()):
+        if length and length % size == 0:
+            count = length // size
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return "0 seconds"

@@ -1,0 +1,162 @@
+"""From the rows of a query to where they go: one function of a micro-batch for each target.
+
+All of them are called by `foreachBatch`: it takes every output mode, and it is told the number of
+the batch before anything is written, on which exactly-once rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hightide.spark.formats import BadSchema, Schema, encoded
+from hightide.spark.sink import exactly_once
+from hightide.spark.streams.errors import StreamsError, listed, unknown
+from hightide.spark.streams.query import EXACTLY_ONCE, Query
+from hightide.spark.streams.target import MEMORY, PRINT, TOPIC
+from hightide.spark.streams.topic import KEY, META, RECORD_TIME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from hightide.spark.streams.app import App
+
+Write = Callable[["DataFrame", int], None]
+PARTITION = "_partition"
+PREFIX = "kafka."
+# What of a batch is printed.
+SHOWN = 20
+
+
+def results(rows: DataFrame, query: Query) -> DataFrame:
+    """A query's rows without what was there only on the way."""
+    rows = rows.drop(RECORD_TIME)
+    if query.to.kind != TOPIC:
+        return rows.drop(META) if KEY in query.keys else rows.drop(META, KEY)
+    if rows.columns.count(KEY) > 1:  # Two streams were joined: neither key is the result's.
+        rows = rows.drop(KEY)
+    if query.partition is not None:
+        rows = rows.withColumnRenamed(query.partition, PARTITION)
+    return rows.drop(META)
+
+
+def records(rows: DataFrame, query: Query, schema: Schema | None) -> DataFrame:
+    """The rows as records of a topic."""
+    try:
+        return encoded(results(rows, query), schema, key=list(query.keys) or None)
+    except BadSchema as error:
+        raise StreamsError(f"Query {query.name}: {error}") from None
+
+
+def check(app: App, rows: DataFrame, query: Query) -> None:
+    """That the rows can be written where they shall go."""
+    columns = [each for each in rows.columns if each not in (KEY, META, RECORD_TIME)]
+    for each in (*query.keys, *query.partition_by, *filter(None, [query.partition])):
+        if each not in rows.columns:
+            raise unknown(f"column of query {query.name}", each, columns)
+    twice = sorted({each for each in columns if columns.count(each) > 1})
+    if twice:
+        raise StreamsError(
+            f"Query {query.name} has two columns named {listed(twice)}: "
+            "select or rename what you want."
+        )
+    if not columns:
+        raise StreamsError(f"Query {query.name} has no columns besides the record's own.")
+    if query.partition is not None:
+        kind = rows.schema[query.partition].dataType.simpleString()
+        if kind not in ("tinyint", "smallint", "int", "bigint"):
+            raise StreamsError(
+                f"partition= of query {query.name} names {query.partition}, which is a {kind}; "
+                "it has to be the number of a partition."
+            )
+    if query.to.kind == TOPIC:
+        records(rows, query, app.schema_for(query.to.place))
+    elif query.to.is_table:
+        table_writer(app, query)
+
+
+def writer(app: App, query: Query) -> Write:
+    """What writes a micro-batch of a query."""
+    match query.to.kind:
+        case kind if kind == TOPIC:
+            return to_topic(app, query)
+        case kind if kind == PRINT:
+            return to_terminal(query)
+        case kind if kind == MEMORY:
+            raise AssertionError("tables in memory are Spark's own")
+    return to_table(app, query)
+
+
+def to_topic(app: App, query: Query) -> Write:
+    schema = app.schema_for(query.to.place)
+    into = topic_writer(
+        app, query.to.place, query.name, is_exactly_once=query.guarantee == EXACTLY_ONCE
+    )
+
+    def write(batch: DataFrame, number: int) -> None:
+        into(records(batch, query, schema), number)
+
+    return write
+
+
+def topic_writer(app: App, topic: str, query: str, *, is_exactly_once: bool = True) -> Write:
+    """What writes records to a topic."""
+    if is_exactly_once:
+        return exactly_once(topic, options=client_properties(app), name=app.group(query))
+    options = app.client_options() | {"topic": topic}
+
+    def write(records: DataFrame, _: int) -> None:
+        records.write.format("hightide").options(**options).mode("append").save()
+
+    return write
+
+
+def client_properties(app: App) -> dict[str, str]:
+    """How brokers are reached, in the client's own names."""
+    return {
+        name.removeprefix(PREFIX): value
+        for name, value in app.client_options().items()
+        if name.startswith(PREFIX)
+    }
+
+
+def to_table(app: App, query: Query) -> Write:
+    into = table_writer(app, query)
+
+    def write(batch: DataFrame, number: int) -> None:
+        into(results(batch, query), number)
+
+    return write
+
+
+def table_writer(app: App, query: Query) -> Write:
+    """What writes rows to a table; it says what is wrong with the table's declaration."""
+    from hightide.spark import tables
+
+    try:
+        return tables.writer(
+            str(query.to),
+            name=app.group(query.name),
+            key=query.keys or None,
+            partition_by=query.partition_by or None,
+            mode=query.mode,
+        )
+    except tables.TableError as error:
+        raise StreamsError(f"Query {query.name}: {error}") from None
+
+
+def to_terminal(query: Query) -> Write:
+    from pyspark.sql import functions as F
+
+    def write(batch: DataFrame, number: int) -> None:
+        rows = results(batch, query)
+        text = rows.select(
+            F.to_json(F.struct(*(f"`{each}`" for each in rows.columns))).alias("row")
+        )
+        found = text.limit(SHOWN + 1).collect()
+        for each in found[:SHOWN]:
+            print(f"{query.name}\t{each['row']}", flush=True)
+        if len(found) > SHOWN:
+            print(f"{query.name}\t… and more in batch {number}", flush=True)
+
+    return write

@@ -1,0 +1,239 @@
+"""A topic as DataFrames: a stream of what comes, a batch of what is there, the latest by key.
+
+A DataFrame has the columns of the schema, `_key` with the record's key as text, and `_meta` with
+where the record was.  Streams carry the topic's event time and how late a row may be (Spark's
+watermark).  All else is PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import TimestampNTZType, TimestampType
+
+from hightide.spark.formats import BadSchema, OnError, Schema, decoded
+from hightide.spark.streams.errors import StreamsError, unknown
+from hightide.spark.streams.reading import reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from hightide.spark.streams.app import App
+
+EARLIEST = "earliest"
+LATEST = "latest"
+# The event time of topics whose values have none: when the record was written.
+RECORD_TIME = "_time"
+KEY = "_key"
+META = "_meta"
+
+Moment = str | datetime
+
+
+@dataclass(frozen=True, eq=False)
+class Topic:
+    """Made by `App.topic`."""
+
+    app: App = field(repr=False)
+    name: str
+    schema: Schema
+    time: str | None = None
+    late: str = "10 seconds"
+    key: tuple[str, ...] = ()
+    on_error: OnError = field(default_factory=lambda: OnError("fail"))
+    start: Moment = EARLIEST
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def stream(self) -> DataFrame:
+        """What comes, from `start` on, with a watermark if the topic has an event time."""
+        now = reading()
+        if now.given is None:
+            options = position("starting", self.start) | self.app.source_options(self, now.query)
+            raw = self._read(self.app.spark.readStream, options)
+        else:
+            raw = self._given(now.given)
+        rows = self._rows(raw, self.on_error)
+        if self.time is None:
+            return rows
+        now.times[self.name] = self.time
+        return rows.withWatermark(self.time, self.late)
+
+    def batch(self, start: Moment = EARLIEST, end: Moment = LATEST) -> DataFrame:
+        """What is there now, between two offsets in time; without an end, all."""
+        return self._rows(self._raw_batch(start, end), self._quietly())
+
+    def table(self, key: str | Sequence[str] | None = None) -> DataFrame:
+        """The latest row of each key, without rows whose key was deleted, as it is when it is read.
+
+        Joined to a stream it is read anew with every micro-batch.  A record without a value deletes
+        the row whose key column, as text, is the record's key.  A key that is no column of the
+        schema is the record's own.
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key or self.key)
+        now = reading()
+        raw = self._given(now.given) if now.given is not None else self._live()
+        rows = self._rows(raw, self._quietly(), tombstones=True)
+        if len(keys) == 1 and keys[0] not in self._columns():
+            return latest(rows, record_key(), self._columns()).withColumnRenamed(KEY, keys[0])
+        for each in keys:
+            if each not in self._columns():
+                raise unknown(f"column of topic {self.name}", each, self._columns())
+        if not keys:
+            return latest(rows, record_key(), self._columns())
+        return latest(rows, identity(keys), self._columns()).drop(KEY)
+
+    def dead_letters(self, query: str) -> DataFrame:
+        """The records that cannot be read, as a stream of records for the dead-letter topic."""
+        options = position("starting", self.start) | self.app.source_options(self, query)
+        raw = self._read(self.app.spark.readStream, options)
+        _, bad = decoded(raw, self.schema, on_error=self.on_error, app=self.app.name, query=query)
+        assert bad is not None, "only topics with dlq: have dead letters"
+        return bad
+
+    def view(self) -> DataFrame:
+        """What the topic's name means in SQL: a table if it has a key, else a stream."""
+        return self.table() if self.key else self.stream()
+
+    def check(self) -> None:
+        """What can be said of the schema only when Spark is there."""
+        columns = self._columns()
+        if self.time is not None and self.time != RECORD_TIME:
+            if self.time not in columns:
+                raise unknown(f"column for time= of topic {self.name}", self.time, columns)
+            kind = self.schema.type[self.time].dataType
+            if not isinstance(kind, TimestampType | TimestampNTZType):
+                raise StreamsError(
+                    f"The event time {self.time} of topic {self.name} is a {kind.simpleString()}; "
+                    "it has to be a timestamp (in a dataclass, a datetime)."
+                )
+        taken = {KEY, META, RECORD_TIME} & set(columns)
+        if taken:
+            raise StreamsError(
+                f"The schema of topic {self.name} has a column {min(taken)}, "
+                "a name that Hightide uses for the record itself."
+            )
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _raw_batch(self, start: Moment, end: Moment) -> DataFrame:
+        given = reading().given
+        if given is not None:
+            return self._given(given)
+        options = position("starting", start) | position("ending", end)
+        return self._read(self.app.spark.read, options | self.app.source_options(self))
+
+    def _live(self) -> DataFrame:
+        options = {"endingOffsets": "live"} | self.app.source_options(self)
+        return self._read(self.app.spark.read, options)
+
+    def _read(self, reader: Any, options: Mapping[str, str]) -> DataFrame:
+        self.check()
+        raw: DataFrame = reader.format("hightide").options(**options).load()
+        return raw
+
+    def _given(self, given: Mapping[str, DataFrame]) -> DataFrame:
+        self.check()
+        if self.name not in given:
+            raise StreamsError(
+                f"The query reads topic {self.name}, and the test gives no rows for it: "
+                f"pass {self.name}=[…], or {self.name}=[] for none."
+            )
+        return given[self.name]
+
+    def _rows(self, raw: DataFrame, on_error: OnError, *, tombstones: bool = False) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows, _ = decoded(
+            raw,
+            self.schema,
+            on_error=on_error,
+            app=self.app.name,
+            query=reading().query,
+            tombstones="keep" if tombstones else "drop",
+        )
+        if self.time == RECORD_TIME:
+            rows = rows.withColumn(RECORD_TIME, F.col(f"{META}.timestamp"))
+        return rows
+
+    def _quietly(self) -> OnError:
+        """Dead letters are written once, by the query that has this for its task."""
+        return OnError("skip") if self.on_error.action == "dlq" else self.on_error
+
+    def _columns(self) -> list[str]:
+        try:
+            return self.schema.type.names
+        except BadSchema as error:
+            raise StreamsError(f"Topic {self.name}: {error}") from error
+
+
+def record_key() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(KEY)
+
+
+def identity(keys: Sequence[str]) -> Column:
+    """A row's key as the sink writes it: one column as text, several as an object of JSON."""
+    from pyspark.sql import functions as F
+
+    columns = [F.col(f"`{each}`") for each in keys]
+    if len(columns) == 1:
+        return F.coalesce(columns[0].cast("string"), F.col(KEY))
+    present = reduce(and_, (each.isNotNull() for each in columns))
+    return F.coalesce(F.when(present, F.to_json(F.struct(*columns))), F.col(KEY))
+
+
+def latest(rows: DataFrame, key: Column, columns: Sequence[str]) -> DataFrame:
+    """The last row of each key, unless it holds nothing.
+
+    Within a partition the offset decides.  A key that has been in two of them, because partitions
+    were added, is decided by time.
+    """
+    from pyspark.sql import functions as F
+
+    row = F.struct(*(f"`{each}`" for each in (*columns, KEY)))
+    where = F.col(META)
+    by_partition = (
+        rows.withColumn("_id", key)
+        .where("_id IS NOT NULL")
+        .groupBy("_id", where.getField("partition").alias("_partition"))
+        .agg(
+            F.max_by(row, where.getField("offset")).alias("_row"),
+            F.max_by(where.getField("timestamp"), where.getField("offset")).alias("_at"),
+        )
+    )
+    overall = by_partition.groupBy("_id").agg(
+        F.max_by("_row", F.struct("_at", "_partition")).alias("_row")
+    )
+    present = [F.col("_row").getField(each).isNotNull() for each in columns]
+    return overall.where(F.array_contains(F.array(*present), True)).select("_row.*")
+
+
+def position(which: str, moment: Moment) -> dict[str, str]:
+    """The options of the source for a place in time: a word, or a time of day."""
+    if moment in (EARLIEST, LATEST):
+        return {f"{which}Offsets": str(moment)}
+    if isinstance(moment, str):
+        if moment.lstrip().startswith(
+            "{"
+        ):  # Offsets of each partition, as Spark's source has them.
+            return {f"{which}Offsets": moment}
+        try:
+            moment = datetime.fromisoformat(moment)
+        except ValueError:
+            raise StreamsError(
+                f"{moment!r} is no place to read from: write earliest, latest or a time like "
+                '"2026-01-31T12:00:00".'
+            ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    at_ms = str(int(moment.timestamp() * 1000))
+    if which == "starting":
+        # A time after the last record means: what comes from now on.
+        return {"startingTimestamp": at_ms, "startingOffsetsByTimestampStrategy": LATEST}
+    return {f"{which}Timestamp": at_ms}
