@@ -1,0 +1,16 @@
+"""What the values of a topic are: JSON, Avro, Protobuf or plain text; and records that are not.
+
+schema_of(Order)                          a dataclass: JSON
+schema_of("user STRING NOT NULL, n INT")  a DDL: JSON
+schema_of("text"), schema_of("raw")       values as they are
+avro("order.avsc"), protobuf("shop.desc", "shop.Order")
+decoded(raw, schema, on_error="dlq:bad")  records to rows
+encoded(rows, schema, key="user")         rows to records
+"""
+
+from hightide.spark.formats.bad_records import OnError, bad_rows, decoded
+from hightide.spark.formats.chosen import json, schema_of
+from hightide.spark.formats.outgoing import encoded
+from hightide.spark.formats.schema import BadSchema, Schema
+
+__all__ = ["BadSchema", "OnError", "Schema", "bad_rows", "decoded", "encoded", "json", "schema_of"]

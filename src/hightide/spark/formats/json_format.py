@@ -1,0 +1,248 @@
+"""JSON values, read and written by Spark's own `from_json` and `to_json`: no row passes Python.
+
+What `from_json` takes for good is wider than what people mean by it, so more is looked at.  A field
+of the wrong type makes a record bad and so does a required field that is missing; so does text
+behind the object, which the parser would leave unread: two objects in one record are not one.  The
+reason is put together only for records that are bad, which is why it may parse the record again.
+
+Confluent's prefix of five bytes begins with a zero, as no JSON does, and is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from hightide.spark.formats import declared
+from hightide.spark.formats.schema import ERROR, VALUE, BadSchema, Schema, once
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# The field in which Spark puts a record that does not fit.
+CORRUPT = "_hightide_corrupt"
+TEXT = "_hightide_text"
+PARSED = "_hightide_parsed"
+SPACE = " \t\r\n"
+# Where two objects in one record would meet.
+SEAMS = ("}{", "} {", "}\n{", "}\r\n{")
+# How much of a value is shown in a reason.
+SHOWN = 80
+# Spark would write milliseconds, and leave fields that are null out.
+WRITTEN = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
+
+
+@dataclass(frozen=True)
+class JsonSchema(Schema):
+    """A DDL is kept as text until it is needed: only a Spark session can read it."""
+
+    given: StructType | str
+    options: Mapping[str, str] = field(default_factory=dict)
+    format = "json"
+
+    @property
+    def type(self) -> StructType:
+        return self.given if isinstance(self.given, StructType) else struct_of_ddl(self.given)
+
+    def decode(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        wanted = self.type
+        text = _without_prefix(F.col("value"))
+        options = {**self.options, "columnNameOfCorruptRecord": CORRUPT}
+        parsed = F.from_json(text, _nullable(wanted, StructField(CORRUPT, StringType())), options)
+        rows = rows.withColumns({TEXT: once(text), PARSED: once(parsed)})
+        found = F.col(PARSED)
+        value = F.when(found.isNotNull(), _filled(found, wanted))
+        return rows.withColumns({VALUE: value, ERROR: _error(wanted)}).drop(TEXT, PARSED)
+
+    def encode(self, row: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.to_json(row, {**WRITTEN, **self.options}).cast("binary")
+
+
+def struct_of_ddl(ddl: str) -> StructType:
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None:
+        raise BadSchema(f"The schema {ddl!r} is read by Spark, and no session is open yet.")
+    try:
+        found = DataType.fromDDL(ddl)
+    except Exception as error:
+        # The first line is the parser's word on it; the rest is where Spark was.
+        reason = str(error).strip().splitlines()[0]
+        raise BadSchema(f"The schema {ddl!r} cannot be read: {reason}") from None
+    if not isinstance(found, StructType):
+        raise BadSchema(f"The schema {ddl!r} should be columns such as 'name STRING, n BIGINT'.")
+    return found
+
+
+def _without_prefix(value: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    bare = F.when(value.substr(1, 1) == F.lit(b"\0"), value.substr(6, 2**31 - 1)).otherwise(value)
+    return bare.cast("string")
+
+
+def _nullable(struct: StructType, *more: StructField) -> StructType:
+    """What `from_json` shall look for: it would take a field that is not nullable at its word."""
+
+    def relaxed(kind: DataType) -> DataType:
+        match kind:
+            case StructType():
+                return _nullable(kind)
+            case ArrayType():
+                return ArrayType(relaxed(kind.elementType), True)
+            case MapType():
+                return MapType(kind.keyType, relaxed(kind.valueType), True)
+        return kind
+
+    return StructType(
+        [*(StructField(each.name, relaxed(each.dataType), True) for each in struct.fields), *more]
+    )
+
+
+def _filled(found: Column, struct: StructType) -> Column:
+    """The struct without Spark's own field, and with defaults where a record has nothing."""
+    from pyspark.sql import functions as F
+
+    def column(each: StructField) -> Column:
+        here = found.getField(each.name)
+        kind = each.dataType
+        if isinstance(kind, StructType) and _has_defaults(kind):
+            here = F.when(here.isNotNull(), _filled(here, kind))
+        elif isinstance(kind, ArrayType) and _has_defaults(kind.elementType):
+            inner = cast(StructType, kind.elementType)
+            here = F.transform(here, lambda it: F.when(it.isNotNull(), _filled(it, inner)))
+        default = each.metadata.get(declared.DEFAULT)
+        if default is not None:
+            text = json.dumps({each.name: json.loads(default)})
+            alone = _nullable(StructType([each]))
+            here = F.coalesce(here, F.from_json(F.lit(text), alone).getField(each.name))
+        return here.alias(each.name)
+
+    return F.struct(*(column(each) for each in struct.fields))
+
+
+def _has_defaults(kind: DataType) -> bool:
+    return isinstance(kind, StructType) and any(
+        declared.DEFAULT in each.metadata
+        or _has_defaults(each.dataType)
+        or (isinstance(each.dataType, ArrayType) and _has_defaults(each.dataType.elementType))
+        for each in kind.fields
+    )
+
+
+def _error(wanted: StructType) -> Column:
+    """Null if the record is good, else what is wrong with it."""
+    from pyspark.sql import functions as F
+
+    text, found = F.col(TEXT), F.col(PARSED)
+    is_corrupt = found.isNull() | found.getField(CORRUPT).isNotNull()
+    is_more = _is_more_than_one(text)
+    is_invalid = ~F.is_valid_utf8(text)
+    faults = list(_faults(found, wanted, ""))
+    shown = F.substring(F.regexp_replace(text, r"\s+", " "), 1, SHOWN)
+    reason = (
+        F.when(is_invalid, F.lit("the value is not UTF-8"))
+        .when(_members(text).isNull(), F.concat(F.lit("the value is no JSON object: "), shown))
+        .when(is_more, F.concat(F.lit("there is more than one JSON object: "), shown))
+        .when(is_corrupt, F.coalesce(_misfits(text, found, wanted), _inside(shown)))
+        .otherwise(F.concat_ws("; ", *(F.when(is_so, words) for is_so, words in faults)))
+    )
+    is_bad = reduce(or_, (is_so for is_so, _ in faults), is_corrupt | is_more | is_invalid)
+    return F.when(text.isNotNull() & is_bad, reason)
+
+
+def _is_more_than_one(text: Column) -> Column:
+    """Whether something stands behind the object.  Inside an array, the parser would stumble on it;
+    few records are suspect enough to be parsed that way."""
+    from pyspark.sql import functions as F
+
+    ends = F.rtrim(text, F.lit(SPACE)).endswith("}")
+    suspect = reduce(or_, (text.contains(seam) for seam in SEAMS), ~ends)
+    array = F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<map<string,string>>")
+    return suspect & array.isNull()
+
+
+def _members(text: Column) -> Column:
+    """The members of a JSON object as text; null if it is none."""
+    from pyspark.sql import functions as F
+
+    return F.from_json(text, "map<string,string>")
+
+
+def _faults(found: Column, struct: StructType, path: str) -> Iterator[tuple[Column, Column]]:
+    """What can be wrong with a record whose types are right, each with its words."""
+    from pyspark.sql import functions as F
+
+    for each in struct.fields:
+        here, name, kind = found.getField(each.name), f"{path}{each.name}", each.dataType
+        if not each.nullable:
+            yield here.isNull(), F.lit(f"{name} is missing")
+        allowed = each.metadata.get(declared.ALLOWED)
+        if allowed:
+            words = F.lit(f"{name} should be one of {', '.join(map(str, allowed))}, but is ")
+            yield here.isNotNull() & ~here.isin(allowed), F.concat(words, here.cast("string"))
+        if isinstance(kind, StructType):
+            for is_faulty, words in _faults(here, kind, f"{name}."):
+                yield here.isNotNull() & is_faulty, words
+        elif isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+            inner = kind.elementType
+            for position in range(len(list(_faults(here, inner, "")))):
+                yield _in_element(here, inner, name, position)
+
+
+def _in_element(
+    array: Column, inner: StructType, name: str, position: int
+) -> tuple[Column, Column]:
+    """One of the faults that an element of an array can have."""
+    from pyspark.sql import functions as F
+
+    def fault(element: Column) -> tuple[Column, Column]:
+        return list(_faults(element, inner, f"{name}[]."))[position]
+
+    wrong = F.filter(array, lambda it: it.isNotNull() & fault(it)[0])
+    is_faulty = F.coalesce(F.size(wrong), F.lit(0)) > 0
+    return is_faulty, fault(F.get(wrong, F.lit(0)))[1]
+
+
+def _misfits(text: Column, found: Column, wanted: StructType) -> Column:
+    """The members that are in the text but were not understood; null if there are none."""
+    from pyspark.sql import functions as F
+
+    types = F.lit(json.dumps({each.name: each.dataType.simpleString() for each in wanted.fields}))
+    given = F.map_filter(_members(text), lambda _, value: value.isNotNull())
+    lost = F.array_except(F.map_keys(given), F.map_keys(_members(F.to_json(found))))
+    lost = F.array_intersect(lost, F.map_keys(_members(types)))
+    told = F.transform(
+        lost,
+        lambda name: F.concat(
+            name,
+            F.lit(" should be "),
+            F.element_at(_members(types), name),
+            F.lit(", but is "),
+            F.substring(F.element_at(given, name), 1, SHOWN),
+        ),
+    )
+    return F.when(F.size(lost) > 0, F.array_join(told, "; "))
+
+
+def _inside(shown: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.concat(F.lit("a value inside has another type than the schema says: "), shown)
