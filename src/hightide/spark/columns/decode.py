@@ -1,4 +1,4 @@
-"""Record batches as they come from a broker → Arrow batches with the columns of Spark's Kafka source.
+"""Record batches as they come from a broker → Arrow batches, with the columns of Spark's source.
 
 A fetch answer is walked batch by batch: header, checksum, transaction; then the batch's records are
 appended to the Arrow buffers that are being filled.  An Arrow batch is handed out when these hold
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
+from typing import Protocol
 
 import pyarrow as pa
 
-from hightide.spark.columns import schema
-from hightide.spark.columns.filling import filling
+from hightide.spark.columns import kernels, plain, schema
+from hightide.spark.columns.filling import NativeFilling
 from hightide.wire.batch import (
     ATTRIBUTES_AT,
     HEADER,
@@ -28,6 +29,7 @@ from hightide.wire.batch import (
     BatchHeader,
     records,
 )
+from hightide.wire.control import ControlType, control_type
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt
 
@@ -36,9 +38,20 @@ BATCH_BYTES = 4 << 20
 
 _MAGIC_AT = 16
 _LENGTH = Struct(">8xi")
-_MARKER_KEY = Struct(">hh")
-_ABORT = 0
 _MAX_I64 = 2**63 - 1
+
+
+class Filling(Protocol):
+    """Rows on their way into an Arrow batch."""
+
+    rows: int
+    bytes: int
+
+    def append(self, view: memoryview, at: int, header: BatchHeader, first: int, stop: int) -> None:
+        """Take the records with first <= offset < stop of the batch at `at`; Corrupt if damaged."""
+
+    def take(self) -> list[pa.Array]:
+        """The columns of all rows so far, which are then none again."""
 
 
 class Decoder:
@@ -60,7 +73,8 @@ class Decoder:
         self._where = f"{topic}-{partition}"
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
-        self._filling = filling(topic, partition, self.schema)
+        kind = NativeFilling if kernels.is_compiled else plain.PlainFilling
+        self._filling: Filling = kind(topic, partition, self.schema)
 
     def feed(
         self,
@@ -163,9 +177,4 @@ class _Aborted:
 
 def _is_abort(view: memoryview, at: int) -> bool:
     marker = next(records(view, at), None)
-    if marker is None:
-        return False
-    if marker.key is None or len(marker.key) < _MARKER_KEY.size:
-        raise Corrupt("its marker has no type")
-    _, kind = _MARKER_KEY.unpack_from(marker.key)
-    return bool(kind == _ABORT)
+    return marker is not None and control_type(marker) == ControlType.ABORT

@@ -1,53 +1,25 @@
-"""The Arrow buffers that a decoder fills, and the plain lists that take their place without numba.
+"""The Arrow buffers that a decoder fills with one kernel call for each record batch.
 
 The buffers come from Arrow's own memory pool, which hands out again what Spark's worker has sent
-away, so that filling them costs no page faults.  How large they became last time is how large they
+away, so that filling them costs few page faults.  How large they became last time is how large they
 are made the next time.
-
-Without numba the kernels would run at a few thousand records a second.  The decoder of
-`hightide.wire.batch` makes half a million, and numpy cannot do better, since the place of a record is
-known only when the one before has been read.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hightide.spark.columns import kernels
 from hightide.spark.columns.schema import HEADER_TYPE, HEADERS_TYPE
-from hightide.wire.batch import HEADER_BYTES, BatchHeader, Record, records
+from hightide.wire.batch import HEADER_BYTES, BatchHeader, records
 from hightide.wire.compression import Codec, decompress
 from hightide.wire.errors import Corrupt
 
-_MICROS = 1000
-_MAX_MILLIS = (2**63 - 1) // _MICROS
 
-
-class Filling(Protocol):
-    """Rows on their way into an Arrow batch."""
-
-    rows: int
-    bytes: int
-
-    def append(
-        self, view: memoryview, at: int, header: BatchHeader, first: int, stop: int
-    ) -> None:
-        """Take the records with first <= offset < stop of the batch at `at`; Corrupt if damaged."""
-
-    def take(self) -> list[pa.Array]:
-        """The columns of all rows so far, which are then none again."""
-
-
-def filling(topic: str, partition: int, schema: pa.Schema) -> Filling:
-    if kernels.is_compiled:
-        return NativeFilling(topic, partition, schema)
-    return PlainFilling(topic, partition, schema)
-
-
-class _Constant:
+class Constant:
     """A column that is the same in every row: slices of one array."""
 
     def __init__(self, value: str | int, kind: pa.DataType) -> None:
@@ -60,12 +32,12 @@ class _Constant:
         return self._array.slice(0, rows)
 
 
-class _TimestampTypes:
+class TimestampTypes:
     """0 for the producer's time, 1 for the time of appending; nearly always one of them only."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int]] = []
-        self._constants = (_Constant(0, pa.int32()), _Constant(1, pa.int32()))
+        self._constants = (Constant(0, pa.int32()), Constant(1, pa.int32()))
 
     def append(self, kind: int, rows: int) -> None:
         self._runs.append((kind, rows))
@@ -115,9 +87,9 @@ class NativeFilling:
         self.rows = 0
         self.bytes = 0
         self._names = tuple(schema.names)
-        self._topic = _Constant(topic, pa.string())
-        self._partition = _Constant(partition, pa.int32())
-        self._types = _TimestampTypes()
+        self._topic = Constant(topic, pa.string())
+        self._partition = Constant(partition, pa.int32())
+        self._types = TimestampTypes()
         self._wanted = (
             kernels.WANT_KEY * ("key" in self._names)
             | kernels.WANT_VALUE * ("value" in self._names)
@@ -150,9 +122,7 @@ class NativeFilling:
                     array[:used] = self._arrays[place][:used]
                     self._buffers[place], self._arrays[place] = buffer, array
 
-    def append(
-        self, view: memoryview, at: int, header: BatchHeader, first: int, stop: int
-    ) -> None:
+    def append(self, view: memoryview, at: int, header: BatchHeader, first: int, stop: int) -> None:
         data = _payload(view, at, header)
         most_rows = len(data) // kernels.MIN_RECORD_BYTES
         if not 0 <= header.record_count <= most_rows:
@@ -230,9 +200,7 @@ class NativeFilling:
         bare = self._counts[kernels.BARE_ROWS]
         validity = self._validity("headers_valid", self.rows) if bare else None
         ends = self._buffer("header_ends")
-        return pa.Array.from_buffers(
-            HEADERS_TYPE, self.rows, [validity, ends], bare, 0, [entries]
-        )
+        return pa.Array.from_buffers(HEADERS_TYPE, self.rows, [validity, ends], bare, 0, [entries])
 
     def _binary(self, kind: pa.DataType, name: str, items: int, nulls: int) -> pa.Array:
         validity = self._validity(f"{name}_valid", items) if nulls else None
@@ -248,67 +216,6 @@ class NativeFilling:
 
     def _has_high_bytes(self, name: str, size: int) -> bool:
         return bool((self._arrays[_PLACE[name]][:size] & 0x80).any())
-
-
-class PlainFilling:
-    """Lists of what the plain decoder reads."""
-
-    def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
-        self.rows = 0
-        self.bytes = 0
-        self._schema = schema
-        self._topic = _Constant(topic, pa.string())
-        self._partition = _Constant(partition, pa.int32())
-        self._types = _TimestampTypes()
-        self._records: list[Record] = []
-
-    def append(
-        self, view: memoryview, at: int, header: BatchHeader, first: int, stop: int
-    ) -> None:
-        read = [each for each in records(view, at) if first <= each.offset < stop]
-        self._records += read
-        self._types.append(int(header.is_log_append_time), len(read))
-        self.rows += len(read)
-        self.bytes += header.size
-
-    def take(self) -> list[pa.Array]:
-        columns = [self._column(field.name, field.type) for field in self._schema]
-        self._records = []
-        self.rows = self.bytes = 0
-        return columns
-
-    def _column(self, name: str, kind: pa.DataType) -> pa.Array:
-        match name:
-            case "key":
-                return pa.array([each.key for each in self._records], kind)
-            case "value":
-                return pa.array([each.value for each in self._records], kind)
-            case "topic":
-                return self._topic.of(self.rows)
-            case "partition":
-                return self._partition.of(self.rows)
-            case "offset":
-                return pa.array([each.offset for each in self._records], kind)
-            case "timestamp":
-                return pa.array([_micros(each.timestamp) for each in self._records], kind)
-            case "timestampType":
-                return self._types.take()
-        return pa.array([_header_entries(each) for each in self._records], kind)
-
-
-def _micros(timestamp: int) -> int:
-    return min(max(timestamp, -_MAX_MILLIS), _MAX_MILLIS) * _MICROS
-
-
-def _header_entries(record: Record) -> list[dict[str, str | bytes | None]] | None:
-    """As in Spark's Kafka source, no headers are a null."""
-    if not record.headers:
-        return None
-    return [{"key": _readable(key), "value": value} for key, value in record.headers]
-
-
-def _readable(key: str) -> str:
-    return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _as_text(keys: pa.Array) -> pa.Array:

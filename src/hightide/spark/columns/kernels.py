@@ -8,8 +8,8 @@ Written so that numba makes machine code of them and that they also run as they 
 * damage is a return value.  Whoever called then asks `hightide.wire.batch` for the reason in words.
 
 Compilation happens on the first call and takes seconds; numba keeps the result in a folder beside
-this file or in the user's own cache.  Where no such folder can be written, or what is kept there cannot
-be read, the kernel is compiled in memory: a cache may make nothing fail.
+this file or in the user's own cache.  Where no such folder can be written, or what is kept there
+cannot be read, the kernel is compiled in memory: a cache may make nothing fail.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ except ImportError:
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 Longs: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Long: TypeAlias = "int | np.int64"
 
 DAMAGED = -1
 
@@ -75,12 +76,12 @@ class Kernel:
 
 def _step(function: Callable[..., Any]) -> Callable[..., Any]:
     """A part of a kernel, compiled into it."""
-    return numba.njit(function) if is_compiled else function  # type: ignore[no-any-return]
+    return numba.njit(function) if is_compiled else function
 
 
 @_step
-def _number(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
-    """The unsigned variable-length number at `at` and where it ends; there DAMAGED if it is none."""
+def _number(data: Bytes, at: Long, end: Long, bits: int) -> tuple[Long, Long]:
+    """The unsigned number of variable length at `at` and where it ends, or DAMAGED."""
     value = np.int64(0)
     shift = 0
     while at < end:
@@ -99,13 +100,13 @@ def _number(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
 
 
 @_step
-def _zigzag(n: int) -> int:
+def _zigzag(n: Long) -> Long:
     return ((n >> 1) & _MAX) ^ -(n & 1)
 
 
 @_step
-def _copy(source: Bytes, at: int, size: int, target: Bytes, to: int) -> None:
-    # Indexes without a sign cannot mean a place counted from the end; this is what lets the compiler
+def _copy(source: Bytes, at: Long, size: Long, target: Bytes, to: Long) -> None:
+    # Indexes without a sign cannot mean a place counted from the end; only then does the compiler
     # move many bytes at a time.
     start, place = np.uint64(at), np.uint64(to)
     for i in range(np.uint64(size)):
@@ -116,9 +117,9 @@ def _copy(source: Bytes, at: int, size: int, target: Bytes, to: int) -> None:
 @_step
 def _headers(
     data: Bytes,
-    at: int,
-    end: int,
-    count: int,
+    at: Long,
+    end: Long,
+    count: Long,
     wanted: bool,
     filled: Longs,
     key_ends: Ints,
@@ -126,7 +127,7 @@ def _headers(
     value_ends: Ints,
     value_bytes: Bytes,
     value_valid: Bytes,
-) -> int:
+) -> Long:
     """Where the headers end, or DAMAGED."""
     for _ in range(count):
         n, at = _number(data, at, end, 32)
@@ -298,7 +299,7 @@ decode = Kernel(_decode)
 
 
 @_step
-def _size(n: int) -> int:
+def _size(n: Long) -> int:
     """How many bytes the unsigned number takes; `n` may be one whose highest bit is set."""
     size = 1
     n = (n >> 7) & (_MAX >> 6)
@@ -309,7 +310,7 @@ def _size(n: int) -> int:
 
 
 @_step
-def _put(out: Bytes, at: int, n: int) -> int:
+def _put(out: Bytes, at: Long, n: Long) -> Long:
     """Write the unsigned number; where it ends."""
     while n & ~0x7F:
         out[at] = (n & 0x7F) | 0x80
@@ -320,17 +321,18 @@ def _put(out: Bytes, at: int, n: int) -> int:
 
 
 @_step
-def _put_bytes(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
+def _put_bytes(out: Bytes, at: Long, data: Bytes, start: Long, size: Long) -> Long:
     """Write a length, -1 for null, and as many bytes; where they end."""
     if size < 0:
-        return _put(out, at, 1)
-    at = _put(out, at, size << 1)
-    _copy(data, start, size, out, at)
-    return at + size
+        out[at] = 1
+        return at + 1
+    place: Long = _put(out, at, size << 1)
+    _copy(data, start, size, out, place)
+    return place + size
 
 
 @_step
-def _length(valid: Bytes, ends: Longs, row: int) -> int:
+def _length(valid: Bytes, ends: Longs, row: Long) -> Any:
     """The length of an item, -1 for null; `valid` is empty if nothing is null."""
     if len(valid) and not valid[row]:
         return -1
@@ -360,10 +362,10 @@ def _encode(
 ) -> int:
     """Write the rows from `row` on as records of one batch; the first row that is not in it.
 
-    The batch ends before the record that would pass `limit`, but holds one record at least.  If `out`
-    is too small for that one, nothing is written and `told` says how large it must be; otherwise
-    `told` says where the records end and the largest timestamp.  An `ends` without items stands for a
-    column that is not there.
+    The batch ends before the record that would pass `limit`, but holds one record at least.  If
+    `out` is too small for that one, nothing is written and `told` says how large it must be;
+    otherwise `told` says where the records end and the largest timestamp.  An `ends` without items
+    stands for a column that is not there.
     """
     first = row
     base = timestamps[row]
@@ -417,7 +419,7 @@ def _encode(
 
 
 @_step
-def _times(n: int) -> int:
+def _times(n: Long) -> Long:
     """32 bits of n times the multiplier of murmur2, in halves so that nothing overflows."""
     low = (n & 0xFFFF) * 0x5BD1E995
     high = ((n >> 16) * 0x5BD1E995) & 0xFFFF

@@ -1,5 +1,7 @@
-"""Keys → partitions, as Kafka's default partitioner chooses them, so that writers in Java, C and here
-send one key to one partition."""
+"""Keys → partitions, as Kafka's default partitioner chooses them.
+
+Writers in Java, in C and here thus send one key to one partition.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hightide.spark.columns import kernels
+from hightide.spark.columns import kernels, plain
 from hightide.spark.columns.reading import items
 
 NO_KEY = -1
@@ -21,6 +23,10 @@ def partitions_of(keys: pa.Array, count: int) -> np.ndarray[Any, np.dtype[np.int
         raise ValueError(f"a topic has one partition at least, not {count}")
     chosen = np.full(len(keys), NO_KEY, np.int32)
     read = items(keys, "key")
-    if len(read.ends) > 1:
-        kernels.murmur2(read.valid, read.ends, read.data, count, chosen)
+    if not len(chosen) or not len(read.ends):
+        return chosen
+    if kernels.is_compiled:
+        kernels.murmur2(*read, count, chosen)
+    else:
+        plain.murmur2(read, count, chosen)
     return chosen

@@ -1,30 +1,69 @@
-"""Arrow columns of bytes as the kernels read them: ends, bytes and which items are there.
+"""Arrow columns as the kernels read them: ends, bytes and which items are there.
 
-Whatever Spark or a caller calls text or binary, with 32-bit or 64-bit offsets, sliced or not, comes out
-in one shape, so that one compiled kernel suits all.
+Whatever Spark or a caller calls text or binary, with 32-bit or 64-bit offsets, sliced or not, comes
+out in one shape, so that one compiled kernel suits all.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-_NOTHING = np.empty(0, np.uint8)
-_NOTHING.flags.writeable = False
+from hightide.wire.batch import NO_TIMESTAMP
+
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+Longs: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+_NO_BYTES = np.empty(0, np.uint8)
+_NO_BYTES.flags.writeable = False
 _NO_ENDS = np.empty(0, np.int64)
+
+_MILLIS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
+"""By what a unit of time is multiplied and divided to make milliseconds."""
 
 
 class Items(NamedTuple):
-    """The item i is data[ends[i] : ends[i + 1]]; it is null if `valid` has items and a 0 at i."""
+    """Item i is data[ends[i] : ends[i + 1]]; it is null if `valid` is not empty and 0 at i.
 
-    valid: np.ndarray[Any, np.dtype[np.uint8]]
-    ends: np.ndarray[Any, np.dtype[np.int64]]
-    data: np.ndarray[Any, np.dtype[np.uint8]]
+    A column that is not there has no ends.
+    """
+
+    valid: Bytes
+    ends: Longs
+    data: Bytes
+
+    def item(self, place: int) -> bytes | None:
+        if not len(self.ends) or (len(self.valid) and not self.valid[place]):
+            return None
+        return self.data[self.ends[place] : self.ends[place + 1]].tobytes()
 
 
-ABSENT = Items(_NOTHING, _NO_ENDS, _NOTHING)
+ABSENT = Items(_NO_BYTES, _NO_ENDS, _NO_BYTES)
+
+
+class Rows(NamedTuple):
+    """What records are made of; row i has the headers from header_ends[i] to header_ends[i + 1]."""
+
+    timestamps: Longs
+    key: Items
+    value: Items
+    header_ends: Longs
+    header_key: Items
+    header_value: Items
+
+
+def read_rows(batch: pa.RecordBatch, now_ms: int) -> Rows:
+    """ValueError if a column has a type that no record has."""
+    names = batch.schema.names
+    key = items(batch.column("key"), "key") if "key" in names else ABSENT
+    value = items(batch.column("value"), "value") if "value" in names else ABSENT
+    headers = _NO_ENDS, ABSENT, ABSENT
+    if "headers" in names and not pa.types.is_null(batch.column("headers").type):
+        headers = _headers(batch.column("headers"))
+    return Rows(_timestamps(batch, now_ms), key, value, *headers)
 
 
 def items(column: pa.Array, name: str) -> Items:
@@ -32,31 +71,67 @@ def items(column: pa.Array, name: str) -> Items:
     kind = column.type
     if pa.types.is_null(kind):
         return ABSENT
-    if not (pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)):
-        if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
-            raise ValueError(f"the column {name} is {kind}; it must be text or bytes")
-    wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
+    is_wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
+    if not (is_wide or pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        raise ValueError(f"the column {name} is {kind}; it must be text or bytes")
+    ends = np.zeros(1, np.int64)
     _, offsets, data = column.buffers()
-    dtype = np.int64 if wide else np.int32
     if len(column):
-        ends = np.frombuffer(offsets, dtype)[column.offset : column.offset + len(column) + 1]
-    else:
-        ends = np.zeros(1, dtype)
-    return Items(valid(column), ends.astype(np.int64), _frozen(data))
+        every = np.frombuffer(offsets, np.int64 if is_wide else np.int32)
+        ends = every[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    return Items(_valid(column), ends, _read_only(data))
 
 
-def valid(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A byte for each item, 0 for a null; no bytes at all if there is none."""
+def _valid(column: pa.Array) -> Bytes:
     if not column.null_count:
-        return _NOTHING
-    known = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+        return _NO_BYTES
+    known: Bytes = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
     known.flags.writeable = False
     return known
 
 
-def _frozen(buffer: pa.Buffer | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _read_only(buffer: pa.Buffer | None) -> Bytes:
+    """Numba compiles once more for an array that may be written to, so none may."""
     if buffer is None or buffer.size == 0:
-        return _NOTHING
+        return _NO_BYTES
     array = np.frombuffer(buffer, np.uint8)
     array.flags.writeable = False
     return array
+
+
+def _timestamps(batch: pa.RecordBatch, now_ms: int) -> Longs:
+    """Milliseconds; where there is no time, now."""
+    if "timestamp" not in batch.schema.names:
+        return np.full(batch.num_rows, now_ms, np.int64)
+    column = batch.column("timestamp")
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        times, parts = _MILLIS[kind.unit]
+        # numpy divides downwards, so that -1 µs stays before 1970.
+        known = column.cast(pa.int64()).fill_null(0).to_numpy() * times // parts
+        millis = np.where(column.is_valid().to_numpy(zero_copy_only=False), known, now_ms)
+    elif pa.types.is_integer(kind) or pa.types.is_null(kind):
+        millis = column.cast(pa.int64()).fill_null(now_ms).to_numpy()
+    else:
+        raise ValueError(f"the column timestamp is {kind}; it must be a time or milliseconds")
+    if len(millis) and millis.min() < NO_TIMESTAMP:
+        raise ValueError(f"the timestamp {millis.min()} ms lies before 1970; Kafka has none such")
+    return np.ascontiguousarray(millis, np.int64)
+
+
+def _headers(column: pa.Array) -> tuple[Longs, Items, Items]:
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    is_suitable = is_list and pa.types.is_struct(kind.value_type)
+    names = [field.name for field in kind.value_type] if is_suitable else []
+    if not {"key", "value"} <= set(names):
+        raise ValueError(f"the column headers is {kind}; it must be a list of key and value")
+    if column.null_count:
+        column = pc.if_else(column.is_valid(), column, pa.scalar([], kind))
+    ends: Longs = column.offsets.to_numpy().astype(np.int64)
+    entries = dict(zip(names, column.values.flatten(), strict=True))
+    first = int(ends[0]) if len(ends) else 0
+    used = int(ends[-1]) - first if len(ends) else 0
+    if entries["key"].slice(first, used).null_count:
+        raise ValueError("a header has no key")
+    return ends, items(entries["key"], "headers.key"), items(entries["value"], "headers.value")
