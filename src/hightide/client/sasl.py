@@ -78,22 +78,31 @@ def _scram(sasl: Sasl, digest: str, nonce: str) -> Steps:
     username = _prepared(sasl.username).replace("=", "=3D").replace(",", "=2C")
     first = f"n={username},r={nonce}"
     told = yield f"n,,{first}".encode()
-    fields = _fields(told)
-    salt, iterations = base64.b64decode(fields.get("s", "")), int(fields.get("i", "0"))
-    if not fields.get("r", "").startswith(nonce) or fields["r"] == nonce or not salt:
-        raise refused("the broker's answer does not belong to our question.")
-    if not FEWEST_ITERATIONS <= iterations <= MOST_ITERATIONS:
-        raise refused(f"the broker asks for {iterations} iterations.")
+    agreed, salt, iterations = _challenge(told, nonce)
     salted = hashlib.pbkdf2_hmac(digest, _prepared(sasl.password).encode(), salt, iterations)
-    without_proof = f"c=biws,r={fields['r']}"
+    without_proof = f"c=biws,r={agreed}"
     everything = f"{first},{told.decode()},{without_proof}".encode()
     client_key = hmac.digest(salted, b"Client Key", digest)
     signature = hmac.digest(hashlib.new(digest, client_key).digest(), everything, digest)
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
     last = yield f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
     expected = hmac.digest(hmac.digest(salted, b"Server Key", digest), everything, digest)
-    if not hmac.compare_digest(base64.b64decode(_fields(last).get("v", "")), expected):
+    if not hmac.compare_digest(_fields(last).get("v", "").encode(), base64.b64encode(expected)):
         raise refused("the broker does not know the password, so it may be another.")
+
+
+def _challenge(message: bytes, nonce: str) -> tuple[str, bytes, int]:
+    """The nonce of both sides, the salt and the number of iterations."""
+    fields = _fields(message)
+    try:
+        agreed, salt, iterations = fields["r"], base64.b64decode(fields["s"]), int(fields["i"])
+    except (KeyError, ValueError) as error:
+        raise refused("the broker's answer is not one of SCRAM.") from error
+    if not agreed.startswith(nonce) or agreed == nonce:
+        raise refused("the broker's answer does not belong to our question.")
+    if not FEWEST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+        raise refused(f"the broker asks for {iterations} iterations.")
+    return agreed, salt, iterations
 
 
 def _fields(message: bytes) -> dict[str, str]:

@@ -1,0 +1,228 @@
+"""A real Apache Kafka, one node in KRaft mode, from its own jars.
+
+Maven brings the jars and keeps them; where it is not there or reaches nothing, `NoKafka` says so.
+The node listens four times: in plain, with SASL, with TLS, and with both.  As a program it runs
+until it is ended, and prints where it listens:
+
+    python tests/spark/kafka/apache.py [PORT]
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+VERSION = "4.3.0"
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>hightide</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies><dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+<version>{VERSION}</version></dependency></dependencies></project>
+"""
+USER, PASSWORD = "alice", "wonder; land = 'x'"
+LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
+START_S = 120
+
+
+class NoKafka(Exception):
+    """Apache Kafka cannot be run here; the text says why."""
+
+
+class Kafka:
+    """One node that lives as long as the `with` block."""
+
+    def __init__(self, port: int | None = None, heap: str = "512m") -> None:
+        self._ports = {
+            name: free_port() if port is None else port + at for at, name in enumerate(LISTENERS)
+        }
+        self._heap = heap
+        self._folder = Path()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def address(self, listener: str = "PLAINTEXT") -> str:
+        return f"localhost:{self._ports[listener]}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that has signed the node's and the client's."""
+        return self._folder / "ca.pem"
+
+    @property
+    def client_store(self) -> Path:
+        """Key and certificate of a client."""
+        return self._folder / "client.pem"
+
+    def __enter__(self) -> Kafka:
+        self._folder = Path(tempfile.mkdtemp(prefix="hightide-kafka-"))
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        jars = classpath()
+        certificates(self._folder)
+        config = self._folder / "server.properties"
+        config.write_text(self._properties())
+        java = ["java", f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-cp", jars]
+        users = [
+            f"--add-scram={mechanism}=[name={USER},iterations=4096,password={PASSWORD}]"
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        ]
+        format_it = [*java, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg"]
+        done = run([*format_it, "--standalone", "-c", str(config), *users])
+        if done.returncode:
+            raise NoKafka(f"The storage of Kafka could not be made: {done.stderr or done.stdout}")
+        with (self._folder / "kafka.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*java, "kafka.Kafka", str(config)], stdout=log, stderr=log, cwd=self._folder
+            )
+        self._wait()
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                socket.create_connection(("localhost", self._ports["PLAINTEXT"]), 1).close()
+                return
+            except OSError:
+                time.sleep(0.2)
+        raise NoKafka(f"Kafka did not start: {(self._folder / 'kafka.log').read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._folder != Path():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _properties(self) -> str:
+        plain = (
+            f'username="{USER}" password="{escaped(PASSWORD)}" user_{USER}="{escaped(PASSWORD)}"'
+        )
+        module = "org.apache.kafka.common.security"
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": f"localhost:{self._ports['CONTROLLER']}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": ",".join(f"{name}://localhost:{self._ports[name]}" for name in LISTENERS),
+            "advertised.listeners": ",".join(
+                f"{name}://localhost:{self._ports[name]}" for name in LISTENERS[:-1]
+            ),
+            "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in LISTENERS[:-1])
+            + ",CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self._folder / "data"),
+            "num.partitions": "1",
+            "offsets.topic.num.partitions": "4",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._folder / "server.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority),
+            "ssl.client.auth": "requested",
+        }
+        for name in ("sasl_plaintext", "sasl_ssl"):
+            lines[f"listener.name.{name}.plain.sasl.jaas.config"] = (
+                f"{module}.plain.PlainLoginModule required {plain};"
+            )
+            for mechanism in ("scram-sha-256", "scram-sha-512"):
+                lines[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = (
+                    f"{module}.scram.ScramLoginModule required;"
+                )
+        return "".join(
+            f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in lines.items()
+        )
+
+
+def escaped(text: str) -> str:
+    """As it stands between the quotes of a JAAS option."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def run(command: list[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def classpath() -> str:
+    """The jars of Kafka, brought by Maven if they are not there yet."""
+    for program in ("mvn", "java", "openssl"):
+        if shutil.which(program) is None:
+            raise NoKafka(f"{program} is not installed, so Apache Kafka cannot be run here.")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "pom.xml").write_text(POM)
+        command = ["mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=jars"]
+        # Without the network when all is there, because Maven asks for what is new otherwise.
+        for extra in (["-o"], []):
+            done = run([*command, *extra], folder)
+            if done.returncode == 0:
+                return (Path(folder) / "jars").read_text().strip()
+    raise NoKafka(
+        f"Maven is not reachable, so Apache Kafka cannot be run here: {done.stdout[-500:]}"
+    )
+
+
+def certificates(folder: Path) -> None:
+    """An authority, and what it has signed for localhost and for a client."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl(
+        "req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority"
+    )
+    for name in ("server", "client"):
+        openssl(
+            "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
+        )
+        (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+        openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
+            *("-CAcreateserial", "-out", f"{name}.crt", "-days", "10", "-extfile", "names"),
+        )
+        parts = [(folder / f"{name}.{kind}").read_text() for kind in ("key", "crt")]
+        (folder / f"{name}.pem").write_text("".join(parts))
+
+
+def main() -> None:
+    with Kafka(int(sys.argv[1]) if len(sys.argv) > 1 else None) as kafka:
+        for listener in LISTENERS[:-1]:
+            print(f"{listener}: {kafka.address(listener)}")
+        print(
+            f"authority: {kafka.authority}", f"client: {kafka.client_store}", sep="\n", flush=True
+        )
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    main()
