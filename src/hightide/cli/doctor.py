@@ -1,0 +1,238 @@
+"""`hightide doctor`: whether this machine has what Hightide needs, and what to do if not.
+
+Each check is a fact that is looked up and a judgement that is pure.  What only some commands need
+is judged only where it is installed: a broker runs without Spark, and Spark does not without Java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hightide import __version__
+from hightide.cli import render
+from hightide.cli.options import LOCALHOST, OutputOption, misused
+from hightide.cli.render import Output
+from hightide.client.admin import Admin
+from hightide.client.connection import ConnectionFailed
+from hightide.client.route import addresses
+from hightide.wire.errors import KafkaError
+
+UNHEALTHY = 3
+GIB = 1 << 30
+LITTLE_DISK, LOW_DISK = GIB, 5 * GIB
+FEW_FILES, LOW_FILES = 256, 4096
+INSTALL = "pip install 'hightide[spark]'"
+
+
+class Verdict(StrEnum):
+    """What a check comes to."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BAD = "bad"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    check: str
+    verdict: Verdict
+    found: str
+    advice: str | None = None
+
+
+def doctor(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            envvar="HIGHTIDE_BOOTSTRAP",
+            metavar="HOST:PORT",
+            help=f"A broker that must answer. Default: one at {LOCALHOST} may.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="Where data and state would be kept.")
+    ] = Path(),
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check Python, Java, Spark, compiled loops, disk, open files and the broker.
+
+    Exit code 3 if something would not work; warnings and parts that are not installed are none.
+    """
+    try:
+        addresses(bootstrap or LOCALHOST)
+    except ValueError as error:
+        misused(str(error))
+    found = [
+        Check("hightide", Verdict.OK, __version__),
+        judge_python(sys.version_info[:2]),
+        *_spark(),
+        judge_disk(shutil.disk_usage(_existing(folder)).free, folder),
+        judge_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        judge_broker(bootstrap, _reach(bootstrap or LOCALHOST)),
+    ]
+    render.show(found, output, _columns(found))
+    if any(each.verdict is Verdict.BAD for each in found):
+        raise typer.Exit(UNHEALTHY)
+
+
+def _columns(found: list[Check]) -> tuple[str, ...]:
+    """No column of advice for somebody who needs none."""
+    has_advice = any(each.advice for each in found)
+    return ("check", "verdict", "found", *(("advice",) if has_advice else ()))
+
+
+# -- judgements ----------------------------------------------------------------------------------
+
+
+def judge_python(found: tuple[int, int]) -> Check:
+    text = f"{found[0]}.{found[1]}"
+    if found < (3, 11):
+        return Check("python", Verdict.BAD, text, "Use Python 3.11 or newer.")
+    return Check("python", Verdict.OK, text)
+
+
+def judge_java(found: int | None, oldest: int) -> Check:
+    advice = f"Install Java {oldest} or newer; on Debian: apt install openjdk-17-jre-headless."
+    if found is None:
+        return Check("java", Verdict.BAD, "none", advice)
+    if found < oldest:
+        return Check("java", Verdict.BAD, str(found), advice)
+    return Check("java", Verdict.OK, str(found))
+
+
+def judge_packages(wanted: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Check]:
+    """`wanted` are version ranges by package, `found` the versions that are installed."""
+    for name, versions in wanted.items():
+        if name not in found:
+            yield Check(name, Verdict.BAD, "none", INSTALL)
+        elif not is_within(found[name], versions):
+            yield Check(name, Verdict.BAD, found[name], f"Wanted is {versions}: {INSTALL}")
+        else:
+            yield Check(name, Verdict.OK, found[name])
+
+
+def is_within(found: str, versions: str) -> bool:
+    """Whether a version is in a range such as `>=4.3,<4.4`, which is all that we write."""
+    return all(
+        _numbers(found) < _numbers(each[1:])
+        if each.startswith("<")
+        else _numbers(found) >= _numbers(each.removeprefix(">="))
+        for each in filter(None, versions.split(","))
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version: 4.3.0rc1 counts as 4.3.0."""
+    return tuple(int(each) for each in re.findall(r"(?:^|\.)(\d+)", text))
+
+
+def judge_loops(is_compiled: bool) -> Check:
+    if is_compiled:
+        return Check("loops", Verdict.OK, "compiled")
+    return Check(
+        "loops",
+        Verdict.WARNING,
+        "not compiled",
+        "Records are decoded slowly; numba does not work here: pip install numba",
+    )
+
+
+def judge_disk(free_bytes: int, folder: Path) -> Check:
+    text = f"{free_bytes / GIB:,.1f} GiB free in {folder.absolute()}"
+    if free_bytes < LITTLE_DISK:
+        return Check("disk", Verdict.BAD, text, "Make room, or choose another folder.")
+    if free_bytes < LOW_DISK:
+        return Check("disk", Verdict.WARNING, text, "Logs and state will fill this soon.")
+    return Check("disk", Verdict.OK, text)
+
+
+def judge_files(limit: int) -> Check:
+    unlimited = limit == resource.RLIM_INFINITY
+    text = "as many as wanted" if unlimited else f"{limit} at once"
+    if not unlimited and limit < LOW_FILES:
+        advice = "A broker keeps files and connections open: ulimit -n 65536"
+        few = limit < FEW_FILES
+        return Check("open files", Verdict.BAD if few else Verdict.WARNING, text, advice)
+    return Check("open files", Verdict.OK, text)
+
+
+def judge_broker(asked_for: str | None, answer: str | int) -> Check:
+    """`answer` is the number of brokers, or why there is none."""
+    where = asked_for or LOCALHOST
+    if isinstance(answer, int):
+        return Check("broker", Verdict.OK, f"{answer} at {where}")
+    if asked_for is None:
+        return Check("broker", Verdict.ABSENT, f"none at {where}", "To start one: hightide up")
+    return Check("broker", Verdict.BAD, f"none at {where}", answer)
+
+
+# -- facts ---------------------------------------------------------------------------------------
+
+
+def _spark() -> Iterator[Check]:
+    """The checks of the pipeline, if any of it is installed."""
+    wanted = dict(_wanted("spark"))
+    found = {name: held for name in wanted if (held := _version(name)) is not None}
+    if "pyspark" not in found:
+        yield Check("pyspark", Verdict.ABSENT, "none", f"For pipelines and tables: {INSTALL}")
+        return
+    yield from judge_packages(wanted, found)
+    from hightide.spark.session import OLDEST_JAVA, java_version
+
+    yield judge_java(java_version(), OLDEST_JAVA)
+    if _version("pyarrow") and _version("numpy"):
+        from hightide.spark.columns import kernels
+
+        yield judge_loops(kernels.is_compiled)
+
+
+def _wanted(extra: str) -> Iterator[tuple[str, str]]:
+    """The packages of one extra with the versions that they may have."""
+    pattern = re.compile(rf"([\w.-]+)(?:\[.*?\])?([^;]*);.*extra == ['\"]{extra}['\"]")
+    try:
+        declared = requires("hightide") or ()
+    except PackageNotFoundError:
+        # A source tree that nobody has installed: only Spark itself can be looked for.
+        declared = [f"pyspark; extra == '{extra}'"]
+    for text in declared:
+        if match := pattern.fullmatch(text):
+            yield match[1], match[2].strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    absolute = folder.absolute()
+    return next(each for each in (absolute, *absolute.parents) if each.exists())
+
+
+def _reach(bootstrap: str) -> str | int:
+    async def count() -> int:
+        async with Admin(bootstrap) as admin:
+            return len((await admin.describe_cluster()).nodes)
+
+    try:
+        return asyncio.run(count())
+    except (ConnectionFailed, KafkaError, OSError) as error:
+        return str(error)

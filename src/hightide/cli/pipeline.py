@@ -1,0 +1,352 @@
+"""`hightide pipeline …`: run the apps of `hightide.spark.streams`, and see how they are doing.
+
+Spark is imported only inside the commands that need it: `list` and `status` read files that a
+running app writes, and answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hightide.cli import pipeline_rows, render
+from hightide.cli.extra import require_spark
+from hightide.cli.options import DryRun, Failed, OutputOption, Yes, confirm, misused, pairs
+from hightide.cli.render import Output
+from hightide.cli.watch import Interval, Watch
+from hightide.client.connection import ConnectionFailed
+from hightide.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from hightide.spark.pipelines.status import AppStatus
+    from hightide.spark.streams import App
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Run apps that read topics and write topics and tables, on Spark, and look at them.",
+)
+
+UNHEALTHY = 3
+
+File = Annotated[Path, typer.Argument(metavar="APP.py|APP.yaml", help="The file of the app.")]
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="HIGHTIDE_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="A broker of the cluster. Default: what the app says.",
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        envvar="HIGHTIDE_MASTER",
+        metavar="URL",
+        help="Where Spark runs: local[2], spark://HOST:PORT. Default: what the app says, or here.",
+    ),
+]
+StateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        envvar="HIGHTIDE_STATE",
+        metavar="DIR",
+        help="Where progress and state are kept. Default: what the app says, or "
+        "./.hightide/pipelines.",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; repeatable."),
+]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="QUERY", help="Only this query; repeatable.")
+]
+Trace = Annotated[bool, typer.Option("--trace", help="On an error, print all that Spark says.")]
+
+
+def load(
+    file: Path, bootstrap: str | None, master: str | None, state: str | None, conf: Any
+) -> App:
+    """The app of a file, with what the command line says about it."""
+    require_spark()
+    from hightide.spark.pipelines.loading import Unloadable
+    from hightide.spark.pipelines.loading import load as load_file
+
+    settings = pairs(conf, "setting of Spark")
+    try:
+        found = load_file(file)
+    except Unloadable as error:
+        raise Failed(str(error)) from None
+    found.configure(brokers=bootstrap, master=master, state=state, settings=settings)
+    return found
+
+
+def check_names(found: App, only: list[str] | None) -> list[str]:
+    for name in only or ():
+        if name not in found.queries:
+            misused(f"there is no query {name!r}; there is {', '.join(found.queries)}")
+    return list(only or ())
+
+
+@contextlib.contextmanager
+def explained(found: App, file: Path, *, trace: bool) -> Iterator[None]:
+    """Say what went wrong in words, and keep the rest in a file."""
+    from hightide.spark import words
+    from hightide.spark.pipelines import logs
+    from hightide.spark.pipelines.running import RunFailed, folder_of
+    from hightide.spark.pipelines.status import AlreadyRunning
+    from hightide.spark.session import NoJava
+    from hightide.spark.streams import StreamsError
+
+    try:
+        yield
+    except (AlreadyRunning, NoJava) as error:
+        raise Failed(str(error)) from None
+    except RunFailed as error:
+        text, whole, log = str(error), error.trace, error.log
+    except (Failed, typer.Exit, typer.BadParameter):
+        raise
+    except Exception as error:
+        whole = getattr(error, "whole", None) or words.full(error)
+        is_ours = isinstance(error, StreamsError | ConnectionFailed)
+        text = str(error) if is_ours else str(words.explain(error, file))
+        log = logs.keep(folder_of(found), whole)
+    else:
+        return
+    if trace:
+        render.say(whole.rstrip())
+    raise Failed(f"{text}\nAll of it is in {log}." if not trace else text)
+
+
+@app.command()
+def run(
+    file: File,
+    master: Master = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Work off what is there now, and end.")
+    ] = False,
+    only: Only = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="First forget progress and state: begin anew.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    state: StateOption = None,
+    bootstrap: Bootstrap = None,
+    conf: Conf = None,
+    grace: Annotated[
+        float,
+        typer.Option("--grace", min=0, metavar="SECONDS", help="To finish a micro-batch in."),
+    ] = 30.0,
+    trace: Trace = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run an app until Ctrl-C, with its progress on stderr.
+
+    Ctrl-C or SIGTERM lets the micro-batches that are under way finish; a second one stops at once.
+    -o json prints the status as JSON lines on stdout.
+    """
+    found = load(file, bootstrap, master, state, conf)
+    names = check_names(found, only)
+    if dry_run and not reset:
+        misused(
+            "--dry-run is for --reset; `hightide pipeline plan` looks at an app without running"
+        )
+    with explained(found, file, trace=trace):
+        if reset:
+            _reset(found, names, yes=yes, dry_run=dry_run)
+        if not dry_run:
+            _run(found, file, names, once=once, grace=grace, output=output)
+
+
+def _run(
+    found: App, file: Path, only: list[str], *, once: bool, grace: float, output: Output
+) -> None:
+    from hightide.spark.pipelines import display, running
+
+    with contextlib.ExitStack() as stack:
+        if output is Output.JSON:
+            show: Callable[[AppStatus], None] = _json_lines()
+        elif sys.stderr.isatty():
+            show = stack.enter_context(display.live())
+        else:
+            show = display.lines(render.say)
+        running.run(found, file, once=once, only=only, patience_s=grace, show=show, say=render.say)
+
+
+def _json_lines() -> Callable[[AppStatus], None]:
+    last: list[AppStatus] = []
+
+    def show(status: AppStatus) -> None:
+        if last != [status]:
+            last[:] = [status]
+            render.write(render.json_line(render.plain(status)))
+
+    return show
+
+
+def _reset(found: App, only: list[str], *, yes: bool, dry_run: bool) -> None:
+    from hightide.spark.pipelines import forgetting
+    from hightide.spark.pipelines.running import folder_of
+    from hightide.spark.pipelines.status import running
+
+    try:
+        with running(folder_of(found), found.name):
+            due = forgetting.memories(found, only)
+            for each in due:
+                render.say(f"{each.query}: {each.kind} {each.name} {each.result}")
+            if not due:
+                render.say(f"App {found.name} has nothing to forget.")
+            elif not dry_run:
+                if not yes and not sys.stdin.isatty():
+                    raise Failed("To forget that without being asked, say --yes.")
+                confirm(f"Forget the progress and state of {found.name}?", yes=yes)
+                forgetting.forget(found, due)
+                render.say("Forgotten. Topics and tables that were written are still there.")
+    except forgetting.Unforgettable as error:
+        raise Failed(str(error)) from None
+
+
+@app.command()
+def plan(
+    file: File,
+    master: Master = None,
+    only: Only = None,
+    logical: Annotated[
+        bool, typer.Option("--logical", help="Also the logical plan that Spark makes.")
+    ] = False,
+    state: StateOption = None,
+    bootstrap: Bootstrap = None,
+    conf: Conf = None,
+    trace: Trace = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Look at what an app would do: what is read, written, and of which columns.
+
+    Finds unknown columns, impossible output modes and the like. Asks no broker.
+    """
+    found = load(file, bootstrap, master, state, conf)
+    names = check_names(found, only)
+    with explained(found, file, trace=trace):
+        _start_spark(found, file)
+        rows = [pipeline_rows.planned(each) for each in found.plan(names)]
+    if output is Output.JSON:
+        render.show(rows, output)
+    else:
+        render.write("\n".join(pipeline_rows.plan_page(each, logical=logical) for each in rows))
+
+
+@app.command("test")
+def try_(
+    file: File,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEST]...", help="Default: all of them.")
+    ] = None,
+    conf: Conf = None,
+    trace: Trace = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run the tests of an app: its functions test_…, or the tests of its YAML.
+
+    A test gives a query rows and looks at what comes out; no broker is asked.
+    """
+    found = load(file, None, "local[1]", None, conf)
+    if not found.tests:
+        raise Failed(f"{file} has no tests: functions test_… in Python, tests: in YAML.")
+    for name in names or ():
+        if name not in found.tests:
+            misused(f"there is no test {name!r}; there is {', '.join(found.tests)}")
+    with explained(found, file, trace=trace):
+        _start_spark(found, file)
+        rows = [pipeline_rows.tried(name, found.tests[name], file) for name in names or found.tests]
+    render.show(rows, output, ("test", "result", "seconds"))
+    for each in rows:
+        if each.error and output is not Output.JSON:
+            render.say(f"\n{each.test}: {each.error}")
+    wrong = sum(each.result != "passed" for each in rows)
+    if wrong:
+        raise Failed(f"{wrong} of {len(rows)} tests failed.")
+
+
+def _start_spark(found: App, file: Path) -> None:
+    from hightide.spark.pipelines import running
+
+    running.prepare(found, file)
+    running.start_spark(found)
+
+
+def _state(given: str | None) -> Path:
+    from hightide.spark.pipelines.running import state_folder
+
+    return state_folder(given)
+
+
+@app.command("list")
+def list_(state: StateOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the apps that have run with a state folder, and whether they do now."""
+    from hightide.spark.pipelines.status import known
+
+    rows = [pipeline_rows.app_row(each) for each in known(_state(state))]
+    if not rows:
+        render.say(f"No app has run with its state in {_state(state)}.")
+    render.show(rows, output)
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[APP]", help="Default: all.")] = None,
+    state: StateOption = None,
+    watch: Watch = False,
+    interval: Interval = 2.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how apps and their queries are doing: rates, lag, batch time, watermark, state.
+
+    The lag is asked of the brokers, the rest is what the app last wrote down. Exit code 3 if an app
+    that was named has failed or died.
+    """
+    from hightide.spark.pipelines.status import State, known
+
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            found = [each for each in known(_state(state)) if name in (None, each.app)]
+            if not found and not watch:
+                who = f"App {name!r} has never" if name else "No app has"
+                raise Failed(f"{who} run with its state in {_state(state)}.")
+            _show_status([_with_lag(each) for each in found], output, watch=watch)
+            if not watch:
+                break
+            time.sleep(interval)
+    if name and any(each.state in (State.FAILED, State.DIED) for each in found):
+        raise typer.Exit(UNHEALTHY)
+
+
+def _with_lag(found: AppStatus) -> AppStatus:
+    try:
+        from hightide.spark.pipelines.behind import refreshed
+
+        return refreshed(found)
+    except (ConnectionFailed, KafkaError, OSError) as error:
+        render.say(f"The lag of {found.app} is as old as its last micro-batch. {error}")
+    return found
+
+
+def _show_status(found: list[AppStatus], output: Output, *, watch: bool) -> None:
+    if output is Output.JSON:
+        if watch:
+            render.write(render.json_line(render.plain(found)))
+        else:
+            render.show(found, output)
+        return
+    text = "\n".join(pipeline_rows.status_page(each, int(time.time() * 1000)) for each in found)
+    render.write(render.fresh_page(text) if watch else text)

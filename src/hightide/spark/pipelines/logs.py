@@ -1,0 +1,67 @@
+"""Where Spark's own talk goes: into files beside an app's state, and not onto somebody's terminal.
+
+`spark.log` is what Spark logs.  `output.log` is what its processes print besides: the first words
+of Java, and whatever an app's functions print in the workers.  `errors.log` has the traces of which
+people are told the gist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+SPARK_LOG, OUTPUT_LOG, ERRORS_LOG = "spark.log", "output.log", "errors.log"
+LEVEL = "WARN"
+PROPERTIES = """\
+status = error
+rootLogger.level = {level}
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.filePattern = {file}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 16MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 2
+"""
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """Spark settings that send its log to the folder of an app."""
+    folder.mkdir(parents=True, exist_ok=True)
+    properties = folder / "log4j2.properties"
+    log = (folder / SPARK_LOG).absolute()
+    properties.write_text(PROPERTIES.format(level=LEVEL.lower(), file=log), "utf-8")
+    where = f"-Dlog4j2.configurationFile={properties.absolute().as_uri()}"
+    return {"spark.driver.extraJavaOptions": where, "spark.log.level": LEVEL}
+
+
+@contextlib.contextmanager
+def muted(folder: Path) -> Iterator[None]:
+    """Give the processes that are started in this block a file to write to instead of stderr."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    try:
+        with (folder / OUTPUT_LOG).open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+def keep(folder: Path, trace: str) -> Path:
+    """Append a whole trace to the log of errors, and say where that is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ERRORS_LOG).open("a", encoding="utf-8") as log:
+        log.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')}\n{trace.rstrip()}\n")
+    return folder / ERRORS_LOG
