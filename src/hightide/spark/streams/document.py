@@ -174,10 +174,10 @@ def scalars(entry: Mapping[Any, Any], path: str) -> dict[str, str]:
 
 def schema_in(given: str | Mapping[str, Any], folder: Path) -> Any:
     """A schema as a file has it: a DDL, `{avro: FILE}` or `{protobuf: FILE, message: NAME}`."""
-    from hightide.spark.formats import avro, protobuf
-
     if isinstance(given, str):
         return given
+    from hightide.spark.formats import avro, protobuf
+
     if given.keys() == {"avro"}:
         return avro(folder / given["avro"])
     if given.keys() == {"protobuf", "message"}:

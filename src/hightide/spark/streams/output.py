@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Write = Callable[["DataFrame", int], None]
 PARTITION = "_partition"
-PREFIX = "kafka."
 # What of a batch is printed.
 SHOWN = 20
 
@@ -102,22 +101,15 @@ def to_topic(app: App, query: Query) -> Write:
 def topic_writer(app: App, topic: str, query: str, *, is_exactly_once: bool = True) -> Write:
     """What writes records to a topic."""
     if is_exactly_once:
-        return exactly_once(topic, options=client_properties(app), name=app.group(query))
+        return exactly_once(
+            topic, options=app.client_options(), name=app.group(query)
+        )
     options = app.client_options() | {"topic": topic}
 
     def write(records: DataFrame, _: int) -> None:
         records.write.format("hightide").options(**options).mode("append").save()
 
     return write
-
-
-def client_properties(app: App) -> dict[str, str]:
-    """How brokers are reached, in the client's own names."""
-    return {
-        name.removeprefix(PREFIX): value
-        for name, value in app.client_options().items()
-        if name.startswith(PREFIX)
-    }
 
 
 def to_table(app: App, query: Query) -> Write:

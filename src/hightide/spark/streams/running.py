@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hightide.spark.source.options import client_properties
+from hightide.spark.source.progress import GroupProgress, commit_progress, offsets_of
 from hightide.spark.streams.errors import StreamsError
 from hightide.spark.words import in_words
 
@@ -77,14 +79,19 @@ class Running:
     def __init__(
         self,
         spark: SparkSession,
-        queries: Mapping[str, StreamingQuery],
-        gates: Mapping[str, Gate],
-        listeners: list[StreamingQueryListener],
     ) -> None:
-        self.queries = dict(queries)
+        self.queries: dict[str, StreamingQuery] = {}
+        self.gates: dict[str, Gate] = {}
         self._spark = spark
-        self._gates = gates
-        self._listeners = listeners
+        self._lags: dict[str, tuple[GroupProgress, StreamingQueryListener]] = {}
+
+    def add(self, name: str, query: StreamingQuery, options: Mapping[str, str], group: str) -> None:
+        """Take a query in, and show its lag in a group as batches end."""
+        self.queries[name] = query
+        self._lags[name] = (
+            GroupProgress(client_properties(options), group),
+            commit_progress(self._spark, options, group, query.name),
+        )
 
     @property
     def is_active(self) -> bool:
@@ -107,7 +114,7 @@ class Running:
 
     def stop(self, patience: float = 30) -> None:
         """Stop all queries, each after the micro-batch that it is in if that does not take long."""
-        for gate in self._gates.values():
+        for gate in self.gates.values():
             gate.close()
         deadline = time.monotonic() + patience
         while any(map(self._is_busy, self.queries)) and time.monotonic() < deadline:
@@ -117,7 +124,7 @@ class Running:
         self._forget()
 
     def _is_busy(self, name: str) -> bool:
-        query, gate = self.queries[name], self._gates.get(name)
+        query, gate = self.queries[name], self.gates.get(name)
         if not query.isActive or (gate is not None and gate.is_holding):
             return False
         return bool(query.status["isTriggerActive"])
@@ -139,9 +146,15 @@ class Running:
             time.sleep(LOOK_S)
 
     def _forget(self) -> None:
-        for listener in self._listeners:
+        """Spark tells its listeners later; how far a query has come at its end is said here."""
+        for name, (progress, listener) in self._lags.items():
             self._spark.streams.removeListener(listener)
-        self._listeners.clear()
+            last = self.queries[name].lastProgress
+            ends: dict[tuple[str, int], int] = {}
+            for source in last.sources if last is not None else ():
+                ends |= offsets_of(source.endOffset)
+            progress.reached(ends)
+        self._lags.clear()
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hightide.spark.brokers import brokers
+from hightide.spark.source.options import client_properties
 from hightide.spark.streams.errors import StreamsError, listed
-from hightide.spark.streams.output import Write, client_properties, topic_writer, writer
+from hightide.spark.streams.output import Write, topic_writer, writer
 from hightide.spark.streams.planning import Plan
 from hightide.spark.streams.query import BROKER_DECIDES
 from hightide.spark.streams.running import Gate, Running
@@ -34,15 +35,17 @@ def start(app: App, plans: Sequence[Plan], *, once: bool, say: Say) -> Running:
     dying = dead_letter_topics(app, plans)
     prepare_topics(app, plans, dying, say)
     quieten(app)
-    gates: dict[str, Gate] = {}
-    queries: dict[str, StreamingQuery] = {}
-    running = Running(app.spark, queries, gates, [])
+    running = Running(app.spark)
+    options = app.client_options()
     try:
         for each in plans:
-            running.queries[each.query.name] = _start_query(app, each, once, gates)
+            name = each.query.name
+            query = _start_query(app, each, once, running.gates)
+            running.add(name, query, options, app.group(name))
         for topic in dying:
             name = topic.name + DEAD_LETTERS
-            running.queries[name] = _start_dead_letters(app, topic, name, once, gates)
+            query = _start_dead_letters(app, topic, name, once, running.gates)
+            running.add(name, query, options, app.group(name))
     except Exception as error:
         running.stop()
         if isinstance(error, StreamsError):
@@ -76,7 +79,7 @@ def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say:
             wanted[each.query.to.place] = (each.query.partitions, each.query.replication)
     read = {topic for each in plans for topic, _ in each.reads}
     try:
-        client = brokers(client_properties(app))
+        client = brokers(client_properties(app.client_options()))
         there = client.topics()
         for name, (partitions, replication) in wanted.items():
             if name not in there and client.create_topic(name, partitions, replication):
