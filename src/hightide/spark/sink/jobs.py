@@ -1,0 +1,76 @@
+"""The job that writes a batch: its plan, and whether Spark has run each part of it once.
+
+Tasks see that they are another attempt.  They do not see that their whole stage is, which Spark
+runs again when the output of the stage before it is lost with an executor, while tasks of the first
+attempt may go on.  The driver sees that in Spark's account of the stage, before it commits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from hightide.spark.sink.routing import Routes
+from hightide.spark.sink.tasks import (
+    DELIVERED_DDL,
+    PIECES_DDL,
+    REPEATED,
+    Append,
+    Encode,
+    Repeated,
+    Write,
+)
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, Row
+
+ACCOUNT_S = 30.0
+PAUSE_S = 0.002
+
+
+def write(frame: DataFrame, rows: DataFrame, routes: Routes, append: Append) -> list[Row]:
+    """Write the rows that were made of a batch; what was delivered to each partition."""
+    done = plan(frame, rows, routes, append).collect()
+    for stage_id in {each.stage for each in done}:
+        check_stage(frame.sparkSession.sparkContext, stage_id)
+    return [each for each in done if each.records]
+
+
+def plan(frame: DataFrame, rows: DataFrame, routes: Routes, append: Append) -> DataFrame:
+    if is_one_task(frame):
+        return rows.mapInArrow(Write(routes, append), DELIVERED_DDL)
+    cores = rows.sparkSession.sparkContext.defaultParallelism
+    tasks = max(1, min(cores, sum(routes.partitions.values())))
+    pieces = rows.mapInArrow(Encode(routes, tasks), PIECES_DDL)
+    return pieces.repartitionById(tasks, "task").mapInArrow(append, DELIVERED_DDL)
+
+
+def is_one_task(frame: DataFrame) -> bool:
+    """Whether one task has all rows; no if it takes work to know."""
+    from py4j.protocol import Py4JError
+
+    try:
+        # What Spark hands to foreachBatch is a plan that has been made already.
+        return int(frame._jdf.queryExecution().logical().rdd().getNumPartitions()) == 1
+    except Py4JError:
+        return False
+
+
+def check_stage(context: SparkContext, stage_id: int) -> None:
+    """Raise `Repeated` if a stage that has ended was run more than once.
+
+    Spark's account is a little behind.  That all tasks of the first attempt have succeeded is the
+    last thing that is heard of it, and then there was no other attempt.
+    """
+    tracker = context.statusTracker()
+    deadline_s = time.monotonic() + ACCOUNT_S
+    while time.monotonic() < deadline_s:
+        stage = tracker.getStageInfo(stage_id)
+        if stage is not None:
+            if stage.currentAttemptId or stage.numFailedTasks:
+                raise Repeated(REPEATED)
+            if stage.numCompletedTasks == stage.numTasks:
+                return
+        time.sleep(PAUSE_S)
+    raise Repeated("Spark does not tell whether each task of the batch has run once.")
