@@ -25,8 +25,22 @@ def pem(tmp_path_factory):
         pytest.skip("openssl is not installed")
     folder = tmp_path_factory.mktemp("pem")
     subprocess.run(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=here "
-        "-keyout key.pem -out certificate.pem".split(),
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-subj",
+            "/CN=here",
+            "-keyout",
+            "key.pem",
+            "-out",
+            "certificate.pem",
+        ],
         cwd=folder,
         check=True,
         capture_output=True,
