@@ -131,12 +131,17 @@ class PartitionProducer:
             self._unsent = deque(each for each in self._batches if not each.is_done)
 
     async def _round(self, connection: Connection) -> Exception:
-        """Send until something fails in passing; that is returned when nothing is in flight."""
+        """Send until something fails in passing; that is returned when nothing is in flight.
+
+        The first batch goes alone.  A broker that knows nothing of a producer takes any batch as
+        its first, so one that overtakes the real first would make it come too late.
+        """
         in_flight: deque[tuple[_Batch, asyncio.Future[memoryview]]] = deque()
         failure: Exception | None = None
         version = min(NEWEST_VERSION, connection.version_for(ProduceRequest))
+        limit = 1
         while True:
-            while failure is None and self._unsent and len(in_flight) < IN_FLIGHT:
+            while failure is None and self._unsent and len(in_flight) < limit:
                 try:
                     answer = self._submit(connection, version, self._unsent[0])
                 except ConnectionFailed as error:
@@ -145,9 +150,14 @@ class PartitionProducer:
                     in_flight.append((self._unsent.popleft(), answer))
             if in_flight and in_flight[0][1].done():
                 batch, answer = in_flight.popleft()
-                failure = self._judged(connection, version, answer, failure)
-                if failure is None:
+                refusal = self._refusal(connection, version, answer)
+                if refusal is None:
                     self._acknowledged(batch)
+                    limit = IN_FLIGHT
+                elif is_passing(refusal):
+                    failure = failure or refusal
+                elif failure is None or not _is_out_of_order(refusal):
+                    raise refusal
             elif failure is not None and not in_flight:
                 return failure
             else:
@@ -186,14 +196,10 @@ class PartitionProducer:
             answer.exception()
         self._wake.set()
 
-    def _judged(
-        self,
-        connection: Connection,
-        version: int,
-        answer: asyncio.Future[memoryview],
-        before: Exception | None,
-    ) -> Exception | None:
-        """What failed first in this round, by this answer or `before`; raises what is final."""
+    def _refusal(
+        self, connection: Connection, version: int, answer: asyncio.Future[memoryview]
+    ) -> KafkaError | ConnectionFailed | None:
+        """Why a batch is not known to be written; None if it is."""
         try:
             told = answer.result()
             _, response = connection.read(
@@ -203,16 +209,12 @@ class PartitionProducer:
             about = f"{self._topic}/{self._partition}"
             check(given.error_code, given.error_message, about=about)
         except ConnectionFailed as error:
-            return before or error
+            return error
         except KafkaError as error:
             if error.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                return before
-            if before is not None and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                return before
-            if not is_passing(error):
-                raise fencing(error) from None
-            return before or error
-        return before
+                return None
+            return fencing(error)
+        return None
 
     def _acknowledged(self, batch: _Batch) -> None:
         batch.is_done = True
@@ -222,3 +224,7 @@ class PartitionProducer:
         while self._batches and self._batches[0].is_done:
             self._batches.popleft()
         self._moved.set()
+
+
+def _is_out_of_order(error: Exception) -> bool:
+    return isinstance(error, KafkaError) and error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -26,20 +26,8 @@ def pem(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pem")
     subprocess.run(
         [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-subj",
-            "/CN=here",
-            "-keyout",
-            "key.pem",
-            "-out",
-            "certificate.pem",
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-subj", "/CN=here", "-keyout", "key.pem", "-out", "certificate.pem"),
         ],
         cwd=folder,
         check=True,

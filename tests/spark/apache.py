@@ -4,7 +4,7 @@ Maven brings the jars and keeps them; where it is not there or reaches nothing, 
 The node listens four times: in plain, with SASL, with TLS, and with both.  As a program it runs
 until it is ended, and prints where it listens:
 
-    python tests/spark/kafka/apache.py [PORT]
+    python tests/spark/apache.py [PORT]
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-VERSION = "4.3.0"
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>hightide</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
-<dependencies><dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-<version>{VERSION}</version></dependency></dependencies></project>
-"""
+from maven import APACHE_KAFKA, NoMaven, jars_of
+
 USER, PASSWORD = "alice", "wonder; land = 'x'"
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
 START_S = 120
@@ -80,7 +76,8 @@ class Kafka:
             for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
         ]
         format_it = [*java, "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg"]
-        done = run([*format_it, "--standalone", "-c", str(config), *users])
+        format_it += ["--standalone", "-c", str(config), *users]
+        done = subprocess.run(format_it, check=False, capture_output=True, text=True)
         if done.returncode:
             raise NoKafka(f"The storage of Kafka could not be made: {done.stderr or done.stdout}")
         with (self._folder / "kafka.log").open("wb") as log:
@@ -162,10 +159,6 @@ def escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def run(command: list[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -174,20 +167,13 @@ def free_port() -> int:
 
 def classpath() -> str:
     """The jars of Kafka, brought by Maven if they are not there yet."""
-    for program in ("mvn", "java", "openssl"):
+    for program in ("java", "openssl"):
         if shutil.which(program) is None:
             raise NoKafka(f"{program} is not installed, so Apache Kafka cannot be run here.")
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "pom.xml").write_text(POM)
-        command = ["mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=jars"]
-        # Without the network when all is there, because Maven asks for what is new otherwise.
-        for extra in (["-o"], []):
-            done = run([*command, *extra], folder)
-            if done.returncode == 0:
-                return (Path(folder) / "jars").read_text().strip()
-    raise NoKafka(
-        f"Maven is not reachable, so Apache Kafka cannot be run here: {done.stdout[-500:]}"
-    )
+    try:
+        return ":".join(map(str, jars_of(APACHE_KAFKA)))
+    except NoMaven as error:
+        raise NoKafka(f"{error} So Apache Kafka cannot be run here.") from error
 
 
 def certificates(folder: Path) -> None:
