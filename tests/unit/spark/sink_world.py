@@ -1,0 +1,246 @@
+"""A small world in which drivers write batches in transactions, and anything may happen to them.
+
+    Broker          one transactional id: epochs, an open transaction, what is committed
+    Checkpoint      Spark's: the input of each batch, decided once, and how many batches are done
+    Driver          the shipped `Transactions`, called as Spark would call it, in its own thread
+    World           lets one driver at a time make one request, and chooses what becomes of it
+
+Only one thread ever runs, so a world is as deterministic as the choices that are made in it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+
+from hightide.client.connection import ConnectionFailed
+from hightide.spark.brokers import Fenced, Identity, TopicPartition
+from hightide.spark.sink.marker import Claim, Refused, Replaced
+from hightide.spark.sink.transactions import GaveUp, Transactions
+from hightide.wire.errors import ErrorCode, KafkaError
+
+BATCHES = 4
+SIZE = 2
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    DONE = "done"
+    LOST = "lost"  # it never comes, and its sender hears nothing
+    UNHEARD = "unheard"  # it is done, and its sender hears nothing
+    LATE = "late"  # its sender hears nothing, and it comes at any time later
+    KILLED = "killed"  # its sender dies before it
+    KILLED_AFTER = "killed after"  # its sender dies when it is done
+
+
+class Killed(BaseException):
+    """The driver is no more; no handler of exceptions of the code under test shall see it."""
+
+
+class Broker:
+    """What InitProducerId, Produce, TxnOffsetCommit and EndTxn do, for one transactional id."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.open: list[str] | None = None
+        self.open_marker: dict[TopicPartition, tuple[int, str]] = {}
+        self.records: list[str] = []
+        self.marker: dict[TopicPartition, tuple[int, str]] = {}
+        self._last_commit = -1
+
+    def init(self) -> Identity:
+        self._drop()
+        self.epoch += 1
+        return Identity(1, self.epoch)
+
+    def produce(self, identity: Identity, record: str) -> None:
+        self._check(identity)
+        self.open = [*(self.open or []), record]
+
+    def mark(self, identity: Identity, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        self._check(identity)
+        self.open = self.open or []
+        self.open_marker |= offsets
+
+    def end(self, identity: Identity) -> None:
+        self._check(identity)
+        if self.open is None:
+            if self._last_commit == identity.epoch:
+                return
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+        self.records += self.open
+        self.marker |= self.open_marker
+        self._last_commit = identity.epoch
+        self._drop()
+
+    def time_out(self) -> None:
+        """A transaction that was open for too long is aborted, and its producer fenced."""
+        if self.open is not None:
+            self._drop()
+            self.epoch += 1
+
+    def _check(self, identity: Identity) -> None:
+        if identity.epoch != self.epoch:
+            raise Fenced(ErrorCode.PRODUCER_FENCED)
+
+    def _drop(self) -> None:
+        self.open, self.open_marker = None, {}
+
+
+class Checkpoint:
+    """What Spark remembers of a query."""
+
+    def __init__(self, query: str = "q") -> None:
+        self.query = query
+        self.inputs: list[tuple[str, ...]] = []
+        self.done = 0
+
+    def planned(self, batch: int) -> tuple[str, ...]:
+        if batch == len(self.inputs):
+            self.inputs.append(tuple(f"{batch}.{each}" for each in range(SIZE)))
+        return self.inputs[batch]
+
+
+class Driver(threading.Thread):
+    """Runs the batches of a query until it is done, dies or is told to stop."""
+
+    def __init__(self, world: World, name: str, home: str | None) -> None:
+        super().__init__(name=name, daemon=True)
+        self.world = world
+        self.fate = Fate.DONE
+        self.is_over = False
+        self.failure: BaseException | None = None
+        self.replayed: list[int] = []
+        self._turn = threading.Semaphore(0)
+        self._back = threading.Semaphore(0)
+        self._sink = Transactions(self, "sink", home=home, pause=lambda _: None)
+
+    # -- the baton ---------------------------------------------------------------------------
+
+    def step(self, fate: Fate) -> None:
+        """Let it go on until its next request, which has this fate."""
+        self.fate = fate
+        self._turn.release()
+        self._back.acquire()
+        if self.is_over:
+            self.join()
+
+    def run(self) -> None:
+        self._turn.acquire()
+        try:
+            self._batches()
+        except (Killed, Refused, Replaced, GaveUp, KafkaError) as failure:
+            self.failure = failure
+        finally:
+            self.is_over = True
+            self._back.release()
+
+    def _request(self, work):
+        """Wait for the turn, and do or do not what is asked."""
+        self._back.release()
+        self._turn.acquire()
+        match self.fate:
+            case Fate.DONE:
+                return work()
+            case Fate.KILLED:
+                raise Killed
+            case Fate.KILLED_AFTER:
+                self._try(work)
+                raise Killed
+            case Fate.UNHEARD:
+                self._try(work)
+            case Fate.LATE:
+                self.world.late.append(work)
+        raise ConnectionFailed("nobody answers")
+
+    @staticmethod
+    def _try(work) -> None:
+        with suppress(KafkaError):
+            work()
+
+    # -- Spark -------------------------------------------------------------------------------
+
+    def _batches(self) -> None:
+        checkpoint = self.world.checkpoint
+        batch = checkpoint.done
+        while batch < BATCHES:
+            rows = checkpoint.planned(batch)
+            claim = Claim(checkpoint.query, self.name, batch, str(rows))
+
+            def write(identity, rows=rows):
+                for each in rows:
+                    self._request(lambda each=each: self.world.broker.produce(identity, each))
+                return ["out"]
+
+            def replay(batch=batch):
+                self.replayed.append(batch)
+
+            self._sink.batch(claim, write, replay)
+            with suppress(ConnectionFailed):
+                self._request(lambda: None)  # Here it may die before Spark's commit log knows.
+            batch += 1
+            checkpoint.done = max(checkpoint.done, batch)
+
+    # -- the broker, as `Transactions` asks it -----------------------------------------------
+
+    def committed(self, group):
+        return self._request(lambda: dict(self.world.broker.marker))
+
+    def producer(self, transactional_id, timeout_ms):
+        return self._request(self.world.broker.init)
+
+    def commit_offsets_in_transaction(self, transactional_id, identity, group, offsets):
+        self._request(lambda: self.world.broker.mark(identity, offsets))
+
+    def end_transaction(self, transactional_id, identity, *, commit):
+        assert commit
+        self._request(lambda: self.world.broker.end(identity))
+
+
+class World:
+    """All of it."""
+
+    def __init__(self, home: str | None = "out") -> None:
+        self.broker = Broker()
+        self.checkpoint = Checkpoint()
+        self.drivers: list[Driver] = []
+        self.late: list = []
+        self._home = home
+
+    def start(self) -> Driver:
+        driver = Driver(self, f"run-{len(self.drivers)}", self._home)
+        driver.start()
+        self.drivers.append(driver)
+        driver.step(Fate.DONE)
+        return driver
+
+    def alive(self) -> list[Driver]:
+        return [each for each in self.drivers if not each.is_over]
+
+    def deliver(self, at: int) -> None:
+        """One of the requests that are late comes now."""
+        if self.late:
+            Driver._try(self.late.pop(at % len(self.late)))
+
+    def kill_all(self) -> None:
+        for each in self.alive():
+            each.step(Fate.KILLED)
+
+    def finish(self) -> None:
+        """Everybody dies, and a driver to whom nothing happens does the rest."""
+        self.kill_all()
+        last = self.start()
+        while not last.is_over:
+            last.step(Fate.DONE)
+        assert last.failure is None, last.failure
+        while self.late:
+            self.deliver(0)
+
+    def check(self) -> None:
+        """Nothing is there twice, and batches are whole and in order."""
+        everything = [each for rows in self.checkpoint.inputs for each in rows]
+        assert self.broker.records == everything[: len(self.broker.records)]
+        assert len(self.broker.records) % SIZE == 0
