@@ -8,9 +8,22 @@ decoded(raw, schema, on_error="dlq:bad")  records to rows
 encoded(rows, schema, key="user")         rows to records
 """
 
+from hightide.spark.formats.avro_format import avro
 from hightide.spark.formats.bad_records import OnError, bad_rows, decoded
 from hightide.spark.formats.chosen import json, schema_of
 from hightide.spark.formats.outgoing import encoded
+from hightide.spark.formats.protobuf_format import protobuf
 from hightide.spark.formats.schema import BadSchema, Schema
 
-__all__ = ["BadSchema", "OnError", "Schema", "bad_rows", "decoded", "encoded", "json", "schema_of"]
+__all__ = [
+    "BadSchema",
+    "OnError",
+    "Schema",
+    "avro",
+    "bad_rows",
+    "decoded",
+    "encoded",
+    "json",
+    "protobuf",
+    "schema_of",
+]

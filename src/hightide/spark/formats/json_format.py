@@ -17,17 +17,10 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, cast
 
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from hightide.spark.formats import declared
-from hightide.spark.formats.schema import ERROR, VALUE, BadSchema, Schema, once
+from hightide.spark.formats.schema import ERROR, VALUE, BadSchema, Schema, once, relaxed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,7 +56,7 @@ class JsonSchema(Schema):
         wanted = self.type
         text = _without_prefix(F.col("value"))
         options = {**self.options, "columnNameOfCorruptRecord": CORRUPT}
-        parsed = F.from_json(text, _nullable(wanted, StructField(CORRUPT, StringType())), options)
+        parsed = F.from_json(text, relaxed(wanted, StructField(CORRUPT, StringType())), options)
         rows = rows.withColumns({TEXT: once(text), PARSED: once(parsed)})
         found = F.col(PARSED)
         value = F.when(found.isNotNull(), _filled(found, wanted))
@@ -98,24 +91,6 @@ def _without_prefix(value: Column) -> Column:
     return bare.cast("string")
 
 
-def _nullable(struct: StructType, *more: StructField) -> StructType:
-    """What `from_json` shall look for: it would take a field that is not nullable at its word."""
-
-    def relaxed(kind: DataType) -> DataType:
-        match kind:
-            case StructType():
-                return _nullable(kind)
-            case ArrayType():
-                return ArrayType(relaxed(kind.elementType), True)
-            case MapType():
-                return MapType(kind.keyType, relaxed(kind.valueType), True)
-        return kind
-
-    return StructType(
-        [*(StructField(each.name, relaxed(each.dataType), True) for each in struct.fields), *more]
-    )
-
-
 def _filled(found: Column, struct: StructType) -> Column:
     """The struct without Spark's own field, and with defaults where a record has nothing."""
     from pyspark.sql import functions as F
@@ -131,7 +106,7 @@ def _filled(found: Column, struct: StructType) -> Column:
         default = each.metadata.get(declared.DEFAULT)
         if default is not None:
             text = json.dumps({each.name: json.loads(default)})
-            alone = _nullable(StructType([each]))
+            alone = relaxed(StructType([each]))
             here = F.coalesce(here, F.from_json(F.lit(text), alone).getField(each.name))
         return here.alias(each.name)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -53,3 +53,21 @@ def once(expression: Column) -> Column:
     from pyspark.sql import functions as F
 
     return F.when(F.spark_partition_id() >= 0, expression)
+
+
+def relaxed(struct: StructType, *more: StructField) -> StructType:
+    """The same with everything nullable: what a reader shall look for in records that may be bad.
+    Spark would take a field that is not nullable at its word."""
+
+    def within(kind: DataType) -> DataType:
+        match kind:
+            case StructType():
+                return relaxed(kind)
+            case ArrayType():
+                return ArrayType(within(kind.elementType), True)
+            case MapType():
+                return MapType(kind.keyType, within(kind.valueType), True)
+        return kind
+
+    fields = (StructField(each.name, within(each.dataType), True) for each in struct.fields)
+    return StructType([*fields, *more])
