@@ -28,7 +28,7 @@ from hightide.wire.batch import HEADER_BYTES, LOG_OVERHEAD
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-FETCH_BYTES = 2 * 1024 * 1024
+FETCH_BYTES = 4 * 1024 * 1024
 AHEAD_BYTES = 8 * 1024 * 1024
 MOST_BYTES = 48 * 1024 * 1024
 WAIT_MS = 500
@@ -114,6 +114,12 @@ class RangeReader:
         self._empty_at = -1
         self._patience = Patience(leaders.patience_ms)
         self._task: asyncio.Task[None] | None = None
+        self._is_fetched = start >= end
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `next` has given everything; also true to say from another thread."""
+        return self._is_fetched and not self._queue
 
     async def next(self) -> Fetched | None:
         """What was fetched next; None at the end of the range."""
@@ -145,6 +151,7 @@ class RangeReader:
                 self._queue.append(fetched)
                 self._queued_bytes += len(fetched.data)
                 self._changed.set()
+        self._is_fetched = True
 
     async def _fetch(self) -> Fetched | None:
         """One fetch, which moves the position if it brings something."""

@@ -16,6 +16,7 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from hightide.client.admin import Admin
@@ -246,25 +247,7 @@ class Brokers:
         The first and the last may hold records outside of the range.  Raises `OffsetOutOfRange`
         when retention has taken what is to be read, or the log has become shorter.
         """
-        reader = self._loop.run(
-            self._reader(topic, partition, start, end, read_committed, max_bytes)
-        )
-        try:
-            while (fetched := self._loop.run(reader.next())) is not None:
-                yield fetched
-        finally:
-            self._loop.call(reader.close)
-
-    async def _reader(
-        self,
-        topic: str,
-        partition: int,
-        start: int,
-        end: int,
-        read_committed: bool,
-        max_bytes: int,
-    ) -> RangeReader:
-        return RangeReader(
+        reader = RangeReader(
             self._leaders,
             topic,
             partition,
@@ -273,6 +256,11 @@ class Brokers:
             read_committed=read_committed,
             fetch_bytes=max_bytes,
         )
+        try:
+            while not reader.is_done and (fetched := self._loop.run(reader.next())) is not None:
+                yield fetched
+        finally:
+            self._loop.call(reader.close)
 
     # -- groups ------------------------------------------------------------------------------
 
@@ -319,25 +307,12 @@ class Brokers:
         """A way into one partition.  Batches carry the identity and `next_sequence` already."""
         if transactional_id is not None and identity is None:
             raise ValueError("Who writes in a transaction needs the identity of its producer.")
-        made = self._loop.run(self._producer(topic, partition, identity, transactional_id, acks))
-        return PartitionWriter(self._loop, made, first_sequence)
-
-    async def _producer(
-        self,
-        topic: str,
-        partition: int,
-        identity: Identity | None,
-        transactional_id: str | None,
-        acks: int,
-    ) -> PartitionProducer:
         begin = None
         if transactional_id is not None and identity is not None:
-            name, who = transactional_id, identity
-
-            async def begin() -> None:
-                await self._client.add_partition(name, who, (topic, partition))
-
-        return PartitionProducer(
+            begin = partial(
+                self._client.add_partition, transactional_id, identity, (topic, partition)
+            )
+        producer = PartitionProducer(
             self._leaders,
             topic,
             partition,
@@ -345,6 +320,7 @@ class Brokers:
             acks=acks,
             begin=begin,
         )
+        return PartitionWriter(self._loop, producer, first_sequence)
 
     def commit_offsets_in_transaction(
         self,
