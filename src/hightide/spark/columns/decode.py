@@ -1,6 +1,6 @@
 """Record batches as they come from a broker → Arrow batches, with the columns of Spark's source.
 
-A fetch answer is walked batch by batch: header, checksum, transaction; then the batch's records are
+A fetch answer is walked batch by batch: header, checksum, transaction.  Runs of batches are then
 appended to the Arrow buffers that are being filled.  An Arrow batch is handed out when these hold
 enough, over the borders of record batches and of answers, because a small one costs Spark as much
 as a large one.
@@ -19,9 +19,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from hightide.spark.columns import kernels, plain, schema
-from hightide.spark.columns.filling import NativeFilling
+from hightide.spark.columns.filling import NativeFilling, Run, told_of
 from hightide.wire.batch import (
     ATTRIBUTES_AT,
+    CODEC_MASK,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -38,7 +39,7 @@ BATCH_BYTES = 4 << 20
 
 _MAGIC_AT = 16
 _LENGTH = Struct(">8xi")
-_MAX_I64 = 2**63 - 1
+_LARGEST_BASE = 2**63 - 2**32
 
 
 class Filling(Protocol):
@@ -47,8 +48,8 @@ class Filling(Protocol):
     rows: int
     bytes: int
 
-    def append(self, view: memoryview, at: int, header: BatchHeader, first: int, stop: int) -> None:
-        """Take the records with first <= offset < stop of the batch at `at`; Corrupt if damaged."""
+    def append(self, view: memoryview, run: Run, first: int, stop: int) -> None:
+        """Take the records with first <= offset < stop; Corrupt if a batch is damaged."""
 
     def take(self) -> list[pa.Array]:
         """The columns of all rows so far, which are then none again."""
@@ -73,8 +74,11 @@ class Decoder:
         self._where = f"{topic}-{partition}"
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
-        kind = NativeFilling if kernels.is_compiled else plain.PlainFilling
-        self._filling: Filling = kind(topic, partition, self.schema)
+        self._filling: Filling
+        if kernels.is_compiled:
+            self._filling = NativeFilling(topic, partition, self.schema)
+        else:
+            self._filling = plain.PlainFilling(topic, partition, self.schema)
 
     def feed(
         self,
@@ -92,22 +96,14 @@ class Decoder:
         transactions = None if aborted is None else _Aborted(aborted)
         view = memoryview(data).cast("B")
         filled = self._filling
-        for at, header in self._batches(view):
-            if header.base_offset >= end:
-                self.next_offset = max(self.next_offset, header.base_offset)
-                return
-            if header.last_offset < start:
-                continue
-            try:
-                _check(view, at, header)
-                left_out = transactions is not None and transactions.cover(view, at, header)
-                if not left_out and not header.is_control:
-                    filled.append(view, at, header, start, end)
-            except Corrupt as damage:
-                raise self._corrupt(header, damage) from None
-            self.next_offset = max(self.next_offset, header.last_offset + 1)
-            if filled.rows >= self._batch_rows or filled.bytes >= self._batch_bytes:
-                yield from self.flush()
+        try:
+            batches = self._wanted(view, start, end, transactions)
+            for run in _runs(batches, self._batch_rows, self._batch_bytes):
+                filled.append(view, run, start, end)
+                if filled.rows >= self._batch_rows or filled.bytes >= self._batch_bytes:
+                    yield from self.flush()
+        except Corrupt as damage:
+            raise Corrupt(f"{self._where}: {damage}") from None
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """What is left; a very large record batch is handed out in slices, which copy nothing."""
@@ -120,35 +116,71 @@ class Decoder:
         for at in range(0, whole.num_rows, self._batch_rows):
             yield whole.slice(at, self._batch_rows)
 
-    def _batches(self, view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each whole batch; old formats are told from a cut-off batch."""
-        at = 0
-        end = len(view)
-        while end - at > _MAGIC_AT:
-            if view[at + _MAGIC_AT] != MAGIC:
-                raise Corrupt(
-                    f"{self._where} holds records in format {view[at + _MAGIC_AT]}, from before "
-                    f"Kafka 0.11; only format {MAGIC} is read"
-                )
-            (length,) = _LENGTH.unpack_from(view, at)
-            after = at + LOG_OVERHEAD + length
-            if after < at + HEADER_BYTES:
-                raise Corrupt(f"{self._where} has a batch of impossible length {length}")
-            if after > end:
+    def _wanted(
+        self, view: memoryview, start: int, end: int, transactions: _Aborted | None
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches whose records count, checked; `next_offset` goes on with them."""
+        for at, header in _batches(view):
+            if header.base_offset >= end:
+                self.next_offset = max(self.next_offset, header.base_offset)
                 return
-            yield at, BatchHeader._make(HEADER.unpack_from(view, at))
-            at = after
+            last_offset = header.last_offset
+            if last_offset < start:
+                continue
+            _check(view, at, header)
+            self.next_offset = max(self.next_offset, last_offset + 1)
+            is_aborted = transactions is not None and transactions.cover(view, at, header)
+            if not is_aborted and not header.is_control:
+                yield at, header
 
-    def _corrupt(self, header: BatchHeader, damage: Corrupt) -> Corrupt:
-        return Corrupt(f"{self._where}, the batch at offset {header.base_offset}: {damage}")
+
+def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch; old formats are told from a cut-off batch."""
+    at = 0
+    end = len(view)
+    while end - at > _MAGIC_AT:
+        if view[at + _MAGIC_AT] != MAGIC:
+            raise Corrupt(
+                f"there are records in format {view[at + _MAGIC_AT]}; only format {MAGIC}, that of "
+                "Kafka 0.11 and later, is read"
+            )
+        (length,) = _LENGTH.unpack_from(view, at)
+        after = at + LOG_OVERHEAD + length
+        if after < at + HEADER_BYTES:
+            raise Corrupt(f"there is a batch of impossible length {length}")
+        if after > end:
+            return
+        yield at, BatchHeader._make(HEADER.unpack_from(view, at))
+        at = after
+
+
+def _runs(
+    batches: Iterator[tuple[int, BatchHeader]], most_rows: int, most_bytes: int
+) -> Iterator[Run]:
+    """Uncompressed batches together, so that one call decodes many; compressed ones alone."""
+    run: list[tuple[int, BatchHeader]] = []
+    rows = size = 0
+    for at, header in batches:
+        is_compressed = header.attributes & CODEC_MASK
+        if is_compressed and run:
+            yield run
+            run, rows, size = [], 0, 0
+        run.append((at, header))
+        rows += header.record_count
+        size += header.batch_length
+        if is_compressed or rows >= most_rows or size >= most_bytes:
+            yield run
+            run, rows, size = [], 0, 0
+    if run:
+        yield run
 
 
 def _check(view: memoryview, at: int, header: BatchHeader) -> None:
     crc = crc32c(view[at + ATTRIBUTES_AT : at + header.size])
     if crc != header.crc:
-        raise Corrupt(f"it has CRC {crc:#010x} but claims {header.crc:#010x}")
-    if header.last_offset_delta < 0 or not 0 <= header.base_offset <= _MAX_I64 - (1 << 32):
-        raise Corrupt(f"it claims to end {header.last_offset_delta} offsets further on")
+        raise told_of(header, f"it has CRC {crc:#010x} but claims {header.crc:#010x}")
+    if header.last_offset_delta < 0 or not 0 <= header.base_offset <= _LARGEST_BASE:
+        raise told_of(header, f"it claims to end {header.last_offset_delta} offsets further on")
 
 
 class _Aborted:
@@ -169,12 +201,15 @@ class _Aborted:
         if header.producer_id not in self._open:
             return False
         if header.is_control:
-            if _is_abort(view, at):
+            if _is_abort(view, at, header):
                 self._open.discard(header.producer_id)
             return True
         return header.is_transactional
 
 
-def _is_abort(view: memoryview, at: int) -> bool:
-    marker = next(records(view, at), None)
-    return marker is not None and control_type(marker) == ControlType.ABORT
+def _is_abort(view: memoryview, at: int, header: BatchHeader) -> bool:
+    try:
+        marker = next(records(view, at), None)
+        return marker is not None and control_type(marker) == ControlType.ABORT
+    except Corrupt as damage:
+        raise told_of(header, damage) from None

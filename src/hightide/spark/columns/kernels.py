@@ -32,6 +32,12 @@ Longs: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Long: TypeAlias = "int | np.int64"
 
 DAMAGED = -1
+WHOLE = -1
+"""No batch is damaged."""
+
+# What the decoder must know of a batch: its place in the data, and from its header.
+AT, END, COUNT, BASE_OFFSET, LAST_DELTA = 0, 1, 2, 3, 4
+BASE_TIMESTAMP, MAX_TIMESTAMP, IS_APPEND_TIME = 5, 6, 7
 
 MIN_RECORD_BYTES = 7
 """Length, attributes, two deltas, two lengths and the count of headers, a byte each at least."""
@@ -158,20 +164,17 @@ def _headers(
 
 
 # hot path: one pass over the bytes of a batch, from varints straight into Arrow's buffers.
-def _decode(
+@_step
+def _decode_batch(
     data: Bytes,
-    count: int,
-    base_offset: int,
-    last_delta: int,
-    base_timestamp: int,
-    append_time: int,
-    is_append_time: bool,
+    plan: Longs,
     first: int,
     stop: int,
     wanted: int,
     filled: Longs,
     offsets: Longs,
     timestamps: Longs,
+    timestamp_types: Ints,
     key_valid: Bytes,
     key_ends: Ints,
     key_bytes: Bytes,
@@ -186,18 +189,17 @@ def _decode(
     header_value_bytes: Bytes,
     header_value_valid: Bytes,
 ) -> int:
-    """Append the records of one batch with first <= offset < stop; 0, or DAMAGED.
-
-    The caller has made room for all that `data` can hold.
-    """
-    size = len(data)
+    """Append the records of one batch with first <= offset < stop; 0, or DAMAGED."""
+    at, size, count = plan[AT], plan[END], plan[COUNT]
+    base_offset, last_delta = plan[BASE_OFFSET], plan[LAST_DELTA]
+    base_timestamp, append_time = plan[BASE_TIMESTAMP], plan[MAX_TIMESTAMP]
+    is_append_time = plan[IS_APPEND_TIME]
     row = filled[ROWS]
     key_to, value_to = filled[KEY_BYTES], filled[VALUE_BYTES]
     key_nulls, value_nulls, bare = np.int64(0), np.int64(0), np.int64(0)
     wants_key, wants_value = (wanted & WANT_KEY) != 0, (wanted & WANT_VALUE) != 0
     wants_headers = (wanted & WANT_HEADERS) != 0
     previous = np.int64(-1)
-    at = np.int64(0)
     for _ in range(count):
         n, at = _number(data, at, size, 32)
         if at < 0 or n & 1 or (n >> 1) > size - at:
@@ -284,6 +286,7 @@ def _decode(
             elif timestamp < -_MAX_MICROS:
                 timestamp = -_MAX_MICROS
             timestamps[row] = timestamp * 1000
+            timestamp_types[row] = is_append_time
             row += 1
     if at != size:
         return DAMAGED
@@ -293,6 +296,65 @@ def _decode(
     filled[VALUE_NULLS] += value_nulls
     filled[BARE_ROWS] += bare
     return 0
+
+
+def _decode(
+    data: Bytes,
+    plans: Longs,
+    first: int,
+    stop: int,
+    wanted: int,
+    filled: Longs,
+    offsets: Longs,
+    timestamps: Longs,
+    timestamp_types: Ints,
+    key_valid: Bytes,
+    key_ends: Ints,
+    key_bytes: Bytes,
+    value_valid: Bytes,
+    value_ends: Ints,
+    value_bytes: Bytes,
+    headers_valid: Bytes,
+    header_ends: Ints,
+    header_key_ends: Ints,
+    header_key_bytes: Bytes,
+    header_value_ends: Ints,
+    header_value_bytes: Bytes,
+    header_value_valid: Bytes,
+) -> int:
+    """Append the records of all batches of `plans`; the place of the first damaged one, or WHOLE.
+
+    The caller has compared the plans with the length of `data` and has made room for all that it
+    can hold.
+    """
+    for place in range(len(plans)):
+        told = _decode_batch(
+            data,
+            plans[place],
+            first,
+            stop,
+            wanted,
+            filled,
+            offsets,
+            timestamps,
+            timestamp_types,
+            key_valid,
+            key_ends,
+            key_bytes,
+            value_valid,
+            value_ends,
+            value_bytes,
+            headers_valid,
+            header_ends,
+            header_key_ends,
+            header_key_bytes,
+            header_value_ends,
+            header_value_bytes,
+            header_value_valid,
+        )
+        if told == DAMAGED:
+            return place
+    return WHOLE
 
 
 decode = Kernel(_decode)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hightide.spark.columns.filling import Constant, TimestampTypes
+from hightide.spark.columns.filling import Constant, Run, told_of
 from hightide.spark.columns.reading import Items, Rows
-from hightide.wire.batch import HEADER_BYTES, BatchHeader, Headers, Record, build, records
+from hightide.wire.batch import HEADER_BYTES, Headers, Record, build, records
 from hightide.wire.compression import Codec
+from hightide.wire.errors import Corrupt
 
 _MICROS = 1000
 _MAX_MILLIS = (2**63 - 1) // _MICROS
@@ -37,19 +38,23 @@ class PlainFilling:
         self._schema = schema
         self._topic = Constant(topic, pa.string())
         self._partition = Constant(partition, pa.int32())
-        self._types = TimestampTypes()
+        self._types: list[int] = []
         self._records: list[Record] = []
 
-    def append(self, view: memoryview, at: int, header: BatchHeader, first: int, stop: int) -> None:
-        read = [each for each in records(view, at) if first <= each.offset < stop]
-        self._records += read
-        self._types.append(int(header.is_log_append_time), len(read))
-        self.rows += len(read)
-        self.bytes += header.size
+    def append(self, view: memoryview, run: Run, first: int, stop: int) -> None:
+        for at, header in run:
+            try:
+                read = [each for each in records(view, at) if first <= each.offset < stop]
+            except Corrupt as damage:
+                raise told_of(header, damage) from None
+            self._records += read
+            self._types += [int(header.is_log_append_time)] * len(read)
+            self.rows += len(read)
+            self.bytes += header.size
 
     def take(self) -> list[pa.Array]:
         columns = [self._column(field.name, field.type) for field in self._schema]
-        self._records = []
+        self._records, self._types = [], []
         self.rows = self.bytes = 0
         return columns
 
@@ -68,7 +73,7 @@ class PlainFilling:
             case "timestamp":
                 return pa.array([_micros(each.timestamp) for each in self._records], kind)
             case "timestampType":
-                return self._types.take()
+                return pa.array(self._types, kind)
         return pa.array([_header_entries(each) for each in self._records], kind)
 
 
