@@ -1,13 +1,19 @@
-"""One Spark session and one broker for all tests of the pipeline; a session takes seconds to start."""
+"""One Spark session and one broker for all tests of the pipeline: to start one takes seconds."""
 
 from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
 
 import pytest
 
 from hightide.spark.session import NoJava, check_java
 from hightide.testing import Cluster
 
-pytestmark = pytest.mark.timeout(300)
+# So that the files of this folder find each other.
+sys.path.insert(0, str(Path(__file__).parent))
+from maven import SPARK_CONNECTOR, NoMaven, jars_of
 
 
 def pytest_collection_modifyitems(items):
@@ -25,7 +31,11 @@ def spark():
         pytest.skip(str(error))
     from hightide.spark.session import session
 
-    made = session("hightide-tests", "local[2]", {"spark.driver.memory": "1g"})
+    settings = {"spark.driver.memory": "1g"}
+    # Spark's own connector is compared with; nothing of ours needs it.
+    with contextlib.suppress(NoMaven):
+        settings["spark.jars"] = ",".join(map(str, jars_of(*SPARK_CONNECTOR)))
+    made = session("hightide-tests", "local[2]", settings)
     yield made
     made.stop()
 

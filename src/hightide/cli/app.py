@@ -18,10 +18,12 @@ from hightide.cli import (
     cluster,
     configs,
     coordinator,
+    doctor,
     dump,
     groups,
     partitions,
     perf,
+    pipeline,
     topics,
     transactions,
 )
@@ -85,6 +87,7 @@ def broker_group() -> None:
 
 app.add_typer(broker, name="broker", rich_help_panel="Run")
 app.add_typer(coordinator.app, name="coordinator", rich_help_panel="Run")
+app.command(rich_help_panel="Run")(doctor.doctor)
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
 app.add_typer(partitions.app, name="partition", rich_help_panel="Look and change")
 app.add_typer(groups.app, name="group", rich_help_panel="Look and change")
@@ -95,6 +98,7 @@ app.command(rich_help_panel="Records")(produce)
 app.command(rich_help_panel="Records")(consume)
 app.add_typer(perf.app, name="perf", rich_help_panel="Records")
 app.command("dump-log", rich_help_panel="Records")(dump.dump_log)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Pipelines")
 
 
 def run(arguments: list[str]) -> int:
