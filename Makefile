@@ -15,15 +15,15 @@ WORKERS ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
 	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos \
-	chaos-groups exactly-once bench-groups bench-transactions
+	chaos-groups exactly-once bench-groups bench-transactions spark exactly-once-spark bench-spark soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: setup ## set up, then run a local broker until Ctrl-C
-	@exec $(BIN)/hightide up $(ARGS)
+run: setup programs ## set up, then three brokers with a live stream through Spark, until Ctrl-C
+	@exec $(BIN)/hightide demo $(ARGS)
 
-test: setup programs lint unit simulation coordination conformance ## set up, then everything that CI checks
+test: setup programs lint unit simulation coordination conformance spark ## set up, then everything that CI checks
 
 # Compiled here, because an environment may forbid Python to keep byte code, and then the whole
 # broker would be compiled at each of its starts.
@@ -43,12 +43,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 # Programs of the system and not of the environment: kcat is a client, zookeeper the ensemble that the
-# embedded coordinator is compared with, openssl makes the certificates of tests. What cannot be installed is said, and its tests are left out.
+# embedded coordinator is compared with, openssl makes the certificates of tests, Java runs Spark. What
+# cannot be installed is said, and its tests are left out.
 programs:
 	@wanted=; \
 	command -v kcat >/dev/null || wanted="$$wanted kcat"; \
 	command -v openssl >/dev/null || wanted="$$wanted openssl"; \
 	test -e /usr/share/java/zookeeper.jar || wanted="$$wanted zookeeper"; \
+	command -v java >/dev/null || test -n "$$JAVA_HOME" || wanted="$$wanted default-jre-headless"; \
 	test -z "$$wanted" && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  export DEBIAN_FRONTEND=noninteractive; \
@@ -105,8 +107,17 @@ chaos-groups: setup ## groups in a storm, their coordinator killed: make chaos-g
 	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python tests/chaos/groups.py \
 	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+# In the order of their names: some leave a ZooKeeper that is of no use to others.
 coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
-	$(BIN)/pytest tests/coordination $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/coordination $(ARGS)
+
+# One session of Spark serves them all, and has both cores.
+spark: setup programs ## the pipeline: real Spark, real brokers
+	$(BIN)/pytest tests/spark $(ARGS)
+
+exactly-once-spark: setup programs ## queries of Spark killed again and again: make exactly-once-spark DURATION=600
+	PYTHONPATH=tests/spark $(BIN)/python tests/chaos/spark_exactly_once.py \
+	  --duration $(or $(DURATION),300) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # All of kazoo's own tests, and a long comparison.
 conformance-coordination: setup programs ## the same at length; minutes
@@ -129,6 +140,12 @@ bench-groups: setup ## how soon groups form, and how many offsets they commit
 
 bench-transactions: setup ## how many transactions a broker commits
 	$(BIN)/python bench/transactions.py $(ARGS)
+
+bench-spark: setup programs ## source, sink and windows beside Spark's own Kafka connector; minutes
+	PYTHONPATH=tests/spark $(BIN)/python bench/spark.py $(ARGS)
+
+soak: setup programs ## a windowed query for half an hour: make soak MINUTES=30
+	PYTHONPATH=tests/spark $(BIN)/python bench/spark.py --soak $(or $(MINUTES),30) $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference

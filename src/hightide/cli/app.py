@@ -24,6 +24,7 @@ from hightide.cli import (
     partitions,
     perf,
     pipeline,
+    table,
     topics,
     transactions,
 )
@@ -99,6 +100,7 @@ app.command(rich_help_panel="Records")(consume)
 app.add_typer(perf.app, name="perf", rich_help_panel="Records")
 app.command("dump-log", rich_help_panel="Records")(dump.dump_log)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Pipelines")
+app.add_typer(table.app, name="table", rich_help_panel="Pipelines")
 
 
 def run(arguments: list[str]) -> int:
