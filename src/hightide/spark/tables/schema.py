@@ -1,14 +1,14 @@
 """How a table's columns follow what comes in.
 
-Columns are added and types are widened; anything else stops with a sentence.  A column that no
-longer comes is kept and filled with null.  Only whole columns change: a struct with another field
-in it is another type.
+Columns are added and types are widened, also inside of structs; anything else stops with a
+sentence.  A column that no longer comes is kept and filled with null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
@@ -27,6 +27,9 @@ from pyspark.sql.types import (
 )
 
 from hightide.spark.tables.target import TableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 WHOLE: Sequence[type[DataType]] = (ByteType, ShortType, IntegerType, LongType)
 
@@ -83,6 +86,23 @@ def wider(table: DataType, incoming: DataType) -> DataType | None:
         scale = max(table.scale, incoming.scale)
         whole = max(table.precision - table.scale, incoming.precision - incoming.scale)
         return DecimalType(whole + scale, scale) if whole + scale <= 38 else None
+    return _wider_inside(table, incoming)
+
+
+def _wider_inside(table: DataType, incoming: DataType) -> DataType | None:
+    """The same for what has other types in it: a struct may have more fields than it had."""
+    match table, incoming:
+        case StructType(), StructType():
+            try:
+                return evolve(table, incoming).schema
+            except TableError:
+                return None
+        case ArrayType(), ArrayType():
+            element = wider(table.elementType, incoming.elementType)
+            return None if element is None else ArrayType(element)
+        case MapType(), MapType() if table.keyType == incoming.keyType:
+            value = wider(table.valueType, incoming.valueType)
+            return None if value is None else MapType(table.keyType, value)
     return None
 
 
@@ -101,4 +121,46 @@ def as_nullable(kind: DataType) -> DataType:
 def nullable(schema: StructType) -> StructType:
     return StructType(
         [StructField(each.name, as_nullable(each.dataType)) for each in schema.fields]
+    )
+
+
+def fitted(column: Column, found: DataType, wanted: DataType) -> Column:
+    """A column of one type as the wider one that a table has."""
+    from pyspark.sql import functions as F
+
+    if as_nullable(found) == wanted:
+        return column
+    match found, wanted:
+        case StructType(), StructType():
+            types = {each.name: each.dataType for each in found.fields}
+            inside = [
+                fitted(column.getField(each.name), types[each.name], each.dataType)
+                if each.name in types
+                else F.lit(None).cast(each.dataType)
+                for each in wanted.fields
+            ]
+            named = [one.alias(name) for one, name in zip(inside, wanted.names, strict=True)]
+            return F.when(column.isNotNull(), F.struct(*named))
+        case ArrayType(), ArrayType():
+            return F.transform(column, lambda it: fitted(it, found.elementType, wanted.elementType))
+        case MapType(), MapType():
+            return F.transform_values(
+                column, lambda _, it: fitted(it, found.valueType, wanted.valueType)
+            )
+    return column.cast(wanted)
+
+
+def conform(rows: DataFrame, schema: StructType, extra: Sequence[str] = ()) -> DataFrame:
+    """Rows with exactly the columns of a table, in its order; what they lack is null."""
+    from pyspark.sql import functions as F
+
+    types = {each.name: each.dataType for each in rows.schema.fields}
+    return rows.select(
+        *(
+            fitted(F.col(f"`{each.name}`"), types[each.name], each.dataType).alias(each.name)
+            if each.name in types
+            else F.lit(None).cast(each.dataType).alias(each.name)
+            for each in schema.fields
+        ),
+        *extra,
     )

@@ -22,7 +22,7 @@ from hightide.spark.tables.compaction import FEWEST, Background
 from hightide.spark.tables.kinds import ledger_of
 from hightide.spark.tables.ledger import Change, Layout, Ledger, Mark, Snapshot, judge
 from hightide.spark.tables.reading import read_files
-from hightide.spark.tables.schema import Evolution, evolve, nullable
+from hightide.spark.tables.schema import Evolution, conform, evolve, nullable
 from hightide.spark.tables.staging import BUCKET, Stage, bucket
 from hightide.spark.tables.target import Kind, TableError, Target, parse
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Mode = Literal["append", "update", "complete"]
 # Where the time of a row is if nothing else is said: the timestamp of its record.
 TIME = "_timestamp"
+TIMES = ("timestamp", "timestamp_ntz", "date")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -168,6 +169,8 @@ class TableWriter:
                 f"Rows cannot be parted by {', '.join(layout.partition_by)}: there is no column"
                 f" {absent[0]}, only {', '.join(frame.columns)}"
             )
+        if derived and (kind := frame.schema[time].dataType.typeName()) not in TIMES:
+            raise TableError(f"The day is taken from {time}, which is a {kind} and no time.")
         layout = Layout(layout.key, layout.partition_by, time if derived else None, layout.buckets)
         if derived and not self.ledger.keeps_partition_columns:
             frame = frame.withColumn("day", F.to_date(time))
@@ -209,7 +212,7 @@ class TableWriter:
             for each in now.files
             if everything or each.bucket is None or each.bucket in touched
         ]
-        changes = spark.read.schema(changed.drop(BUCKET).schema).parquet(str(where))
+        changes = spark.read.schema(changed.schema).parquet(str(where)).drop(BUCKET)
         old = conform(read_files(spark, self.ledger, now.schema, files), evolution.schema)
         same_key = reduce(and_, (old[name].eqNullSafe(changes[name]) for name in self.layout.key))
         kept = old.join(changes.select(*self.layout.key), same_key, "left_anti")
@@ -231,18 +234,3 @@ class TableWriter:
         row, place = F.struct(*fitted.columns), F.struct(*self.order)
         found = fitted.groupBy(*self.layout.key).agg(F.max_by(row, place).alias("__row"))
         return found.select("__row.*")
-
-
-def conform(rows: DataFrame, schema: StructType, extra: Sequence[str] = ()) -> DataFrame:
-    """Rows with exactly the columns of a table, in its order; what they lack is null."""
-    from pyspark.sql import functions as F
-
-    return rows.select(
-        *(
-            (F.col(f"`{each.name}`") if each.name in rows.columns else F.lit(None))
-            .cast(each.dataType)
-            .alias(each.name)
-            for each in schema.fields
-        ),
-        *extra,
-    )

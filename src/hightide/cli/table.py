@@ -1,0 +1,317 @@
+"""`hightide table …`: keep topics as Parquet, Delta or Iceberg tables, and look after them.
+
+Spark is started by `create` alone; the others read what it wrote down and the tables themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hightide.cli import render
+from hightide.cli.extra import require_spark
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    Failed,
+    OutputOption,
+    Yes,
+    confirm,
+    misused,
+    pairs,
+)
+from hightide.cli.render import Output
+
+if TYPE_CHECKING:
+    from hightide.spark.pipelines.status import AppStatus
+    from hightide.spark.tables.materialised import Definition, TableApp
+
+app = typer.Typer(no_args_is_help=True, help="Keep topics as Parquet, Delta or Iceberg tables.")
+
+Which = Annotated[str, typer.Argument(metavar="NAME|KIND:PATH", help="The table.")]
+StateOption = Annotated[
+    Path,
+    typer.Option("--state", envvar="HIGHTIDE_STATE", metavar="DIR", help="Where progress is kept."),
+]
+STATE = Path(".hightide") / "tables"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRow:
+    column: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One table as it is, and the work that fills it."""
+
+    table: str
+    topic: str | None
+    state: str
+    batch: int | None
+    lag: int | None
+    rows: int | None
+    files: int | None
+    size_bytes: int | None
+    to: str
+    error: str | None
+    columns: list[ColumnRow]
+
+
+@app.command()
+def create(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="KIND:PATH", help="parquet:, delta: or iceberg:PATH.")
+    ],
+    key: Annotated[
+        str,
+        typer.Option(
+            "--key",
+            metavar="COLUMN,…",
+            help="Keep the newest row of each key; _key is the record's. Tombstones delete.",
+        ),
+    ] = "",
+    partition_by: Annotated[
+        str, typer.Option("--partition-by", metavar="day|COLUMN,…", help="Folders of the table.")
+    ] = "",
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="COLUMN", help="The event time. Default: the record's."),
+    ] = None,
+    format: Annotated[
+        str, typer.Option("--format", help="json, text, raw, avro or protobuf.")
+    ] = "json",
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema",
+            metavar="DDL|FILE",
+            help="Columns ('user STRING, n BIGINT'), or the file of Avro or Protobuf "
+            "(FILE#MESSAGE). Default: inferred from JSON, batch by batch.",
+        ),
+    ] = None,
+    on_error: Annotated[
+        str, typer.Option("--on-error", metavar="fail|skip|dlq:TOPIC", help="For bad records.")
+    ] = "fail",
+    start: Annotated[
+        str, typer.Option("--from", metavar="earliest|latest", help="Where to begin, if new.")
+    ] = "earliest",
+    once: Annotated[
+        bool, typer.Option("--once", help="Work off what is there now, and end.")
+    ] = False,
+    every: Annotated[
+        str, typer.Option("--every", metavar="DURATION", help="How often rows are added.")
+    ] = "10 seconds",
+    buckets: Annotated[
+        int, typer.Option("--buckets", min=1, max=9999, help="With --key: files to keep keys in.")
+    ] = 16,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the work. Default: the folder's.")
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option("--master", envvar="HIGHTIDE_MASTER", metavar="URL")
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; repeatable."),
+    ] = None,
+    state: StateOption = STATE,
+    bootstrap: Bootstrap = LOCALHOST,
+) -> None:
+    """Make a table of a topic and keep filling it until Ctrl-C.
+
+    Every record is in the table exactly once, whatever dies. The same command goes on where it
+    stopped.
+    """
+    require_spark()
+    with _words():
+        from hightide.spark.tables.materialised import Definition, TableApp
+
+        definition = Definition(
+            topic=topic,
+            to=to,
+            key=_listed(key),
+            partition_by=_listed(partition_by),
+            time=time,
+            format=format,
+            schema=schema,
+            on_error=on_error,
+            start=start,
+            every=every,
+            buckets=buckets,
+        )
+        made = TableApp(definition, name=name, brokers=bootstrap, master=master, state=str(state))
+        made.configure(settings=pairs(conf, "setting of Spark"))
+        made.check()
+        _run(made, once=once)
+
+
+def _run(made: TableApp, *, once: bool) -> None:
+    from hightide.spark.pipelines import display, running
+
+    with contextlib.ExitStack() as stack:
+        show: Callable[[AppStatus], None] = display.lines(render.say)
+        if sys.stderr.isatty():
+            show = stack.enter_context(display.live())
+        file = running.folder_of(made) / "table.json"
+        running.run(made, file, once=once, show=show, say=render.say)
+
+
+@app.command("list")
+def list_(state: StateOption = STATE, output: OutputOption = Output.TABLE) -> None:
+    """List the tables that were made with a state folder."""
+    require_spark()
+    with _words():
+        rows = [_row(each, _known(each)) for each in _folders(state)]
+    if not rows:
+        render.say(f"No table was made with its state in {state}.")
+    render.show(rows, output, ("table", "topic", "state", "batch", "lag", "rows", "files", "to"))
+
+
+@app.command()
+def status(which: Which, state: StateOption = STATE, output: OutputOption = Output.TABLE) -> None:
+    """Show a table: how far it is, how large, and its columns."""
+    require_spark()
+    with _words():
+        folder, to = _found(which, state)
+        render.show_one(_row(folder, to), output)
+
+
+@app.command()
+def compact(which: Which, state: StateOption = STATE) -> None:
+    """Join small files now, and remove what is kept of earlier versions if it is old enough.
+
+    A table that is being filled does that by itself.
+    """
+    require_spark()
+    with _words():
+        from hightide.spark.tables.compaction import compact as join_files
+        from hightide.spark.tables.kinds import ledger_of
+
+        _, to = _found(which, state)
+        ledger = ledger_of(to)
+        fewer = join_files(ledger)
+        ledger.clean()
+    render.say(f"{to} has {fewer} files less." if fewer else f"{to} has no small files to join.")
+
+
+@app.command()
+def drop(which: Which, state: StateOption = STATE, yes: Yes = False) -> None:
+    """Remove a table, and the progress of what fills it. The topic stays."""
+    require_spark()
+    with _words():
+        from hightide.spark.pipelines.status import running
+        from hightide.spark.tables.kinds import ledger_of
+
+        folder, to = _found(which, state)
+        confirm(f"Remove {to} and all of its rows?", yes=yes)
+        with running(folder, folder.name) if folder else contextlib.nullcontext():
+            ledger_of(to).drop()
+            if folder:
+                _forget(folder, state)
+                shutil.rmtree(folder)
+    render.say(f"{to} is gone.")
+
+
+def _forget(folder: Path, state: Path) -> None:
+    """The groups that show its progress; without brokers they stay, which harms nothing."""
+    from hightide.spark.pipelines import forgetting
+    from hightide.spark.pipelines.status import read
+
+    definition, found = _definition(folder), read(folder)
+    if definition is None or found is None:
+        return
+    from hightide.spark.tables.materialised import TableApp
+
+    made = TableApp(definition, name=folder.name, brokers=found.brokers, state=str(state))
+    try:
+        forgetting.forget(made, forgetting.memories(made))
+    except forgetting.Unforgettable as error:
+        render.say(str(error))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+@contextlib.contextmanager
+def _words() -> Iterator[None]:
+    """What can go wrong, in one sentence."""
+    from hightide.spark.pipelines.running import RunFailed
+    from hightide.spark.pipelines.status import AlreadyRunning
+    from hightide.spark.session import NoJava
+    from hightide.spark.streams import StreamsError
+    from hightide.spark.tables.target import TableError
+
+    try:
+        yield
+    except RunFailed as error:
+        raise Failed(f"{error}\nAll of it is in {error.log}.") from None
+    except (AlreadyRunning, NoJava, StreamsError, TableError) as error:
+        raise Failed(str(error)) from None
+
+
+def _folders(state: Path) -> list[Path]:
+    found = sorted(each for each in state.iterdir() if each.is_dir()) if state.is_dir() else []
+    return [each for each in found if _definition(each) is not None]
+
+
+def _definition(folder: Path) -> Definition | None:
+    from hightide.spark.tables.materialised import definition_in
+
+    return definition_in(folder)
+
+
+def _known(folder: Path) -> str:
+    definition = _definition(folder)
+    assert definition is not None
+    return definition.to
+
+
+def _found(which: str, state: Path) -> tuple[Path | None, str]:
+    """The folder of the work and the table that somebody means, by name or by place."""
+    from hightide.spark.tables.target import is_table, parse
+
+    for folder in _folders(state):
+        to = _known(folder)
+        if folder.name == which or (is_table(which) and to == str(parse(which))):
+            return folder, to
+    if not is_table(which):
+        known = ", ".join(each.name for each in _folders(state)) or "none"
+        misused(f"there is no table {which!r} with its state in {state}; there is {known}")
+    return None, str(parse(which))
+
+
+def _row(folder: Path | None, to: str) -> TableRow:
+    from hightide.spark.pipelines.status import read
+    from hightide.spark.tables.kinds import ledger_of
+
+    work = read(folder) if folder else None
+    query = work.queries[0] if work and work.queries else None
+    definition = _definition(folder) if folder else None
+    found = ledger_of(to).snapshot()
+    return TableRow(
+        table=folder.name if folder else Path(to).name,
+        topic=definition.topic if definition else None,
+        state=str(work.state) if work else "-",
+        batch=query.batch if query else None,
+        lag=query.lag if query else None,
+        rows=sum(each.rows for each in found.files) if found else None,
+        files=len(found.files) if found else None,
+        size_bytes=sum(each.size_bytes for each in found.files) if found else None,
+        to=to,
+        error=work.error if work else None,
+        columns=[
+            ColumnRow(each.name, each.dataType.simpleString())
+            for each in (found.schema.fields if found else ())
+        ],
+    )
