@@ -348,6 +348,11 @@ class PartitionWriter:
         self._producer = producer
         self.next_sequence = first_sequence
 
+    @property
+    def written(self) -> int:
+        """How many records are acknowledged by now, in the order in which they were given."""
+        return self._producer.written
+
     def append(self, batch: bytes, count: int) -> None:
         """Take a batch of `count` records; returns before it is acknowledged."""
         self.next_sequence = (self.next_sequence + count) % SEQUENCES
