@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,8 +102,9 @@ def tried(name: str, test: Callable[[], Any], file: Path) -> TrialRow:
     try:
         test()
     except AssertionError as wrong:
-        where = words.place(words.full(wrong), file)
-        error = f"{where or name}: {wrong or 'the assertion does not hold'}"
+        frame = traceback.extract_tb(wrong.__traceback__)[-1]
+        where = f"{file}:{frame.lineno}" if frame.filename == str(file.absolute()) else str(file)
+        error = f"{where}: {wrong}" if str(wrong) else f"{where}: {frame.line}"
     except Exception as failure:
         error = str(words.explain(failure, file))
     result = "passed" if error is None else "failed"

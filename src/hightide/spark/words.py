@@ -126,8 +126,13 @@ class Words:
 
 
 def full(error: BaseException) -> str:
-    """All that is known of an exception, for a log file: Python's trace with Java's inside it."""
-    return "".join(traceback.format_exception(error))
+    """All that is known of an exception, for a log file: Python's trace with Java's inside it.
+
+    Also what it came from, if whoever raised it chose not to say so.
+    """
+    inner = error.__context__ if error.__suppress_context__ and not error.__cause__ else None
+    before = f"{full(inner)}\n" if inner is not None else ""
+    return before + "".join(traceback.format_exception(error))
 
 
 def in_words(error: BaseException) -> str:

@@ -1,9 +1,9 @@
 """`--reset`: what an app remembers of its past, and making it forget that.
 
 Three things remember: the checkpoint of each query, the group that shows its lag, and the group
-with the number of the last micro-batch that it has written.  The last two could stay, since the sink
-sees by the checkpoint's own id that a query begins a new life; but they would tell people things that
-are no longer so.  Topics and tables that were written are results and not memory, and stay.
+with the number of the last micro-batch that it has written.  The last two could stay, since the
+sink sees by the checkpoint's own id that a query begins a new life; but they would tell people what
+is no longer so.  Topics and tables that were written are results and not memory, and stay.
 """
 
 from __future__ import annotations

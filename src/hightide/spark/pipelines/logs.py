@@ -8,6 +8,7 @@ people are told the gist.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 
 SPARK_LOG, OUTPUT_LOG, ERRORS_LOG = "spark.log", "output.log", "errors.log"
 LEVEL = "WARN"
+# What PySpark prints besides raising: whole exceptions as a line of JSON each.
+TALKERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 PROPERTIES = """\
 status = error
 rootLogger.level = {level}
@@ -48,6 +51,8 @@ def settings(folder: Path) -> dict[str, str]:
 def muted(folder: Path) -> Iterator[None]:
     """Give the processes that are started in this block a file to write to instead of stderr."""
     folder.mkdir(parents=True, exist_ok=True)
+    for each in TALKERS:
+        logging.getLogger(each).disabled = True
     sys.stderr.flush()
     terminal = os.dup(2)
     try:
