@@ -18,6 +18,7 @@ from hightide.cli import (
     cluster,
     configs,
     coordinator,
+    demo,
     doctor,
     dump,
     groups,
@@ -88,6 +89,7 @@ def broker_group() -> None:
 
 app.add_typer(broker, name="broker", rich_help_panel="Run")
 app.add_typer(coordinator.app, name="coordinator", rich_help_panel="Run")
+app.add_typer(demo.app, name="demo", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(doctor.doctor)
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
 app.add_typer(partitions.app, name="partition", rich_help_panel="Look and change")
