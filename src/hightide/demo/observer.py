@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -70,16 +71,19 @@ def changes(before: Picture, after: Picture) -> list[str]:
         told += [f"Broker {each} is back." for each in sorted(after.live - before.live)]
     if before.controller not in (after.controller, NOBODY):
         told.append(f"Broker {after.controller} is the controller now.")
+    led: dict[int | None, list[str]] = defaultdict(list)
+    in_sync: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = defaultdict(list)
     for place, now in after.partitions.items():
-        was, name = before.partitions.get(place), f"{place[0]}/{place[1]}"
-        if was is None:
-            continue
-        if now.leader != was.leader and now.leader is None:
-            told.append(f"{name} has no leader.")
-        elif now.leader != was.leader:
-            told.append(f"{name} is led by broker {now.leader}, epoch {now.epoch}.")
+        was, name = before.partitions.get(place, now), f"{place[0]}/{place[1]}"
+        if now.leader != was.leader:
+            led[now.leader].append(name)
         if now.isr != was.isr:
-            told.append(f"{name}: in sync are {listed(now.isr)}, before {listed(was.isr)}.")
+            in_sync[was.isr, now.isr].append(name)
+    for leader, names in led.items():
+        who = "Nobody" if leader is None else f"Broker {leader}"
+        told.append(f"{who} leads {', '.join(names)} now.")
+    for (old, new), names in in_sync.items():
+        told.append(f"In sync: {listed(new)}, before {listed(old)}, in {', '.join(names)}.")
     return told
 
 
