@@ -103,7 +103,7 @@ def test_an_end_by_timestamp_is_the_end_of_the_log_where_all_is_older() -> None:
         ({"assign": '{"t": [0]}'}, "subscribe and assign are given"),
         ({"subscribe": " , "}, "names no topic"),
         ({"startingOffsets": "begin"}, r'startingOffsets is .begin.*\{"topic"'),
-        ({"startingOffsets": '{"t": {"0": -3}}'}, "t-0 cannot be at -3"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "t/0 cannot be at -3"),
         ({"startingTimestamp": "soon"}, "whole number"),
         ({"startingOffsetsByTimestampStrategy": "first"}, '"error" or "latest"'),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
@@ -143,9 +143,9 @@ def test_a_stream_has_no_end() -> None:
     ("given", "said"),
     [
         ({"startingOffsets": "latest"}, "start at the latest"),
-        ({"startingOffsets": '{"t": {"0": -1}}'}, "start at the latest offset in t-0"),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, "start at the latest offset in t/0"),
         ({"endingOffsets": "earliest"}, "end at the earliest"),
-        ({"endingOffsets": '{"t": {"1": -2}}'}, "end at the earliest offset in t-1"),
+        ({"endingOffsets": '{"t": {"1": -2}}'}, "end at the earliest offset in t/1"),
     ],
 )
 def test_a_batch_that_would_be_empty_is_refused(given: dict[str, str], said: str) -> None:

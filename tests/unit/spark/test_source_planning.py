@@ -101,9 +101,9 @@ def test_changes_tell_what_came_what_went_and_what_went_back() -> None:
 def test_every_loss_is_said_with_its_partition_and_offsets() -> None:
     said = losses({A: 50, C: 3}, {A: 9, B: 20}, {A: 0, B: 4})
     assert len(said) == 3
-    assert said[0].startswith("u-0: deleted")
-    assert "t-0: the query stands at offset 50, but the log ends at 9" in said[1]
-    assert "t-1: a new partition that already begins at offset 4" in said[2]
+    assert said[0].startswith("u/0: deleted")
+    assert "t/0: the query stands at offset 50, but the log ends at 9" in said[1]
+    assert "t/1: a new partition that already begins at offset 4" in said[2]
 
 
 def test_a_topic_that_is_new_to_the_query_just_starts_where_its_log_starts() -> None:
@@ -112,10 +112,10 @@ def test_a_topic_that_is_new_to_the_query_just_starts_where_its_log_starts() -> 
 
 def test_a_loss_stops_the_query_only_if_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
     report([], fail=True)
-    report(["t-0: gone."], fail=False)
-    assert "t-0: gone." in caplog.text
-    with pytest.raises(DataLoss, match=r"t-0: gone\. .*failOnDataLoss"):
-        report(["t-0: gone."], fail=True)
+    report(["t/0: gone."], fail=False)
+    assert "t/0: gone." in caplog.text
+    with pytest.raises(DataLoss, match=r"t/0: gone\. .*failOnDataLoss"):
+        report(["t/0: gone."], fail=True)
 
 
 # -- limits ----------------------------------------------------------------------------------
@@ -207,11 +207,11 @@ def test_only_what_is_not_known_is_asked() -> None:
 
 
 def test_offsets_by_partition_name_every_partition_and_no_other() -> None:
-    with pytest.raises(NoSuchOffset, match="not for t-1"):
+    with pytest.raises(NoSuchOffset, match="not for t/1"):
         questions(Exactly({A: 5}), [A, B])
-    with pytest.raises(NoSuchOffset, match="given for u-0"):
+    with pytest.raises(NoSuchOffset, match="given for u/0"):
         questions(Exactly({A: 5, C: 5}), [A])
-    with pytest.raises(NoSuchOffset, match="Timestamps are given by partition but not for t-1"):
+    with pytest.raises(NoSuchOffset, match="Timestamps are given by partition but not for t/1"):
         questions(Since({A: 5}), [A, B])
 
 
@@ -220,7 +220,7 @@ def test_a_position_becomes_offsets() -> None:
     assert resolved(Exactly({A: 5, B: LATEST}), {B: 80}, latest) == {A: 5, B: 80}
     assert resolved(Since(7), {A: 3, B: 4}, latest) == {A: 3, B: 4}
     assert resolved(Since(7, latest_if_none=True), {A: 3, B: -1}, latest) == {A: 3, B: 80}
-    with pytest.raises(NoSuchOffset, match="t-1 has no record as new"):
+    with pytest.raises(NoSuchOffset, match="t/1 has no record as new"):
         resolved(Since(7), {A: 3, B: -1}, latest)
 
 
@@ -228,6 +228,6 @@ def test_a_batch_is_cut_to_what_the_logs_have_and_says_what_is_missing() -> None
     start, end, said = within({A: 2, B: 0}, {A: 20, B: 8}, {A: 5, B: 0}, {A: 10, B: 8})
     assert (start, end) == ({A: 5, B: 0}, {A: 10, B: 8})
     assert said == [
-        "t-0: the batch starts at offset 2, but the log at 5.",
-        "t-0: the batch ends at offset 20, but the log ends at 10.",
+        "t/0: the batch starts at offset 2, but the log at 5.",
+        "t/0: the batch ends at offset 20, but the log ends at 10.",
     ]

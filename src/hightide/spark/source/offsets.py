@@ -38,8 +38,8 @@ def parsed(text: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def name(where: TopicPartition) -> str:
-    """A partition as Kafka's tools write it."""
-    return f"{where[0]}-{where[1]}"
+    """A partition in a sentence."""
+    return f"{where[0]}/{where[1]}"
 
 
 def names(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:
