@@ -44,9 +44,8 @@ def _module(file: Path) -> ModuleType:
     module = ModuleType(MODULE + "".join(each if each.isalnum() else "_" for each in file.stem))
     module.__file__ = str(file.absolute())
     folder = str(file.absolute().parent)
-    if (
-        folder not in sys.path
-    ):  # As `python app.py` does, so that an app can have modules beside it.
+    # As `python app.py` does, so that an app can have modules beside it.
+    if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         code = compile(file.read_bytes(), module.__file__, "exec")
