@@ -1,0 +1,1 @@
+"""The parts of the benchmarks of the pipeline on Spark."""

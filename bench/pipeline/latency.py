@@ -1,0 +1,134 @@
+"""The floor of a micro-batch's time: two Sparks, each with its own settings, taking turns.
+
+Each side is a process of its own that runs one query, topic → noop, with the shortest trigger
+there is. Records come to the side that is being measured only, a few every few milliseconds, so
+that every batch has some and none has many.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import pyarrow as pa
+from harness.generator import Sample
+from harness.lab import Measure
+
+from hightide.spark.brokers import brokers
+from hightide.spark.columns.encode import encode
+from pipeline.sides import HIGHTIDE, Stand, connector_jars, default_session, our_session
+
+PARTITIONS = 1
+WARM_BATCHES = 40
+BATCHES = 60
+EVERY_S = 0.01
+PATIENCE_S = 180.0
+PROGRAM = Path(__file__).resolve().parents[1] / "spark.py"
+
+
+@contextmanager
+def open_latency(bootstrap: str, sides: Sequence[str]) -> Iterator[dict[str, Measure]]:
+    with ExitStack() as stack:
+        served = {side: stack.enter_context(_serving(side, bootstrap)) for side in sides}
+        yield {side: partial(_measure, process) for side, process in served.items()}
+
+
+@contextmanager
+def _serving(side: str, bootstrap: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, str(PROGRAM), "--serve", side, bootstrap]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        _answer(process)
+        yield process
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(PATIENCE_S)
+
+
+def _measure(process: "subprocess.Popen[str]") -> Sample:
+    assert process.stdin is not None
+    process.stdin.write("measure\n")
+    process.stdin.flush()
+    return _answer(process)
+
+
+def _answer(process: "subprocess.Popen[str]") -> Sample:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise OSError("a Spark of the latency benchmark has ended")
+    sample: Sample = json.loads(line)
+    return sample
+
+
+# ---- in the process of one side ----------------------------------------------------------------
+
+
+def serve(side: str, bootstrap: str) -> None:
+    """Run the query, and for each line of the standard input tell how long its batches take."""
+    jars, _ = connector_jars()
+    spark = our_session(jars) if side == HIGHTIDE else default_session(jars)
+    topic = f"latency-{side}"
+    brokers({"bootstrap.servers": bootstrap}).create_topic(topic, PARTITIONS)
+    with tempfile.TemporaryDirectory() as folder:
+        stand = Stand(spark, bootstrap, Path(folder))
+        writer = stand.stream(side, topic).writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(stand.folder / "checkpoint")).start()
+        with _trickle(bootstrap, topic):
+            _batches(query, WARM_BATCHES)
+        print(json.dumps({}), flush=True)
+        for _ in sys.stdin:
+            with _trickle(bootstrap, topic):
+                taken = _batches(query, BATCHES)
+            tenths = quantiles(taken, n=10)
+            sample = {"median_ms": median(taken), "best_ms": tenths[0], "worst_ms": tenths[-1]}
+            print(json.dumps(sample), flush=True)
+        query.stop()
+        spark.stop()
+
+
+def _batches(query: Any, count: int) -> list[float]:
+    """The times of the next batches that have records."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    found: dict[int, float] = {}
+    last = query.lastProgress
+    first = last["batchId"] + 2 if last else 1
+    while len(found) < count:
+        if query.exception() is not None or time.monotonic() > give_up_at:
+            raise OSError(f"the query has made {len(found)} batches: {query.exception()}")
+        for each in query.recentProgress:
+            if each["batchId"] >= first and each["numInputRows"]:
+                found[each["batchId"]] = each["durationMs"]["triggerExecution"]
+        time.sleep(0.1)
+    return list(found.values())
+
+
+@contextmanager
+def _trickle(bootstrap: str, topic: str) -> Iterator[None]:
+    is_over = threading.Event()
+    ((batch, count),) = encode(pa.record_batch({"value": [b"x" * 100] * 5}), now_ms=0)
+
+    def produce() -> None:
+        with brokers({"bootstrap.servers": bootstrap}).writer(topic, 0) as writer:
+            while not is_over.wait(EVERY_S):
+                writer.append(batch, count)
+            writer.flush()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,0 +1,359 @@
+"""Measure the pipeline on Spark, beside Spark's own Kafka connector in alternating rounds.
+
+    python bench/spark.py                                    everything; minutes
+    python bench/spark.py --only 'source-*' --rounds 8 --json result.json
+    python bench/spark.py --soak 30                          half an hour of a windowed query
+
+Both sides read the same topic of one broker in the same session, local[2]; only `latency` gives
+each a Spark of its own, ours with our settings and the connector with Spark's. The connector is
+brought by Maven; where that cannot be, Hightide is measured alone.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness.generator import Sample
+from harness.lab import OTHERS, Measure, Metric
+from harness.machine import facts
+from harness.process import cpu_s, machine_busy_s, wait_for_quiet, with_descendants
+from harness.report import Outcome, as_data, as_text, environment_text
+from pipeline import topics
+from pipeline.latency import open_latency, serve
+from pipeline.sides import (
+    AT_LEAST_ONCE,
+    CONNECTOR,
+    HIGHTIDE,
+    Stand,
+    connector_jars,
+    our_session,
+    watched_memory,
+)
+from pipeline.soak import soak
+
+from hightide.testing import Cluster
+
+PARTITIONS = 4
+MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the ratio of Hightide to the connector should be."""
+
+    key: str
+    bound: float
+    at_least: bool = True
+
+    def text(self, ratios: Sequence[float]) -> str:
+        ratio = median(ratios)
+        is_met = ratio >= self.bound if self.at_least else ratio <= self.bound
+        sign = "≥" if self.at_least else "≤"
+        verdict = "met" if is_met else "MISSED"
+        return f"  {self.key}: {ratio:.2f} of the connector, goal {sign} {self.bound:g}: {verdict}"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    title: str
+    sides: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    open: Callable[["Lab", Sequence[str]], Any]
+    goals: tuple[Goal, ...] = ()
+    most_rounds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    stand: Stand
+    jars: list[Path]
+    scale: float
+
+    def records(self, count: int) -> int:
+        return max(PARTITIONS * 100, int(count * self.scale))
+
+
+# ---- source ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_source(
+    records: int, value_bytes: int, lab: Lab, sides: Sequence[str]
+) -> Iterator[dict[str, Measure]]:
+    stand = lab.stand
+    topic, count = f"source-{value_bytes}", lab.records(records)
+    topics.fill(stand.bootstrap, topic, PARTITIONS, count, value_bytes)
+    count = sum(topics.counted(stand.bootstrap, topic).values())
+
+    def measure(side: str) -> Sample:
+        batch = stand.batch(side, topic).write.format("noop").mode("overwrite")
+        batch_s, batch_cpu_s = stand.timed(batch.save)
+        stream = stand.stream(side, topic).writeStream.format("noop")
+        stream_s, stream_cpu_s = stand.timed(lambda: stand.run(stream))
+        return {
+            "batch_rate": count / batch_s / 1e6,
+            "stream_rate": count / stream_s / 1e6,
+            "batch_cpu": batch_cpu_s / count * 1e6,
+            "stream_cpu": stream_cpu_s / count * 1e6,
+        }
+
+    for side in sides:
+        measure(side)  # The JVM compiles what it runs often.
+    yield {side: partial(measure, side) for side in sides}
+
+
+def source_workload(records: int, value_bytes: int, name: str) -> Workload:
+    return Workload(
+        f"source-{name}",
+        f"a topic of {PARTITIONS} partitions → noop, {value_bytes} B",
+        (HIGHTIDE, CONNECTOR),
+        (
+            Metric("batch_rate", "batch, M rows/s", 2, more_is_better=True),
+            Metric("stream_rate", "stream availableNow, M rows/s", 2, more_is_better=True),
+            Metric("batch_cpu", "batch, CPU-s by M rows", 2),
+            Metric("stream_cpu", "stream, CPU-s by M rows", 2),
+            OTHERS,
+        ),
+        partial(open_source, records, value_bytes),
+        (Goal("batch_rate", 1.0), Goal("stream_rate", 1.0)),
+    )
+
+
+# ---- sink --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_sink(
+    records: int, value_bytes: int, lab: Lab, sides: Sequence[str]
+) -> Iterator[dict[str, Measure]]:
+    """Rows come from Parquet, which costs little and is the same for all."""
+    stand, count = lab.stand, lab.records(records)
+    folder = stand.folder / f"rows-{value_bytes}"
+    letters = value_bytes // 32 + 1
+    made = stand.spark.range(0, count, 1, PARTITIONS).selectExpr(
+        "string(id % 100000) key",
+        f"left(repeat(md5(string(id)), {letters}), {value_bytes}) value",
+    )
+    made.write.parquet(str(folder))
+    topic = f"sink-{value_bytes}"
+
+    def measure(side: str) -> Sample:
+        # A topic of its own, so that no side finds a longer log than the other.
+        name = f"{topic}-{stand.new_name()}"
+        topics.brokers({"bootstrap.servers": stand.bootstrap}).create_topic(name, PARTITIONS)
+        rows = stand.spark.readStream.schema("key string, value string").parquet(str(folder))
+        writer = stand.write(side, rows, name)
+        taken_s, used_s = stand.timed(lambda: stand.run(writer))
+        written = sum(topics.counted(stand.bootstrap, name).values())
+        if written < count:
+            raise OSError(f"{written} of {count} records were written")
+        return {
+            "rate": count / taken_s / 1e6,
+            "mb": count * (value_bytes + 5) / taken_s / MB,
+            "cpu": used_s / count * 1e6,
+        }
+
+    for side in sides:
+        measure(side)
+    yield {side: partial(measure, side) for side in sides}
+
+
+def sink_workload(records: int, value_bytes: int, name: str) -> Workload:
+    return Workload(
+        f"sink-{name}",
+        f"Parquet → a topic, {value_bytes} B; hightide exactly once, the others at least once",
+        (HIGHTIDE, CONNECTOR, AT_LEAST_ONCE),
+        (
+            Metric("rate", "M rows/s", 2, more_is_better=True),
+            Metric("mb", "MB/s", 0, more_is_better=True),
+            Metric("cpu", "CPU-s by M rows", 2),
+            OTHERS,
+        ),
+        partial(open_sink, records, value_bytes),
+        (Goal("rate", 0.7),),
+    )
+
+
+# ---- windows -----------------------------------------------------------------------------------
+
+WINDOW_RECORDS, WINDOW_BYTES, WINDOW_SPAN_S = 10_000_000, 100, 600.0
+
+
+@contextmanager
+def open_windows(lab: Lab, sides: Sequence[str]) -> Iterator[dict[str, Measure]]:
+    from pyspark.sql import functions as f
+
+    stand, count = lab.stand, lab.records(WINDOW_RECORDS)
+    topic = "windows"
+    topics.fill_in_time(stand.bootstrap, topic, PARTITIONS, count, WINDOW_BYTES, WINDOW_SPAN_S)
+    total = sum(topics.counted(stand.bootstrap, topic).values())
+
+    def measure(side: str) -> Sample:
+        rows = stand.stream(side, topic, maxOffsetsPerTrigger=str(max(1000, count // 5)))
+        totals = (
+            rows.withWatermark("timestamp", "10 seconds")
+            .groupBy(f.window("timestamp", "10 seconds"), "key")
+            .agg(f.count("*").alias("records"), f.sum(f.length("value")).alias("bytes"))
+            .select("key", f.to_json(f.struct("window", "records", "bytes")).alias("value"))
+        )
+        name = stand.new_name()
+        topics.brokers({"bootstrap.servers": stand.bootstrap}).create_topic(name, PARTITIONS)
+        writer = stand.write(side, totals, name).outputMode("update")
+        with watched_memory(stand) as peak:
+            taken_s, used_s = stand.timed(lambda: stand.run(writer))
+        return {
+            "rate": total / taken_s / 1e6,
+            "mb": total * (WINDOW_BYTES + 8) / taken_s / MB,
+            "cpu": used_s / total * 1e6,
+            "jvm": peak["jvm"],
+            "python": peak["python"],
+        }
+
+    yield {side: partial(measure, side) for side in sides}
+
+
+WINDOWS = Workload(
+    "windows",
+    "10 M records of 100 B by key and window of 10 s → a topic, in update mode, state in RocksDB",
+    (HIGHTIDE, CONNECTOR),
+    (
+        Metric("rate", "M rows/s", 2, more_is_better=True),
+        Metric("mb", "MB/s", 0, more_is_better=True),
+        Metric("cpu", "CPU-s by M rows", 2),
+        Metric("jvm", "peak memory of the JVM (heap of 2 GB), MB"),
+        Metric("python", "peak memory of Python workers, MB"),
+        OTHERS,
+    ),
+    open_windows,
+    most_rounds=1,
+)
+
+LATENCY = Workload(
+    "latency",
+    "one micro-batch of a few records, trigger as soon as possible, each in a Spark of its own",
+    (HIGHTIDE, CONNECTOR),
+    (
+        Metric("median_ms", "median, ms"),
+        Metric("best_ms", "best tenth, ms"),
+        Metric("worst_ms", "worst tenth, ms"),
+        OTHERS,
+    ),
+    lambda lab, sides: open_latency(lab.stand.bootstrap, sides),
+    (Goal("median_ms", 0.8, at_least=False),),
+)
+
+WORKLOADS = (
+    source_workload(3_000_000, 100, "100b"),
+    source_workload(1_000_000, 1_000, "1kb"),
+    sink_workload(1_000_000, 100, "100b"),
+    sink_workload(300_000, 1_000, "1kb"),
+    LATENCY,
+    WINDOWS,
+)
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def measured(lab: Lab, workload: Workload, rounds: int, quiet_s: float) -> Outcome:
+    """All rounds; the order of the sides turns round every time, so that no one is first."""
+    sides = [each for each in workload.sides if lab.jars or each != CONNECTOR]
+    outcome = Outcome(workload, {side: [] for side in sides})  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        measures = stack.enter_context(workload.open(lab, sides))
+        for number in range(min(rounds, workload.most_rounds or rounds)):
+            for side in sides if number % 2 == 0 else reversed(sides):
+                if not outcome.is_in(side):
+                    continue
+                wait_for_quiet(quiet_s)
+                with outcome.attempt(side):
+                    outcome.rounds[side].append(with_others(measures[side]))
+    return outcome
+
+
+def with_others(measure: Measure) -> Sample:
+    """A round, and how many cores went to what is neither Spark nor the broker nor this."""
+    mine, busy, began = cpu_s(with_descendants(os.getpid())), machine_busy_s(), time.monotonic()
+    sample = measure()
+    used = cpu_s(with_descendants(os.getpid())) - mine
+    others = machine_busy_s() - busy - used
+    sample[OTHERS.key] = max(0.0, others) / (time.monotonic() - began)
+    return sample
+
+
+def goals_text(workload: Workload, outcome: Outcome) -> list[str]:
+    by_key = {metric.key: metric for metric in workload.metrics}
+    found = []
+    for goal in workload.goals:
+        if ratios := outcome.ratios(HIGHTIDE, CONNECTOR, by_key[goal.key]):
+            found.append(goal.text(ratios))
+    return found
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--only", action="append", default=[], metavar="PATTERN", help="workloads by name")
+    add("--list", action="store_true", help="name the workloads and stop")
+    add("--rounds", type=int, default=5)
+    add("--scale", type=float, default=1.0, help="so many times the usual records")
+    add("--data", type=Path, default=Path(tempfile.gettempdir()), help="where brokers write")
+    add("--json", type=Path, help="write all figures to this file")
+    add("--quiet", type=float, default=0.0, help="wait up to so many seconds for a calm machine")
+    add("--soak", type=float, metavar="MINUTES", help="run one windowed query for so long instead")
+    add("--serve", nargs=2, metavar=("SIDE", "BOOTSTRAP"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    if options.serve:
+        serve(*options.serve)
+        return
+    if options.list:
+        print("\n".join(each.name for each in WORKLOADS))
+        return
+    environment = facts(options.data)
+    jars, reason = connector_jars()
+    notes = [] if jars else [f"Spark's own connector is not compared with: {reason}"]
+    print(environment_text(environment, notes), flush=True)
+    outcomes: list[Outcome] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=options.data) as folder,
+        Cluster(brokers=1) as cluster,
+    ):
+        stand = Stand(our_session(jars), cluster.bootstrap, Path(folder))
+        if options.soak:
+            sys.exit(soak(stand, options.soak))
+        lab = Lab(stand, jars, options.scale)
+        for workload in WORKLOADS:
+            if options.only and not any(fnmatch(workload.name, one) for one in options.only):
+                continue
+            outcomes.append(measured(lab, workload, options.rounds, options.quiet))
+            lines = [as_text(outcomes[-1], HIGHTIDE), *goals_text(workload, outcomes[-1])]
+            print("\n" + "\n".join(lines), flush=True)
+        stand.spark.stop()
+    if options.json:
+        result = {
+            "environment": environment,
+            "workloads": [as_data(outcome, HIGHTIDE) for outcome in outcomes],
+        }
+        options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if any(outcome.failures for outcome in outcomes):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
