@@ -208,8 +208,6 @@ def _reset(found: App, only: list[str], *, yes: bool, dry_run: bool) -> None:
             if not due:
                 render.say(f"App {found.name} has nothing to forget.")
             elif not dry_run:
-                if not yes and not sys.stdin.isatty():
-                    raise Failed("To forget that without being asked, say --yes.")
                 confirm(f"Forget the progress and state of {found.name}?", yes=yes)
                 forgetting.forget(found, due)
                 render.say("Forgotten. Topics and tables that were written are still there.")

@@ -14,11 +14,11 @@ ANALYSIS = """\
 Traceback (most recent call last):
   File "/srv/shop.py", line 26, in revenue
     orders.stream().select("amont")
-  File "/venv/lib/python3.11/site-packages/pyspark/errors/exceptions/captured.py", line 2, in deco
+  File "/v/lib/python3.11/site-packages/pyspark/errors/exceptions/captured.py", line 2, in deco
     raise converted from None
-pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, \
-variable, or function parameter with name `amont` cannot be resolved. Did you mean one of the \
-following? [`amount`, `id`]. SQLSTATE: 42703;
+pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A \
+column, variable, or function parameter with name `amont` cannot be resolved. Did you mean one of \
+the following? [`amount`, `id`]. SQLSTATE: 42703;
 'Project ['amont]
 +- ~StreamingRelationV2 org.apache.spark.sql.execution.streaming.sources.RateStreamProvider@467a0e83
 

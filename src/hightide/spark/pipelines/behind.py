@@ -5,16 +5,16 @@ What an app writes down itself is as old as its last micro-batch, and stays so o
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
 
-from hightide.spark.brokers import brokers
+from hightide.client.admin import Admin
 from hightide.spark.pipelines.status import AppStatus, Positions, lag
 
 LATEST = -1
 
 
-def refreshed(status: AppStatus, options: Mapping[str, str] | None = None) -> AppStatus:
+def refreshed(status: AppStatus) -> AppStatus:
     """The status with the lag of now; raises as the client does when no broker answers."""
     wanted = {
         (topic, int(partition)): LATEST
@@ -24,12 +24,18 @@ def refreshed(status: AppStatus, options: Mapping[str, str] | None = None) -> Ap
     }
     if not wanted:
         return status
-    client = brokers({"bootstrap.servers": status.brokers, **(options or {})})
-    ends: Positions = {}
-    for (topic, number), offset in client.offsets(wanted, read_committed=True).items():
-        ends.setdefault(topic, {})[str(number)] = offset
+    ends = asyncio.run(_ends(status.brokers, wanted))
     queries = tuple(
         dataclasses.replace(each, lag=lag(each.positions, ends)) if each.positions else each
         for each in status.queries
     )
     return dataclasses.replace(status, queries=queries)
+
+
+async def _ends(bootstrap: str, wanted: dict[tuple[str, int], int]) -> Positions:
+    async with Admin(bootstrap) as admin:
+        found = await admin.list_offsets(wanted)
+    ends: Positions = {}
+    for (topic, number), at in found.items():
+        ends.setdefault(topic, {})[str(number)] = at.offset
+    return ends

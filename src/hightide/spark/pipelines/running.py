@@ -13,8 +13,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ LOOK_S = 0.5
 PATIENCE_S = 30.0
 HEARTBEAT_MS = 5_000
 DEFAULT_STATE = Path(".hightide") / "pipelines"
+SHOW_CURSOR = b"\x1b[?25h"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 Show = Callable[[AppStatus], None]
@@ -95,6 +96,8 @@ class Signals:
     def _heard(self, number: int, _: FrameType | None) -> None:
         if self.asked.is_set():
             self._at_once()
+            if os.isatty(2):
+                os.write(2, SHOW_CURSOR)
             # Spark's own process ends when it sees that this one is gone.
             os._exit(128 + number)
         self.asked.set()
@@ -147,18 +150,20 @@ class Watch:
             known = status.advanced(known, progress)
         return known
 
-    def end(self, state: State, failed: dict[str, str]) -> None:
-        """Note how it ended: for the whole app, and for each query."""
+    def end(self, state: State) -> None:
+        """Note how it ended: the same for all queries."""
+        queries = tuple(dataclasses.replace(each, state=state) for each in self.status.queries)
+        self.tell(state=state, queries=queries)
+
+    def fail(self, error: str, failed: Collection[str]) -> None:
+        """Note that some queries have failed, and that the others were stopped."""
         queries = tuple(
-            dataclasses.replace(each, state=State.FAILED, error=failed[each.name])
+            dataclasses.replace(each, state=State.FAILED, error=error)
             if each.name in failed
-            else dataclasses.replace(
-                each, state=State.STOPPED if state is State.FAILED else state, lag=each.lag
-            )
+            else dataclasses.replace(each, state=State.STOPPED)
             for each in self.status.queries
         )
-        error = next(iter(failed.values()), None)
-        self.tell(state=state, queries=queries, error=error)
+        self.tell(state=State.FAILED, queries=queries, error=error)
 
 
 def now_ms() -> int:
@@ -201,7 +206,7 @@ def run(
                 _follow(running, watch, signals, patience_s, say)
         except Exception as error:
             raise _failed(error, app, file, running, watch) from error
-        watch.end(State.STOPPED if signals.asked.is_set() else State.FINISHED, {})
+        watch.end(State.STOPPED if signals.asked.is_set() else State.FINISHED)
     return watch.status
 
 
@@ -238,15 +243,12 @@ def _failed(
 
     trace = getattr(error, "whole", None) or words.full(error)
     text = str(error) if isinstance(error, StreamsError) else str(words.explain(error, file))
-    failed = {}
-    if running is not None:
-        watch.look(running)
-        failed = {
-            name: text
-            for name, query in running.queries.items()
-            if not query.isActive and query.exception() is not None
-        }
     log = logs.keep(folder_of(app), trace)
-    watch.end(State.FAILED, failed)
-    watch.tell(error=text)
+    failed: list[str] = []
+    # Spark may be the one that is gone, and then nothing more is to be had from it.
+    with suppress(Exception):
+        if running is not None:
+            watch.look(running)
+            failed = [name for name, each in running.queries.items() if each.exception()]
+    watch.fail(text, failed)
     return RunFailed(text, trace, log)

@@ -1,0 +1,106 @@
+"""The same app on a Spark cluster: it travels to the workers, and one of them may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from shop_data import send, values
+from standalone import JAVA, SparkCluster, python_without_hightide
+from topics import eventually
+
+from hightide.spark.session import NoJava, check_java
+
+NUMBERS = 4000
+BEFORE = 1500
+
+APP = """
+import hightide.spark.streams as st
+from pyspark.sql import functions as F
+import beside
+
+app = st.App("scaled")
+numbers = app.topic("numbers", "n BIGINT NOT NULL", options={"maxOffsetsPerTrigger": "250"})
+
+@app.query(to="doubled", key="n", every="0 seconds", partitions=2)
+def doubled():
+    double = F.udf(lambda n: beside.double(n), "bigint")
+    return numbers.stream().select("n", double("n").alias("twice"))
+
+@app.query(to="counted", key="last", mode="update", every="0 seconds", partitions=2)
+def counted():
+    return numbers.stream().groupBy((F.col("n") % 10).alias("last")).count()
+"""
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": JAVA,
+}
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    try:
+        check_java()
+    except NoJava as error:
+        pytest.skip(str(error))
+    with SparkCluster(tmp_path / "cluster") as made:
+        yield made
+
+
+def test_an_app_on_a_cluster_loses_and_repeats_nothing_when_a_worker_is_killed(
+    cluster, broker, tmp_path
+):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "beside.py").write_text("def double(n):\n    return 2 * n\n")
+    (tmp_path / "app" / "scaled.py").write_text(APP)
+    for topic in ("numbers", "doubled", "counted"):
+        broker.create_topic(topic, partitions=2)
+    send(broker, "numbers", [{"n": each} for each in range(BEFORE)])
+
+    with running(cluster, broker, tmp_path) as driver:
+        eventually(lambda: alive(driver) and values(broker, "doubled"))
+        eventually(lambda: alive(driver) and values(broker, "counted"))
+        cluster.kill(0)
+        send(broker, "numbers", [{"n": each} for each in range(BEFORE, NUMBERS)])
+        eventually(lambda: alive(driver) and len(values(broker, "doubled")) >= NUMBERS)
+        eventually(lambda: alive(driver) and counted(broker) == NUMBERS)
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(120) == 0
+
+    found = Counter((each["n"], each["twice"]) for each in values(broker, "doubled"))
+    assert found == Counter((each, 2 * each) for each in range(NUMBERS))
+    # In update mode every record is a new count, so one that came twice would not be greater.
+    by_last: dict[int, list[int]] = {}
+    for each in values(broker, "counted"):
+        by_last.setdefault(each["last"], []).append(each["count"])
+    assert {last: max(counts) for last, counts in by_last.items()} == dict.fromkeys(
+        range(10), NUMBERS // 10
+    )
+    assert all(counts == sorted(set(counts)) for counts in by_last.values())
+
+
+def counted(broker):
+    latest = {each["last"]: each["count"] for each in values(broker, "counted")}
+    return sum(latest.values())
+
+
+def alive(driver):
+    assert driver.poll() is None, "the driver has ended"
+    return True
+
+
+def running(cluster, broker, folder):
+    """The driver, which is no part of the cluster; its words go where pytest shows them."""
+    command = [sys.executable, "-m", "hightide", "pipeline", "run", str(folder / "app/scaled.py")]
+    command += ["--master", cluster.url, "--bootstrap", broker.bootstrap]
+    command += ["--state", str(folder / "state")]
+    for name, value in SETTINGS.items():
+        command += ["--conf", f"{name}={value}"]
+    python = python_without_hightide(folder / "python")
+    environment = {**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.Popen(command, env=environment)
