@@ -14,7 +14,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from hightide.client.fetching import FETCH_BYTES
 from hightide.spark.brokers import OffsetOutOfRange, brokers
-from hightide.spark.columns.decode import Decoder
 from hightide.spark.source import planning
 from hightide.spark.source.loss import report
 from hightide.spark.source.offsets import EARLIEST, LATEST, TopicPartition, name
@@ -86,6 +85,9 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
     """The records of a range, as Arrow; None, for which Spark makes a task of its own, has none."""
     if given is None:
         return
+    # Loading the decoder takes most of a second, and the driver needs none.
+    from hightide.spark.columns.decode import Decoder
+
     topic, partition, start, end, must_have_start = given
     decoder = Decoder(topic, partition, headers=options.headers, columns=options.columns)
     while start < end:
