@@ -46,9 +46,9 @@ NAMES = {
         "group.id",
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
+        # Two that Spark's source has and this one takes without a use for them: it waits for
+        # brokers as long as they need to elect a leader, and commits only to a group that is named.
         "kafkaConsumer.pollTimeoutMs",
-        # Spark's source makes names of groups from it.  This one joins no group, and commits only
-        # to one that is named.
         "groupIdPrefix",
     )
 }
@@ -111,7 +111,6 @@ class SourceOptions:
     group: str | None = None
     retries: int = 3
     retry_interval_ms: int = 1000
-    poll_timeout_ms: int = 120_000
     metadata_age_ms: int = 1000
     fetch_bytes: int | None = None
     # Whether each task of a batch finds out for itself where the logs end when it reads.
@@ -146,7 +145,6 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         group=options.get("group.id") or options.get("kafka.group.id"),
         retries=_number(options, "fetchOffset.numRetries", least=1) or 3,
         retry_interval_ms=_read(options, "fetchOffset.retryIntervalMs", duration_ms, 1000),
-        poll_timeout_ms=_read(options, "kafkaConsumer.pollTimeoutMs", duration_ms, 120_000),
         metadata_age_ms=_read(options, "kafka.metadata.max.age.ms", duration_ms, 1000),
         is_live=_is_live(options),
         fetch_bytes=_number(options, "kafka.max.partition.fetch.bytes", least=1),

@@ -93,16 +93,20 @@ class Partitions:
 
         A leader that has just been elected may not know yet how far its log is committed, and a
         broker that has just started not all topics, so an end that lies before what is known is
-        believed only when it is told again.
+        believed only when it is told again.  A topic may also be deleted between two questions.
         """
-        for attempt in range(self._options.retries):
-            if attempt:
-                time.sleep(self._options.retry_interval_ms / 1000)
-            found = self._offsets(dict.fromkeys(self.now(again=bool(attempt)), LATEST))
-            differs = changes(known, found)
-            if not differs.behind and not differs.gone:
-                break
-        return found
+        for attempt in range(1, self._options.retries + 1):
+            is_last = attempt == self._options.retries
+            try:
+                found = self._offsets(dict.fromkeys(self.now(again=attempt > 1), LATEST))
+                differs = changes(known, found)
+                if is_last or not (differs.behind or differs.gone):
+                    return found
+            except KafkaError as error:
+                if is_last or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+            time.sleep(self._options.retry_interval_ms / 1000)
+        raise AssertionError("the last attempt returns or raises")
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
         """The beginnings of some logs."""

@@ -75,7 +75,9 @@ def losses(
     topics = {topic for topic, _ in known}
     said = []
     if found.gone:
-        said.append(f"{names(set(found.gone))}: deleted, although the query was reading there.")
+        said.append(
+            f"{names(set(found.gone))}: deleted or no longer chosen, although the query reads it."
+        )
     for each in sorted(found.behind):
         said.append(
             f"{name(each)}: the query stands at offset {known[each]}, but the log ends at "

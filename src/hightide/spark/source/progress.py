@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # How long a batch may wait for a commit; the coordinator of a group may be away.
 PATIENCE_S = 2.0
+# How Spark describes sources that are written in Python; it does not tell their names.
+PYTHON = "PythonMicroBatchStream"
 _log = logging.getLogger(__name__)
 
 
@@ -84,7 +86,8 @@ class Progress(StreamingQueryListener):
             return
         ends: Offsets = {}
         for source in event.progress.sources:
-            ends.update(offsets_of(source.endOffset))
+            if PYTHON in source.description:
+                ends.update(offsets_of(source.endOffset))
         self._group.reached(ends)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None: ...

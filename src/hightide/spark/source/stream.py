@@ -101,7 +101,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else written(self._latest)
 
     def _ends(self, known: Mapping[TopicPartition, int]) -> Offsets:
-        return self._partitions.latest(known) if self._target is None else self._target
+        if self._target is None:
+            return self._partitions.latest(known)
+        if planning.changes(known, self._target).behind:
+            # Asked too early, perhaps: it was not known then what the query has already read.
+            self._target = self._partitions.latest(known)
+        return self._target
 
     def _shall_wait(
         self,
