@@ -149,6 +149,35 @@ def test_a_limited_batch_gets_on_and_never_reads_too_much(
     assert backlog(start, ends) <= limit + len(start)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(partitions, st.integers(0, 50), max_size=5),
+            st.one_of(st.none(), st.integers(1, 40)),
+        ),
+        max_size=20,
+    )
+)
+def test_batch_after_batch_reads_every_record_once_whatever_comes_and_when(history: list) -> None:
+    latest: dict = {}
+    known: dict = {}
+    read: dict = {}
+    for grown, limit in [*history, ({}, None), ({}, None)]:
+        for each, count in grown.items():
+            latest[each] = latest.get(each, 3) + count
+        begins = changes(known, latest).to_begin
+        # Each log begins at offset 3.
+        end = end_of_batch(known, latest, dict.fromkeys(begins, 3), limit)
+        for each in ranges(known, end):
+            where = (each.topic, each.partition)
+            assert each.start == read.get(where, 3)
+            read[where] = each.end
+        known = end
+    assert known == latest
+    assert all(read.get(each, 3) == end for each, end in latest.items())
+
+
 # -- tasks -----------------------------------------------------------------------------------
 
 
