@@ -8,16 +8,26 @@
     stream       a stream, from batch to batch
     progress     commits to a consumer group, for those who watch
 
-Spark finds the source by the package `pyspark_hightide`, which stands beside this one.
+Spark finds the source by the package `pyspark_hightide`, which stands beside this one.  It starts
+several processes for one query, and each of them loads only what it needs: what is named here is
+imported when it is first used.
 """
 
-from hightide.spark.source.options import OptionError, for_batch, for_stream, parse
-from hightide.spark.source.progress import Progress, commit_progress
-from hightide.spark.source.reader import BatchReader
-from hightide.spark.source.stream import StreamReader
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hightide.spark.source.loss import DataLoss
+    from hightide.spark.source.options import OptionError, for_batch, for_stream, parse
+    from hightide.spark.source.progress import Progress, commit_progress
+    from hightide.spark.source.reader import BatchReader
+    from hightide.spark.source.stream import StreamReader
 
 __all__ = [
     "BatchReader",
+    "DataLoss",
     "OptionError",
     "Progress",
     "StreamReader",
@@ -26,3 +36,21 @@ __all__ = [
     "for_stream",
     "parse",
 ]
+
+_PLACES = {
+    "BatchReader": "reader",
+    "DataLoss": "loss",
+    "OptionError": "options",
+    "Progress": "progress",
+    "StreamReader": "stream",
+    "commit_progress": "progress",
+    "for_batch": "options",
+    "for_stream": "options",
+    "parse": "options",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

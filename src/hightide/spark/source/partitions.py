@@ -10,13 +10,16 @@ import logging
 import re
 import time
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
-from hightide.spark.brokers import Brokers, brokers, ignored
 from hightide.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from hightide.spark.source.options import PREFIX, SourceOptions
 from hightide.spark.source.planning import changes
 from hightide.spark.source.positions import Everywhere, NoSuchOffset, Position, questions, resolved
 from hightide.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from hightide.spark.brokers import Brokers
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ class Partitions:
 
     @property
     def _brokers(self) -> Brokers:
+        from hightide.spark.brokers import brokers
+
         return brokers(self._options.client)
 
     def now(self, *, again: bool = False) -> list[TopicPartition]:
@@ -81,6 +86,8 @@ class Partitions:
                         f"Partition {partition} of {topic!r} is assigned to the query, but the "
                         f"topic has {counts[topic]}."
                     )
+        from hightide.spark.brokers import ignored
+
         unheeded = ignored(self._options.client)
         if unheeded:
             _log.warning(

@@ -23,7 +23,6 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from hightide.spark.brokers import brokers
 from hightide.spark.source.offsets import UNDECIDED, Offsets, TopicPartition, parsed
 from hightide.spark.source.options import client_properties
 
@@ -58,6 +57,8 @@ class GroupProgress:
         self._commit.join(PATIENCE_S)
 
     def _do(self, group: str, offsets: Offsets) -> None:
+        from hightide.spark.brokers import brokers
+
         try:
             brokers(self._client).commit(group, offsets)
         except Exception as error:

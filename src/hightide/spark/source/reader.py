@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from hightide.client.fetching import FETCH_BYTES
-from hightide.spark.brokers import OffsetOutOfRange, brokers
 from hightide.spark.source import planning
 from hightide.spark.source.loss import report
 from hightide.spark.source.offsets import EARLIEST, LATEST, TopicPartition, name
@@ -25,6 +23,8 @@ from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from hightide.spark.brokers import OffsetOutOfRange
 
 
 class Live(NamedTuple):
@@ -85,7 +85,9 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
     """The records of a range, as Arrow; None, for which Spark makes a task of its own, has none."""
     if given is None:
         return
-    # Loading the decoder takes most of a second, and the driver needs none.
+    # Loading these takes most of a second, and Spark has processes that only make plans.
+    from hightide.client.fetching import FETCH_BYTES
+    from hightide.spark.brokers import OffsetOutOfRange, brokers
     from hightide.spark.columns.decode import Decoder
 
     topic, partition, start, end, must_have_start = given
