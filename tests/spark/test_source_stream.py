@@ -184,6 +184,21 @@ def test_a_stream_of_committed_records_ends_before_open_transactions(broker):
     assert until(reader, end, told(6, topic=topic)) == named(2)
 
 
+def test_a_stream_goes_on_when_the_leader_dies(three):
+    topic = three.create_topic("stream-failover", replication_factor=3)
+    produce(three, topic, named(*range(10)))
+    reader = stream(three, subscribe=topic, startingOffsets="earliest")
+    end, found = batch(reader, reader.initialOffset())
+    assert found == named(*range(10))
+    leader = three.leader(topic)
+    three.kill(leader)
+    try:
+        produce(three, topic, named(*range(10, 20)))
+        assert until(reader, end, told(20, topic=topic)) == named(*range(10, 20))
+    finally:
+        three.restart(leader)
+
+
 # -- what is missing -------------------------------------------------------------------------
 
 
