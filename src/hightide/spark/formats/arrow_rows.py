@@ -29,7 +29,7 @@ class BadRecord(Exception):
 def decoded_by(rows: DataFrame, wanted: StructType, decoder: Callable[[], Decode]) -> DataFrame:
     """The rows with VALUE and ERROR, as a decoder finds them."""
     from pyspark.sql import functions as F
-    from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+    from pyspark.sql.pandas import functions as vectorised
 
     struct = StructType([StructField("value", relaxed(wanted)), StructField("error", StringType())])
 
@@ -40,7 +40,8 @@ def decoded_by(rows: DataFrame, wanted: StructType, decoder: Callable[[], Decode
         )
 
     # Were it deterministic, Spark would run it again for the filter on its errors.
-    function = arrow_udf(decode, struct, ArrowUDFType.SCALAR).asNondeterministic()
+    make: Any = vectorised.arrow_udf
+    function = make(decode, struct).asNondeterministic()
     rows = rows.withColumn(DECODED, function("value"))
     found = F.col(DECODED)
     columns = {VALUE: found.getField("value"), ERROR: found.getField("error")}
@@ -51,7 +52,7 @@ def encoded_by(
     row: Column, encoder: Callable[[], Callable[[dict[str, Any]], bytes]], what: str
 ) -> Column:
     """A struct as bytes, as an encoder makes them; a row that does not fit stops the query."""
-    from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+    from pyspark.sql.pandas import functions as vectorised
 
     def encode(rows: pa.Array) -> pa.Array:
         write = encoder()
@@ -63,7 +64,8 @@ def encoded_by(
                 raise ValueError(f"The row {each} cannot be written as {what}: {error}") from None
         return pa.array(made, pa.binary())
 
-    made: Column = arrow_udf(encode, BinaryType(), ArrowUDFType.SCALAR)(row)
+    make: Any = vectorised.arrow_udf
+    made: Column = make(encode, BinaryType())(row)
     return made
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from hightide.spark.formats.bad_records import HEADERS_TYPE, KEY, META
 from hightide.spark.formats.json_format import WRITTEN, JsonSchema
-from hightide.spark.formats.schema import BadSchema, Schema
+from hightide.spark.formats.schema import BadSchema, Schema, relaxed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -91,11 +91,13 @@ def _fitted(rows: DataFrame, schema: Schema) -> Column:
     from pyspark.sql import functions as F
 
     made = []
+    # Spark refuses to cast what may hold nulls into what may not, though it holds none.
+    types = {each.name: each.dataType for each in relaxed(schema.type).fields}
     for field in schema.type.fields:
         if field.name in rows.columns:
-            made.append(_quoted(field.name).cast(field.dataType).alias(field.name))
+            made.append(_quoted(field.name).cast(types[field.name]).alias(field.name))
         elif field.nullable:
-            made.append(F.lit(None).cast(field.dataType).alias(field.name))
+            made.append(F.lit(None).cast(types[field.name]).alias(field.name))
         else:
             raise BadSchema(
                 f"The {schema.format} schema wants the column {field.name}, but the rows have only"

@@ -1,0 +1,293 @@
+"""`hightide ingest`: lines of files, of HTTP requests or of stdin into a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hightide.cli.options import LOCALHOST, Bootstrap, ClientSettings, Failed, ask, misused, pairs
+from hightide.cli.render import say
+from hightide.client.admin import Admin
+from hightide.wire.errors import ErrorCode, KafkaError
+
+app = typer.Typer(
+    no_args_is_help=True, help="Collect lines of files, HTTP requests or stdin into a topic."
+)
+
+To = Annotated[str, typer.Option("--to", metavar="TOPIC", help="The topic.")]
+Key = Annotated[
+    str, typer.Option("--key", "-k", metavar="RULE", help="none, or json:FIELD of the line.")
+]
+LineBytes = Annotated[
+    int, typer.Option("--max-line", min=100, help="Longer lines are cut, in bytes.")
+]
+
+
+class Format(StrEnum):
+    RAW = "raw"
+    JSON = "json"
+
+
+@app.command()
+def files(
+    patterns: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="Files; * and ** may be in them.")
+    ],
+    to: To,
+    key: Annotated[
+        str,
+        typer.Option("--key", "-k", metavar="RULE", help="path, none, or json:FIELD of the line."),
+    ] = "path",
+    format: Annotated[
+        Format, typer.Option("--format", "-f", help="The line alone, or JSON about it.")
+    ] = Format.RAW,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there and end.")] = False,
+    exactly_once: Annotated[
+        bool, typer.Option("--exactly-once", help="Lines and positions in transactions.")
+    ] = False,
+    from_end: Annotated[
+        bool, typer.Option("--from-end", help="At the first start, only what is new.")
+    ] = False,
+    begins: Annotated[
+        str | None,
+        typer.Option("--begins", metavar="REGEX", help="What the first of several lines has."),
+    ] = None,
+    quiet_s: Annotated[
+        float, typer.Option("--quiet", min=0, help="Seconds until a rotated file is let go.")
+    ] = 5.0,
+    line_bytes: LineBytes = 900_000,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Who collects. Default: the topic.")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="Where positions are. Default: .hightide/ingest/NAME.json."),
+    ] = None,
+    settings: ClientSettings = None,
+    bootstrap: Bootstrap = LOCALHOST,
+) -> None:
+    """Follow files into a topic, across rotation and restarts.
+
+    Patterns should be quoted, so that files that come later are found too. A line is sent when it
+    is complete. Positions are kept when the broker has acknowledged the lines before them: after a
+    crash some lines may be sent again; with --exactly-once none are, for readers of committed
+    records.
+    """
+    from hightide.ingest.following import Rules
+    from hightide.ingest.records import Shape, check_key
+
+    try:
+        check_key(key)
+        pattern = None if begins is None else re.compile(begins.encode())
+    except (ValueError, re.error) as error:
+        misused(str(error))
+    rules = Rules(tuple(patterns), from_end, quiet_s, pattern, line_bytes)
+    shape = Shape(socket.gethostname(), key, format.value)
+    _ensure(bootstrap, to)
+    chosen = name or to
+    client = {**_for_lines(line_bytes), **pairs(settings, "client setting")}
+
+    def collect() -> int:
+        stopping = _until_signal()
+        if exactly_once:
+            made = _exactly_once(bootstrap, to, client, rules, shape, chosen, stopping)
+        else:
+            path = state or Path(".hightide") / "ingest" / f"{chosen}.json"
+            made = _at_least_once(bootstrap, to, client, rules, shape, path, stopping)
+        sent: int = made.run(once=once)
+        return sent
+
+    _told(collect, to)
+
+
+def _at_least_once(
+    bootstrap: str,
+    to: str,
+    client: dict[str, Any],
+    rules: Any,
+    shape: Any,
+    path: Path,
+    stopping: Callable[[], bool],
+) -> Any:
+    from hightide.ingest.collecting import Collector
+    from hightide.ingest.following import Follower, existing
+    from hightide.ingest.positions import StateFile
+    from hightide.ingest.sending import Sender
+
+    kept = StateFile(path)
+    follower = Follower(rules, existing(kept.load()), say)
+    sender = Sender(bootstrap, to, client, say=say, is_stopping=stopping)
+    return Collector(follower, sender, shape, kept, is_stopping=stopping)
+
+
+def _exactly_once(
+    bootstrap: str,
+    to: str,
+    client: dict[str, Any],
+    rules: Any,
+    shape: Any,
+    name: str,
+    stopping: Callable[[], bool],
+) -> Any:
+    from hightide.ingest.collecting import Collector
+    from hightide.ingest.following import Follower, existing
+    from hightide.ingest.positions import POSITIONS_TOPIC, load_from_topic
+    from hightide.ingest.sending import ExactlyOnceSender
+
+    ask(bootstrap, _positions_topic)
+    # First the sender: what a dead collector left open has to end before positions are read.
+    sender = ExactlyOnceSender(
+        bootstrap,
+        to,
+        client,
+        name=name,
+        positions_topic=POSITIONS_TOPIC,
+        say=say,
+        is_stopping=stopping,
+    )
+    known = load_from_topic(bootstrap, POSITIONS_TOPIC, name, client)
+    kept = existing(known)
+    forgotten = [each for each in known if each not in kept]
+    follower = Follower(rules, kept, say)
+    return Collector(follower, sender, shape, None, forgotten, is_stopping=stopping)
+
+
+async def _positions_topic(admin: Admin) -> None:
+    from hightide.ingest.positions import POSITIONS_TOPIC
+
+    try:
+        await admin.create_topic(
+            POSITIONS_TOPIC, partitions=1, config={"cleanup.policy": "compact"}
+        )
+    except KafkaError as error:
+        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+@app.command()
+def stdin(
+    to: To,
+    key: Key = "none",
+    line_bytes: LineBytes = 900_000,
+    settings: ClientSettings = None,
+    bootstrap: Bootstrap = LOCALHOST,
+) -> None:
+    """Send the lines of stdin as they come, until its end.
+
+    The exit code is 1 if a line was not acknowledged.
+    """
+    from hightide.ingest.collecting import collect_stdin
+    from hightide.ingest.records import check_key
+    from hightide.ingest.sending import Sender
+
+    try:
+        check_key(key)
+    except ValueError as error:
+        misused(str(error))
+    _ensure(bootstrap, to)
+    client = {**_for_lines(line_bytes), "message.timeout.ms": 60_000}
+    client |= pairs(settings, "client setting")
+
+    def collect() -> int:
+        stopping = _until_signal()
+        sender = Sender(bootstrap, to, client, say=say)
+        return collect_stdin(sender, key, line_bytes, stopping)
+
+    _told(collect, to)
+
+
+@app.command()
+def http(
+    to: Annotated[
+        list[str], typer.Option("--to", metavar="TOPIC", help="A topic to write to; repeatable.")
+    ],
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535)] = 8092,
+    key: Key = "none",
+    body_bytes: Annotated[
+        int, typer.Option("--max-body", min=1, help="Of one request, in bytes.")
+    ] = 10 << 20,
+    connections: Annotated[int, typer.Option("--max-connections", min=1)] = 256,
+    settings: ClientSettings = None,
+    bootstrap: Bootstrap = LOCALHOST,
+) -> None:
+    """Take records by HTTP: POST to / or /topics/TOPIC.
+
+    Bodies of text/plain or application/x-ndjson are one record per line, all others one record.
+    The answer comes when the broker has acknowledged the records, and says where they are.
+    """
+    from hightide.ingest.receiving import Limits, Receiver
+    from hightide.ingest.records import check_key
+    from hightide.ingest.sending import producer
+
+    try:
+        check_key(key)
+    except ValueError as error:
+        misused(str(error))
+    for each in to:
+        _ensure(bootstrap, each)
+    client = {
+        "message.timeout.ms": 30_000,
+        "topic.metadata.propagation.max.ms": 5_000,
+        **pairs(settings, "client setting"),
+    }
+
+    async def serve() -> int:
+        receiver = Receiver(
+            producer(bootstrap, client, say), to, key=key, limits=Limits(body_bytes, connections)
+        )
+        stop = asyncio.Event()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(each, stop.set)
+        await receiver.serve(
+            host,
+            port,
+            stop,
+            lambda at: say(f"Listening on http://{host}:{at} for {', '.join(to)}."),
+        )
+        return receiver.records
+
+    _told(lambda: asyncio.run(serve()), ", ".join(to))
+
+
+def _ensure(bootstrap: str, topic: str) -> None:
+    """Before anything is read: a wrong address or topic should be said at once."""
+    ask(bootstrap, lambda admin: admin.ensure_topic(topic))
+
+
+def _told(collect: Callable[[], int], to: str) -> None:
+    from hightide.ingest.sending import IngestError
+
+    try:
+        count = collect()
+    except IngestError as error:
+        raise Failed(str(error)) from None
+    except OSError as error:
+        raise Failed(f"{error.strerror or error}.") from None
+    say(f"{count} record{'' if count == 1 else 's'} to {to}")
+
+
+def _for_lines(line_bytes: int) -> dict[str, Any]:
+    """The library refuses records that are bigger than it was told."""
+    return {"message.max.bytes": max(1_000_000, line_bytes + (64 << 10))}
+
+
+def _until_signal() -> Callable[[], bool]:
+    """Whether somebody wants to end; the first signal is a wish, a second one is not."""
+    told: list[int] = []
+
+    def on_signal(number: int, _: Any) -> None:
+        told.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, on_signal)
+    return lambda: bool(told)

@@ -1,0 +1,99 @@
+"""Bytes into lines, and lines into events that span several.
+
+Both keep what is not complete yet.  Every line says where it lies in its file, because a position
+may be kept only at the end of a line that was delivered.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+LINE_BYTES = 900_000
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Text without its newline, and where it begins and ends in the file, newline included."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+@dataclass(slots=True)
+class Splitter:
+    """Lines out of pieces of a file.  A line that is too long is cut, and nothing of it is lost."""
+
+    position: int = 0
+    line_bytes: int = LINE_BYTES
+    pending: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> list[Line]:
+        self.pending += data
+        whole = self.pending.rfind(b"\n") + 1
+        found: list[Line] = []
+        if whole:
+            # The last piece is what stands behind the last newline: nothing.
+            for text in bytes(self.pending[:whole]).split(b"\n")[:-1]:
+                self._take(text, 1, found)
+            del self.pending[:whole]
+        while len(self.pending) > self.line_bytes:
+            text = bytes(self.pending[: self.line_bytes])
+            del self.pending[: self.line_bytes]
+            self._take(text, 0, found)
+        return found
+
+    def finish(self) -> list[Line]:
+        """What is left when nothing more can come."""
+        found: list[Line] = []
+        if self.pending:
+            text = bytes(self.pending)
+            self.pending.clear()
+            self._take(text, 0, found)
+        return found
+
+    def _take(self, text: bytes, newline: int, found: list[Line]) -> None:
+        while len(text) > self.line_bytes:
+            found.append(
+                Line(self.position, self.position + self.line_bytes, text[: self.line_bytes])
+            )
+            text = text[self.line_bytes :]
+            self.position += self.line_bytes
+        end = self.position + len(text) + newline
+        found.append(Line(self.position, end, text.removesuffix(b"\r") if newline else text))
+        self.position = end
+
+
+@dataclass(slots=True)
+class Joiner:
+    """Events out of lines: one begins where a line matches, and has all lines up to the next.
+
+    The last event is held back until another begins or `finish` is called, so its lines are not
+    delivered yet and will be read again after a restart.
+    """
+
+    begins: re.Pattern[bytes]
+    event_bytes: int = LINE_BYTES
+    held: list[Line] = field(default_factory=list)
+    size: int = 0
+
+    def feed(self, lines: list[Line]) -> list[Line]:
+        found = []
+        for line in lines:
+            if self.held and (
+                self.begins.search(line.text) or self.size + len(line.text) > self.event_bytes
+            ):
+                found += self.finish()
+            self.held.append(line)
+            self.size += len(line.text) + 1
+        return found
+
+    def finish(self) -> list[Line]:
+        if not self.held:
+            return []
+        text = b"\n".join(each.text for each in self.held)
+        made = Line(self.held[0].start, self.held[-1].end, text)
+        self.held.clear()
+        self.size = 0
+        return [made]

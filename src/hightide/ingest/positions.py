@@ -1,0 +1,136 @@
+"""Where the positions in files are kept: in a file beside the collector, or in a compacted topic.
+
+The file is written anew and put in the place of the old one, so that one of the two is always
+whole, and it is locked: two collectors that share it would both be wrong.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hightide.ingest.identity import Identity, Place
+from hightide.ingest.sending import IngestError, consumer, library
+
+POSITIONS_TOPIC = "hightide-ingest-positions"
+DEADLINE_S = 120
+Places = dict[Identity, Place]
+
+
+def written(place: Place) -> bytes:
+    made = {
+        "path": place.path,
+        "position": place.position,
+        "fingerprint": place.fingerprint,
+    }
+    return json.dumps(made).encode()
+
+
+def read(data: bytes | str) -> Place:
+    found = json.loads(data)
+    return Place(found["path"], int(found["position"]), found["fingerprint"])
+
+
+class StateFile:
+    """Positions in a file of JSON."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise IngestError(
+                f"Another `hightide ingest` keeps its positions in {path}; give --name or --state."
+            ) from None
+
+    def load(self) -> Places:
+        try:
+            found: dict[str, Any] = json.loads(self.path.read_text("utf-8"))
+            return {Identity.parse(key): read(json.dumps(it)) for key, it in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IngestError(
+                f"{self.path} cannot be understood ({error}); without it, all files are read anew."
+            ) from None
+
+    def save(self, places: Mapping[Identity, Place]) -> None:
+        text = json.dumps({str(key): json.loads(written(it)) for key, it in places.items()})
+        fresh = self.path.with_name(self.path.name + ".new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def load_from_topic(bootstrap: str, topic: str, name: str, settings: Mapping[str, Any]) -> Places:
+    """The positions that committed transactions have left under a name.
+
+    Transactions of other collectors may be open at the end of the topic, and ours be behind them,
+    so reading goes on to what is the end for those who see all.
+    """
+    kafka = library()
+    wanted = {
+        **settings,
+        "group.id": f"hightide-ingest-{name}",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+    }
+    watching = consumer(bootstrap, {**wanted, "isolation.level": "read_uncommitted"})
+    reading = consumer(bootstrap, {**wanted, "isolation.level": "read_committed"})
+    try:
+        start, end = watching.get_watermark_offsets(
+            kafka.TopicPartition(topic, 0), timeout=DEADLINE_S
+        )
+        if start == end:
+            return {}
+        reading.assign([kafka.TopicPartition(topic, 0, start)])
+        return _places(_messages(reading, end), f"{name}/")
+    except kafka.KafkaException as error:
+        raise IngestError(
+            f"The positions in {topic} cannot be read: {error.args[0].str()}."
+        ) from None
+    finally:
+        watching.close()
+        reading.close()
+
+
+def _messages(reading: Any, end: int) -> Iterable[Any]:
+    kafka = library()
+    while True:
+        message = reading.poll(DEADLINE_S)
+        if message is None:
+            raise IngestError("The positions were not to be had in time; is a transaction open?")
+        error = message.error()
+        if error is None:
+            yield message
+        elif error.code() != kafka.KafkaError._PARTITION_EOF:
+            raise kafka.KafkaException(error)
+        if message.offset() >= end - (error is None):
+            return
+
+
+def _places(messages: Iterable[Any], prefix: str) -> Places:
+    found: Places = {}
+    for message in messages:
+        key = (message.key() or b"").decode()
+        if not key.startswith(prefix):
+            continue
+        identity = Identity.parse(key.removeprefix(prefix))
+        if message.value() is None:
+            found.pop(identity, None)
+        else:
+            found[identity] = read(message.value())
+    return found

@@ -1,0 +1,82 @@
+"""A line as a record: what its key, its value and its headers are."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hightide.ingest.lines import Line
+
+FILE = "hightide.file"
+POSITION = "hightide.position"
+HOST = "hightide.host"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is produced."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How lines become records.
+
+    The key is the path of the file, which keeps a file's lines in order; or a member of the JSON
+    object that the line is (`json:user`); or nothing, and lines are spread over all partitions.
+    """
+
+    host: str
+    key: str = "path"
+    format: Literal["raw", "json"] = "raw"
+
+    def record(self, path: str, line: Line, now_s: float) -> Record:
+        headers = (
+            (FILE, path.encode(errors="surrogateescape")),
+            (POSITION, b"%d" % line.start),
+            (HOST, self.host.encode()),
+        )
+        value = line.text if self.format == "raw" else self._envelope(path, line, now_s)
+        return Record(value, key_of(self.key, line.text, path), headers)
+
+    def _envelope(self, path: str, line: Line, now_s: float) -> bytes:
+        made = {
+            "file": path,
+            "position": line.start,
+            "host": self.host,
+            "at": datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(),
+            # Bytes that are no text are written in a way that can be read back.
+            "line": line.text.decode(errors="backslashreplace"),
+        }
+        return json.dumps(made, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def check_key(key: str) -> None:
+    if key not in ("path", "none") and not (key.startswith("json:") and key != "json:"):
+        raise ValueError(f"{key!r} is no key; it should be path, none or json:FIELD")
+
+
+def key_of(key: str, value: bytes, path: str | None = None) -> bytes | None:
+    """The key of a record by its rule; null where the rule finds none."""
+    if key == "path":
+        return None if path is None else path.encode(errors="surrogateescape")
+    if key == "none":
+        return None
+    try:
+        found: Any = json.loads(value)
+    except ValueError:
+        return None
+    for name in key.removeprefix("json:").split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    if found is None:
+        return None
+    return found.encode() if isinstance(found, str) else json.dumps(found).encode()
+
+
+Tell = Callable[[str], None]

@@ -1,0 +1,248 @@
+"""Records to a topic, in rounds: a round is delivered whole before its positions are kept.
+
+At least once: every record of the round is acknowledged, then the positions go to a file.  If the
+process dies between the two, the round is sent again.
+
+Exactly once: records and positions, which are records of a compacted topic, are one transaction.
+The transactional id is the name under which somebody collects: a second collector of that name ends
+the first one, and what a dead one left open is aborted before positions are read.
+
+The library is imported late because it costs start-up time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hightide.ingest.records import Record
+
+ROUND_RETRIES = 20
+TRANSACTION_MS = 60_000
+# What librdkafka may hold before `send` waits.
+QUEUE_KBYTES = 64 << 10
+
+
+class IngestError(Exception):
+    """Collecting cannot go on; the text is a sentence for a person."""
+
+
+class Stopped(Exception):
+    """Somebody wants to end while brokers cannot be reached."""
+
+
+class Sender:
+    """At least once."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        settings: Mapping[str, Any],
+        *,
+        say: Callable[[str], None],
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.topic = topic
+        self._say = say
+        self._is_stopping = is_stopping
+        self._refusals: list[str] = []
+        self._producer = producer(
+            bootstrap,
+            {
+                # The errors alone: a call for each record would cost more than producing it.
+                "delivery.report.only.error": True,
+                **settings,
+            },
+            say,
+        )
+
+    def send(self, records: Iterable[Record], positions: Mapping[str, bytes | None]) -> None:  # noqa: ARG002
+        """Deliver a round.  Positions are for those who keep them with the records."""
+        self.queue(records)
+        self.flush()
+
+    def flush(self) -> None:
+        """Wait until all is acknowledged, however long brokers are away."""
+        while self._producer.flush(0.5):
+            if self._is_stopping():
+                raise Stopped
+        self._check()
+
+    def queue(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._queue_one(self.topic, record)
+        self._producer.poll(0)
+
+    def _queue_one(self, topic: str, record: Record) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    topic,
+                    record.value,
+                    record.key,
+                    headers=list(record.headers),
+                    on_delivery=self._delivered,
+                )
+                return
+            except BufferError:
+                # The queue is full: wait until brokers have taken some of it.
+                self._producer.poll(0.2)
+                self._check()
+                if self._is_stopping():
+                    raise Stopped from None
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._refusals.append(sentence(error))
+
+    def _check(self) -> None:
+        if self._refusals:
+            count = len(self._refusals)
+            raise IngestError(f"{count} records were not taken: {self._refusals[0]}")
+
+
+class ExactlyOnceSender(Sender):
+    """Records and positions in transactions."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        settings: Mapping[str, Any],
+        *,
+        name: str,
+        positions_topic: str,
+        say: Callable[[str], None],
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        made = {
+            "transaction.timeout.ms": TRANSACTION_MS,
+            # An abort is how a round is given up, so a record must not outlive its transaction.
+            "message.timeout.ms": TRANSACTION_MS,
+            **settings,
+            "transactional.id": f"hightide-ingest-{name}",
+        }
+        super().__init__(bootstrap, topic, made, say=say, is_stopping=is_stopping)
+        self.name = name
+        self._positions_topic = positions_topic
+        self._in_words(lambda: self._retry(self._producer.init_transactions))
+
+    def send(self, records: Iterable[Record], positions: Mapping[str, bytes | None]) -> None:
+        round = list(records)
+        for attempt in range(ROUND_RETRIES):
+            try:
+                self._in_words(lambda: self._send_once(round, positions))
+                return
+            except _Abortable as error:
+                if attempt == 0:
+                    self._say(f"A transaction is done again: {error}")
+                self._refusals.clear()
+                self._in_words(lambda: self._retry(self._producer.abort_transaction))
+        raise IngestError(f"A transaction failed {ROUND_RETRIES} times.")
+
+    def _send_once(self, round: list[Record], positions: Mapping[str, bytes | None]) -> None:
+        self._producer.begin_transaction()
+        try:
+            self.queue(round)
+            for place, value in positions.items():
+                key = f"{self.name}/{place}".encode()
+                self._producer.produce(self._positions_topic, value, key)
+            self.flush()
+        except IngestError as error:
+            raise _Abortable(str(error)) from None
+        except Stopped:
+            self._producer.abort_transaction(5)
+            raise
+        self._retry(self._producer.commit_transaction)
+
+    def _retry(self, call: Callable[[float], Any]) -> None:
+        """Calls about transactions are repeated until they have an answer."""
+        kafka = library()
+        while True:
+            try:
+                call(10)
+                return
+            except kafka.KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+                if self._is_stopping():
+                    raise Stopped from None
+
+    def _in_words(self, call: Callable[[], None]) -> None:
+        kafka = library()
+        try:
+            call()
+        except kafka.KafkaException as error:
+            inner = error.args[0]
+            if inner.txn_requires_abort():
+                raise _Abortable(sentence(inner)) from None
+            if inner.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.INVALID_PRODUCER_EPOCH):
+                raise IngestError(
+                    f"Another `hightide ingest` has begun as {self.name}; this one ends."
+                ) from None
+            raise IngestError(sentence(inner)) from None
+
+
+class _Abortable(Exception):
+    """The transaction has to be aborted, and can be done again."""
+
+
+def producer(bootstrap: str, settings: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+    """A producer that puts keys where Java's producer would put them."""
+    kafka = library()
+    made = {
+        "bootstrap.servers": bootstrap,
+        "client.id": "hightide-ingest",
+        "partitioner": "murmur2_random",
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 5,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES,
+        # A collector waits for brokers as long as it takes.
+        "message.timeout.ms": 0,
+        "error_cb": _tell_when_alone(say),
+        **settings,
+    }
+    try:
+        return kafka.Producer(made, logger=_quiet())
+    except (ValueError, TypeError, kafka.KafkaException) as error:
+        inner = error.args[0] if error.args else error
+        reason = inner.str() if isinstance(inner, kafka.KafkaError) else inner
+        raise IngestError(f"The client library refuses its settings: {reason}.") from None
+
+
+def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
+    return library().Consumer({"bootstrap.servers": bootstrap, **settings}, logger=_quiet())
+
+
+def library() -> Any:
+    import confluent_kafka
+
+    return confluent_kafka
+
+
+def sentence(error: Any) -> str:
+    text = str(error.str())
+    return text if text.endswith(".") else f"{text}."
+
+
+def _tell_when_alone(say: Callable[[str], None]) -> Callable[[Any], None]:
+    """Say once that no broker can be reached; the library goes on trying by itself."""
+    told: list[bool] = []
+
+    def on_error(error: Any) -> None:
+        if error.code() == library().KafkaError._ALL_BROKERS_DOWN and not told:
+            told.append(True)
+            say("No broker can be reached; still trying.")
+
+    return on_error
+
+
+def _quiet() -> logging.Logger:
+    """A logger that says nothing: what matters comes back as an error of a call."""
+    logger = logging.getLogger("hightide.ingest.librdkafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
