@@ -175,16 +175,14 @@ def test_a_topic_is_read_committed_with_the_options_of_app_and_topic() -> None:
     orders = app.topic(
         "orders", "id BIGINT", on_error="dlq:bad", options={"maxOffsetsPerTrigger": "5"}
     )
-    assert app.source_options(orders, "big") == {
+    assert app.source_options(orders) == {
         "kafka.bootstrap.servers": "b:1",
         "subscribe": "orders",
         "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
-        "kafka.group.id": "shop-big",
         "kafka.security.protocol": "SSL",
         "maxOffsetsPerTrigger": "5",
     }
-    assert "kafka.group.id" not in app.source_options(orders)
 
 
 @pytest.mark.parametrize(

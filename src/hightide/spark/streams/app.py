@@ -61,6 +61,8 @@ class App:
         self.topics: dict[str, Topic] = {}
         self.queries: dict[str, Query] = {}
         self.tests: dict[str, Callable[[], None]] = {}
+        # Topics as Spark has them, which is a matter of this package only.
+        self.frames: dict[str, DataFrame] = {}
         self._spark: SparkSession | None = None
 
     # -- declaring ---------------------------------------------------------------------------
@@ -231,13 +233,11 @@ class App:
         """How brokers are reached, as options of sources and sinks."""
         return {"kafka.bootstrap.servers": self.brokers} | self.options
 
-    def source_options(self, topic: Topic, query: str = "") -> dict[str, str]:
-        """How a topic is read; a query's name says to which group its progress is committed."""
+    def source_options(self, topic: Topic) -> dict[str, str]:
+        """How a topic is read."""
         options = {"subscribe": topic.name, "kafka.isolation.level": "read_committed"}
         if topic.on_error.action == "dlq":
             options["includeHeaders"] = "true"
-        if query:
-            options["kafka.group.id"] = self.group(query)
         return {**options, **self.client_options(), **topic.options}
 
     def schema_for(self, topic: str) -> Schema | None:

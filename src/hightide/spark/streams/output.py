@@ -101,9 +101,7 @@ def to_topic(app: App, query: Query) -> Write:
 def topic_writer(app: App, topic: str, query: str, *, is_exactly_once: bool = True) -> Write:
     """What writes records to a topic."""
     if is_exactly_once:
-        return exactly_once(
-            topic, options=app.client_options(), name=app.group(query)
-        )
+        return exactly_once(topic, options=app.client_options(), name=app.group(query))
     options = app.client_options() | {"topic": topic}
 
     def write(records: DataFrame, _: int) -> None:

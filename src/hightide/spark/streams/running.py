@@ -3,7 +3,8 @@
 `StreamingQuery.stop` cuts a micro-batch off in the middle.  Nothing is lost by that, because the
 batch is repeated at the next start, but work is, and Spark prints pages about it.  So there is a
 gate in front of each batch's write: when it is closed, the batch that is in it is finished, and the
-next one waits at the gate until Spark interrupts it there.
+next one waits at the gate until Spark interrupts it there.  It is opened when all queries have
+started, because those that work make it hard for the others.
 """
 
 from __future__ import annotations
@@ -42,14 +43,19 @@ class Interrupted(Exception):
 
 
 class Gate:
-    """Lets micro-batches through until it is closed."""
+    """Lets micro-batches through from when it is opened until it is closed."""
 
     def __init__(self) -> None:
+        self._decided = threading.Event()
         self._closed = threading.Event()
         self._held = threading.Event()
 
+    def open(self) -> None:
+        self._decided.set()
+
     def close(self) -> None:
         self._closed.set()
+        self._decided.set()
 
     @property
     def is_holding(self) -> bool:
@@ -57,6 +63,7 @@ class Gate:
 
     def guard(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
         def guarded(batch: DataFrame, number: int) -> None:
+            self._decided.wait()
             if self._closed.is_set():
                 self._hold(batch.sparkSession)
             write(batch, number)

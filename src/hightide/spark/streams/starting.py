@@ -5,7 +5,9 @@ What an app writes to is made if it is missing, and said; what it reads has to b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hightide.spark.brokers import brokers
@@ -14,7 +16,7 @@ from hightide.spark.streams.errors import StreamsError, listed
 from hightide.spark.streams.output import Write, topic_writer, writer
 from hightide.spark.streams.planning import Plan
 from hightide.spark.streams.query import BROKER_DECIDES
-from hightide.spark.streams.running import Gate, Running
+from hightide.spark.streams.running import LOOK_S, Gate, Running
 from hightide.spark.streams.target import MEMORY, TOPIC
 from hightide.spark.words import in_words
 
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from hightide.spark.streams.topic import Topic
 
 DEAD_LETTERS = "-dead-letters"
+# What a query says of itself before its sources are there.
+NOT_YET = ("Initializing", "Getting offsets")
+TOO_SLOW = "Python worker failed to connect back"
+ATTEMPTS = 5
 Say = Callable[[str], None]
 
 
@@ -36,22 +42,38 @@ def start(app: App, plans: Sequence[Plan], *, once: bool, say: Say) -> Running:
     prepare_topics(app, plans, dying, say)
     quieten(app)
     running = Running(app.spark)
-    options = app.client_options()
+    starts = {each.query.name: partial(_start_query, app, each, once) for each in plans}
+    for topic in dying:
+        starts[topic.name + DEAD_LETTERS] = partial(_start_dead_letters, app, topic, once)
     try:
-        for each in plans:
-            name = each.query.name
-            query = _start_query(app, each, once, running.gates)
-            running.add(name, query, options, app.group(name))
-        for topic in dying:
-            name = topic.name + DEAD_LETTERS
-            query = _start_dead_letters(app, topic, name, once, running.gates)
-            running.add(name, query, options, app.group(name))
+        for name, begin in starts.items():
+            gate = running.gates[name] = Gate()
+            query = started(partial(begin, gate))
+            running.add(name, query, app.client_options(), app.group(name))
     except Exception as error:
         running.stop()
         if isinstance(error, StreamsError):
             raise
         raise StreamsError(f"App {app.name} cannot start: {in_words(error)}") from None
+    for gate in running.gates.values():
+        gate.open()
     return running
+
+
+def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """A query that has its sources.
+
+    Each source is a process that Spark waits ten seconds for, and no longer.  On a busy machine
+    that can be too short, and nothing has happened yet that would speak against trying again.
+    """
+    for _ in range(ATTEMPTS):
+        query = begin()
+        while query.isActive and query.status["message"].startswith(NOT_YET):
+            time.sleep(LOOK_S)
+        error = None if query.isActive else query.exception()
+        if error is None or TOO_SLOW not in str(error):
+            break
+    return query
 
 
 def dead_letter_topics(app: App, plans: Sequence[Plan]) -> list[Topic]:
@@ -99,49 +121,36 @@ def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say:
 # -- queries ---------------------------------------------------------------------------------
 
 
-def _start_query(app: App, plan: Plan, once: bool, gates: dict[str, Gate]) -> StreamingQuery:
+def _start_query(app: App, plan: Plan, once: bool, gate: Gate) -> StreamingQuery:
     query = plan.query
     if query.to.kind == MEMORY:
         # Spark's own sink, which forgets all when it ends, and so must its progress.
         name = query.to.place or query.name
         stream = plan.rows.drop("_meta").writeStream.format("memory").queryName(name)
         return _triggered(stream.outputMode(query.mode), query.every, once).start()
-    return _start_writing(
-        app, query.name, plan.rows, writer(app, query), query.mode, query.every, once, gates
-    )
+    write = gate.guard(writer(app, query))
+    stream = _writing(app, query.name, plan.rows, write).outputMode(query.mode)
+    return _triggered(stream, query.every, once).start()
 
 
-def _start_dead_letters(
-    app: App, topic: Topic, name: str, once: bool, gates: dict[str, Gate]
-) -> StreamingQuery:
+def _start_dead_letters(app: App, topic: Topic, once: bool, gate: Gate) -> StreamingQuery:
     assert topic.on_error.topic is not None
+    name = topic.name + DEAD_LETTERS
     rows = topic.dead_letters(name).drop("topic")
-    write = topic_writer(app, topic.on_error.topic, name)
-    return _start_writing(app, name, rows, write, "append", "1 second", once, gates)
+    write = gate.guard(topic_writer(app, topic.on_error.topic, name))
+    return _triggered(_writing(app, name, rows, write), "1 second", once).start()
 
 
-def _start_writing(
-    app: App,
-    name: str,
-    rows: DataFrame,
-    write: Write,
-    mode: str,
-    every: str,
-    once: bool,
-    gates: dict[str, Gate],
-) -> StreamingQuery:
+def _writing(app: App, name: str, rows: DataFrame, write: Write) -> DataStreamWriter:
     from pyspark.sql import functions as F
 
-    gate = gates[name] = Gate()
     # Spark does not know how many rows leave through a function, so they are counted on the way.
     counted = rows.observe("written", F.count(F.lit(1)).alias("rows"))
-    stream = (
+    return (
         counted.writeStream.queryName(app.group(name))
-        .outputMode(mode)
         .option("checkpointLocation", f"{app.place(name)}/checkpoint")
-        .foreachBatch(gate.guard(write))
+        .foreachBatch(write)
     )
-    return _triggered(stream, every, once).start()
 
 
 def _triggered(stream: DataStreamWriter, every: str, once: bool) -> DataStreamWriter:
@@ -154,6 +163,7 @@ def quieten(app: App) -> None:
     logging = jvm.org.apache.logging.log4j
     for name in (
         "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+        "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryListenerBus",
         "org.apache.spark.sql.execution.datasources.v2",
         "org.apache.spark.util.Utils",
         "org.apache.spark.executor.Executor",

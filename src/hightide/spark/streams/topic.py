@@ -53,8 +53,7 @@ class Topic:
         """What comes, from `start` on, with a watermark if the topic has an event time."""
         now = reading()
         if now.given is None:
-            options = position("starting", self.start) | self.app.source_options(self, now.query)
-            raw = self._read(self.app.spark.readStream, options)
+            raw = self._raw_stream()
         else:
             raw = self._given(now.given)
         rows = self._rows(raw, self.on_error)
@@ -89,8 +88,7 @@ class Topic:
 
     def dead_letters(self, query: str) -> DataFrame:
         """The records that cannot be read, as a stream of records for the dead-letter topic."""
-        options = position("starting", self.start) | self.app.source_options(self, query)
-        raw = self._read(self.app.spark.readStream, options)
+        raw = self._raw_stream()
         _, bad = decoded(raw, self.schema, on_error=self.on_error, app=self.app.name, query=query)
         assert bad is not None, "only topics with dlq: have dead letters"
         return bad
@@ -120,6 +118,17 @@ class Topic:
 
     # -- reading -----------------------------------------------------------------------------
 
+    def _raw_stream(self) -> DataFrame:
+        options = position("starting", self.start) | self.app.source_options(self)
+        return self._once(f"stream of {self.name}", self.app.spark.readStream, options)
+
+    def _once(self, what: str, reader: Any, options: Mapping[str, str]) -> DataFrame:
+        """Spark starts a process to look at a source, so all queries of an app share one look."""
+        frames = self.app.frames
+        if what not in frames:
+            frames[what] = self._read(reader, options)
+        return frames[what]
+
     def _raw_batch(self, start: Moment, end: Moment) -> DataFrame:
         given = reading().given
         if given is not None:
@@ -129,7 +138,7 @@ class Topic:
 
     def _live(self) -> DataFrame:
         options = {"endingOffsets": "live"} | self.app.source_options(self)
-        return self._read(self.app.spark.read, options)
+        return self._once(f"table of {self.name}", self.app.spark.read, options)
 
     def _read(self, reader: Any, options: Mapping[str, str]) -> DataFrame:
         self.check()

@@ -1,0 +1,267 @@
+"""Apps on a real broker: every kind of query, with results that plain Python finds too."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pandas as pd
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from shop_data import NOON, at, moment, order, received, send, values, window_start
+from topics import eventually
+
+import hightide.spark.streams as st
+from hightide.spark.brokers import brokers
+
+LATE_S = 10
+ORDERS = "id BIGINT NOT NULL, user STRING, amount DOUBLE, ts TIMESTAMP"
+# The first micro-batch sees these, and its watermark comes to 250 - 10 seconds after noon.
+FIRST = [order(n, ("ada", "bob", "eve")[n % 3], float(n), n * 5) for n in range(51)]
+# The second sees these: on time, late within its window, too late, and the same order again.
+SECOND = [
+    order(100, "ada", 100.0, 400),
+    order(101, "bob", 7.0, 245),
+    order(102, "ada", 9.0, 30),
+    order(50, "eve", 50.0, 250),
+    order(103, "bob", 3.0, 900),
+]
+WATERMARK_S = 250 - LATE_S
+BAD = b'{"id": "no number"}'
+
+
+@dataclass
+class Order:
+    id: int
+    user: str
+    amount: float
+    ts: datetime
+
+
+def best_so_far():
+    """A processor; inside a function, because Spark's workers cannot import this file."""
+
+    class Best(StatefulProcessor):
+        """The highest amount of each user so far, told whenever it rises."""
+
+        def init(self, handle):
+            self._best = handle.getValueState("best", "amount DOUBLE")
+
+        def handleInputRows(self, key, rows, timer_values):
+            highest = max(amount for each in rows for amount in each["amount"])
+            known = self._best.get()[0] if self._best.exists() else None
+            if known is None or highest > known:
+                self._best.update((highest,))
+                yield pd.DataFrame({"user": [key[0]], "best": [highest]})
+
+    return Best()
+
+
+def declare(app, topic):
+    """One query of each kind; all read the same topic."""
+    orders = app.topic(
+        topic,
+        ORDERS,
+        time="ts",
+        late="10 s",
+        on_error=f"dlq:{topic}-bad",
+        options={"maxOffsetsPerTrigger": str(len(FIRST) + 1)},
+    )
+
+    @app.query(to=f"{topic}-tumbling", key="user", partitions=2)
+    def tumbling():
+        total = F.sum("amount").alias("total")
+        return orders.stream().groupBy(st.tumbling("1 minute"), "user").agg(total)
+
+    @app.query(to=f"{topic}-sliding")
+    def sliding():
+        return orders.stream().groupBy(st.sliding("1 minute", "30 s")).count()
+
+    @app.query(to=f"{topic}-sessions", key="user")
+    def sessions():
+        return orders.stream().groupBy(st.session("14 s"), "user").count()
+
+    @app.query(to=f"{topic}-updates", key="user", mode="update", guarantee="at-least-once")
+    def updates():
+        return orders.stream().groupBy("user").agg(F.count("*").alias("n"))
+
+    @app.query(to=f"{topic}-unique", key=["user", "id"])
+    def unique():
+        return orders.stream().dropDuplicatesWithinWatermark(["id"])
+
+    @app.query(to=f"{topic}-best", mode="update")
+    def best():
+        return (
+            orders.stream()
+            .groupBy("user")
+            .transformWithStateInPandas(best_so_far(), "user STRING, best DOUBLE", "Update", "None")
+        )
+
+    @app.query(to=f"{topic}-placed", partition="place", partitions=3)
+    def placed():
+        shout = F.udf(lambda user: user.upper(), "string")
+        rows = orders.stream().where("amount >= 40")
+        return rows.select("_key", "id", shout("user").alias("user"), F.expr("int(id % 3) place"))
+
+    app.sql(
+        "per_user",
+        f"SELECT user, sum(amount) AS total FROM `{topic}` GROUP BY user",
+        to=f"{topic}-complete",
+        mode="complete",
+    )
+
+
+@pytest.fixture(scope="module")
+def shop(spark, broker, tmp_path_factory):
+    """All queries, run on the first orders and then on the second."""
+    topic = broker.create_topic("shop")
+    app = st.App("shop", brokers=broker.bootstrap, state=tmp_path_factory.mktemp("state"))
+    declare(app, topic)
+    send(broker, topic, FIRST, key="user")
+    send(broker, topic, [("bad", BAD)])
+    send(broker, topic, SECOND, key="user")
+    app.run(once=True)
+    return app
+
+
+def seconds(row):
+    return (moment(row["ts"]) - NOON).total_seconds()
+
+
+def on_time(size):
+    """The orders whose window was still open when they came, as for all of the first it was."""
+    still = [each for each in SECOND if seconds(each) // size * size + size > WATERMARK_S]
+    return FIRST + still
+
+
+def closed(start, size):
+    """Whether a window has ended before the last watermark."""
+    return start + timedelta(seconds=size) <= at(900 - LATE_S)
+
+
+def test_tumbling_windows_leave_out_what_comes_too_late(broker, shop):
+    expected = defaultdict(float)
+    for each in on_time(60):
+        expected[window_start(seconds(each), 60), each["user"]] += each["amount"]
+    expected = {key: total for key, total in expected.items() if closed(key[0], 60)}
+    found = received(broker, "shop-tumbling")
+    assert all(key == row["user"] for key, row in found)
+    assert Counter(
+        (moment(row["window"]["start"]), row["user"], row["total"]) for _, row in found
+    ) == Counter((*key, total) for key, total in expected.items())
+    # The order of half a minute past noon came after its window had been told.
+    assert (NOON, "ada") in expected
+    assert len(expected) > 10
+
+
+def test_sliding_windows_count_a_row_in_each_window_that_it_is_in(broker, shop):
+    expected = Counter()
+    for first in range(-30, 900, 30):
+        rows = [
+            each
+            for each in FIRST + [row for row in SECOND if first + 60 > WATERMARK_S]
+            if first <= seconds(each) < first + 60
+        ]
+        if rows and closed(at(first), 60):
+            expected[at(first), len(rows)] += 1
+    found = values(broker, "shop-sliding")
+    assert Counter((moment(row["window"]["start"]), row["count"]) for row in found) == expected
+
+
+def test_sessions_end_when_nothing_happens(broker, shop):
+    # Each user orders every 15 seconds, so no two orders are in one session of 14; but bob's late
+    # order joins the session that he has at that time.
+    times = defaultdict(list)
+    for each in FIRST + [row for row in SECOND if seconds(row) + 14 > WATERMARK_S]:
+        times[each["user"]].append(seconds(each))
+    expected = Counter()
+    for user, stamps in times.items():
+        start, last, count = None, None, 0
+        for stamp in [*sorted(stamps), None]:
+            if last is not None and (stamp is None or stamp > last + 14):
+                if last + 14 <= 900 - LATE_S:
+                    expected[user, at(start), at(last + 14), count] += 1
+                start, count = stamp, 0
+            start = stamp if start is None else start
+            last, count = stamp, count + 1
+    found = Counter(
+        (key, moment(row["window"]["start"]), moment(row["window"]["end"]), row["count"])
+        for key, row in received(broker, "shop-sessions")
+    )
+    assert found == expected
+    assert any(count > 1 for *_, count in expected)
+
+
+def test_an_update_tells_each_change_of_a_count(broker, shop):
+    first = Counter(each["user"] for each in FIRST)
+    both = first + Counter(each["user"] for each in SECOND)
+    expected = [*first.items(), *((user, n) for user, n in both.items() if n != first[user])]
+    found = [(key, row["n"]) for key, row in received(broker, "shop-updates")]
+    assert Counter(found) == Counter(expected)
+
+
+def test_a_complete_result_comes_whole_each_time(broker, shop):
+    totals = []
+    for rows in (FIRST, FIRST + SECOND):
+        total = defaultdict(float)
+        for each in rows:
+            total[each["user"]] += each["amount"]
+        totals += total.items()
+    found = [(row["user"], row["total"]) for row in values(broker, "shop-complete")]
+    assert Counter(found) == Counter(totals)
+
+
+def test_a_row_that_comes_twice_within_the_watermark_counts_once(broker, shop):
+    late = {each["id"] for each in SECOND if seconds(each) <= WATERMARK_S}
+    expected = {each["id"]: each["user"] for each in FIRST + SECOND if each["id"] not in late}
+    found = received(broker, "shop-unique")
+    assert sorted(row["id"] for _, row in found) == sorted(expected)
+    assert found[0][0] == f'{{"user":"{found[0][1]["user"]}","id":{found[0][1]["id"]}}}'
+
+
+def test_a_processor_keeps_state_of_its_own(broker, shop):
+    expected, best = [], {}
+    for rows in (FIRST, SECOND):
+        highest = defaultdict(float)
+        for each in rows:
+            highest[each["user"]] = max(highest[each["user"]], each["amount"])
+        for user, amount in highest.items():
+            if amount > best.get(user, -1):
+                best[user] = amount
+                expected.append((user, amount))
+    found = [(row["user"], row["best"]) for row in values(broker, "shop-best")]
+    assert Counter(found) == Counter(expected)
+
+
+def test_rows_go_where_their_column_says_and_keep_their_key(broker, shop):
+    expected = {each["id"]: each["user"] for each in FIRST + SECOND if each["amount"] >= 40}
+    found = received(broker, "shop-placed")
+    assert Counter((key, row["id"]) for key, row in found) == Counter(
+        (each["user"], each["id"]) for each in FIRST + SECOND if each["amount"] >= 40
+    )
+    assert {row["user"] for _, row in found} == {user.upper() for user in expected.values()}
+    assert all(set(row) == {"id", "user"} for _, row in found)
+    raw = brokers({"bootstrap.servers": broker.bootstrap})
+    ends = raw.offsets({("shop-placed", each): -1 for each in range(3)})
+    assert all(end > 0 for end in ends.values())
+
+
+def test_a_bad_record_goes_to_the_dead_letters_once_with_its_reason(broker, spark, shop):
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "includeHeaders": "true"}
+    reader = spark.read.format("hightide").options(**options, subscribe="shop-bad")
+    (letter,) = reader.load().where("value IS NOT NULL").collect()
+    headers = {each["key"]: bytes(each["value"]).decode() for each in letter["headers"]}
+    assert (bytes(letter["key"]), bytes(letter["value"])) == (b"bad", BAD)
+    assert "id should be bigint" in headers["hightide.error"]
+    assert headers["hightide.source.topic"] == "shop"
+
+
+def test_progress_shows_as_the_lag_of_a_group(broker, shop):
+    client = brokers({"bootstrap.servers": broker.bootstrap})
+    ends = client.offsets({("shop", 0): -1})
+    for query in ("tumbling", "updates", "shop-dead-letters"):
+        group = shop.group(query)
+        committed = eventually(lambda named=group: client.committed(named, list(ends)))
+        assert {where: offset for where, (offset, _) in committed.items()} == ends
