@@ -36,7 +36,12 @@ app = typer.Typer(
 
 BROKERS = 3
 DATA = Path(".hightide") / "demo"
-SESSION_MS = 6_000
+# A failover that can be watched, and internal topics of a size for three brokers.
+SETTINGS = (
+    "zookeeper.session.timeout.ms=6000",
+    "offsets.topic.num.partitions=6",
+    "transaction.state.log.num.partitions=6",
+)
 TURN_S = 0.25
 LINE_EVERY_S = 5.0
 DRAIN_S = 120.0
@@ -75,7 +80,9 @@ def demo(
     ] = 50.0,
     duration: Annotated[
         float | None,
-        typer.Option(min=1, metavar="SECONDS", help="End by itself, when all has come back."),
+        typer.Option(
+            min=1, metavar="SECONDS", help="End by itself so long after the first results."
+        ),
     ] = None,
     no_pipeline: Annotated[
         bool, typer.Option("--no-pipeline", help="Only brokers and stream, without Spark.")
@@ -90,12 +97,11 @@ def demo(
         return
     _ = console_port, no_console
     # What is given comes last, and so counts.
-    settings = [f"zookeeper.session.timeout.ms={SESSION_MS}", *(override or ())]
     argv = ["--brokers", str(BROKERS), "--port", str(port), "--host", host]
     argv += ["--memory"] if memory else []
     if coordinator_port is not None:
         argv += ["--coordinator-port", str(coordinator_port)]
-    for each in settings:
+    for each in (*SETTINGS, *(override or ())):
         argv += ["--override", each]
     asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -159,10 +165,9 @@ def _follow(shown: Demo, duration: float | None, asked: threading.Event, *, is_l
     """Show it until somebody or the clock ends it."""
     from hightide.demo.scene import verdict
 
-    began = time.monotonic()
     is_complete = False
     with _screen() if is_live else contextlib.nullcontext(_Lines()) as screen, _keys() as key:
-        while not asked.is_set() and (duration is None or time.monotonic() - began < duration):
+        while not asked.is_set() and not shown.is_over(duration):
             shown.turn()
             screen.draw(shown.scene())
             if not shown.key(key(TURN_S, asked)):

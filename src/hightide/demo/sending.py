@@ -44,6 +44,10 @@ class Sender:
         self._stopped.set()
         self._thread.join(timeout_s)
 
+    @property
+    def is_sending(self) -> bool:
+        return self._thread.is_alive() and not self._stopped.is_set()
+
     def acknowledged(self, topic: str) -> int:
         """Records of a topic that its leaders have acknowledged."""
         return sum(lane.done for place, lane in [*self._lanes.items()] if place[0] == topic)

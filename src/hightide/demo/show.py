@@ -55,7 +55,9 @@ class Demo:
         self._observer = Observer(bootstrap, self.events.tell)
         self._rates = {ORDERS: Rate(), CLICKS: Rate()}
         self._control: Control | None = None
-        self._is_stalled = self._has_results = False
+        self._is_stalled = False
+        self.results_since: float | None = None
+        """When the first results came."""
         self.stage: Stage | None = None
 
     def start(self, stage: Stage) -> None:
@@ -98,6 +100,9 @@ class Demo:
         self.stage.tend(self._observer.picture)
         if self._sender.failure is not None:
             raise self._sender.failure
+        if self.ledger.read_back and self.results_since is None:
+            self.results_since = time.monotonic()
+            self.events.tell("The first results are there.")
         silent_s = self._silent_s()
         if silent_s > STALL_S and not self._is_stalled:
             self._is_stalled = True
@@ -107,13 +112,12 @@ class Demo:
             self.events.tell("Records are being acknowledged again.")
         if self._pipeline is None:
             return
-        if self.ledger.read_back and not self._has_results:
-            self._has_results = True
-            self.events.tell("The pipeline has its first results.")
         if not self._pipeline.is_running():
             raise self._pipeline.died()
 
     def _silent_s(self) -> float:
+        if not self._sender.is_sending:
+            return 0.0
         return time.monotonic() - self._sender.last_acknowledged
 
     def scene(self) -> Scene:
@@ -142,6 +146,12 @@ class Demo:
             revenue=list(self._results.revenue),
             events=list(self.events.kept),
         )
+
+    def is_over(self, duration_s: float | None) -> bool:
+        """Whether there have been results for so long."""
+        if duration_s is None or self.results_since is None:
+            return False
+        return time.monotonic() - self.results_since >= duration_s
 
     def drain(self, patience_s: float, asked: threading.Event) -> bool:
         """Send no more, and wait until all has come back or nobody has patience; whether it has."""

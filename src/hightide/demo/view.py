@@ -108,9 +108,15 @@ def _stream(scene: Scene) -> RenderableType:
     )
     if scene.silent_s > STALL_S:
         rates.append(f"   no acknowledgement for {scene.silent_s:.1f} s", BAD)
-    style = BAD if scene.duplicates else GOOD
-    rest = Text("lost 0 so far" if not scene.duplicates else "DUPLICATES", style)
-    return Group(rates, Text(""), Text(f"orders: {balance(scene)}"), rest)
+    return Group(rates, Text(""), Text(f"orders: {balance(scene)}"), _proof(scene))
+
+
+def _proof(scene: Scene) -> Text:
+    if scene.duplicates:
+        return Text("Orders have come back twice!", BAD)
+    if scene.outstanding or not scene.read_back:
+        return Text("None has come back twice.", GOOD)
+    return Text("All that was acknowledged has come back, each order once.", GOOD)
 
 
 def _queries(scene: Scene) -> RenderableType:

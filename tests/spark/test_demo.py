@@ -1,0 +1,123 @@
+"""The demonstration, as `make run` starts it where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from queue import Empty, Queue
+
+import pytest
+
+from hightide.demo.pipeline import why_not
+
+COMMAND = (sys.executable, "-m", "hightide", "demo")
+DEADLINE_S = 280
+LINE_S = 120
+
+
+class Process:
+    """`hightide demo`, and what it has said so far."""
+
+    def __init__(self, folder, *arguments):
+        self.folder = folder
+        self._child = subprocess.Popen(
+            [*COMMAND, "--port", "0", "--data", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+        self._lines = Queue()
+        self.said = ""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        with self._child.stdout as stdout:
+            for line in stdout:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def until(self, words):
+        """Wait for a line with these words."""
+        deadline = time.monotonic() + LINE_S
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            except Empty:
+                line = None
+            assert line is not None, f"{words!r} was not said, but:\n{self.said}"
+            self.said += line
+            if re.search(words, line):
+                return line
+
+    def tell(self, *words):
+        done = subprocess.run(
+            [*COMMAND, *words, "--data", str(self.folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    def interrupt(self):
+        self._child.send_signal(signal.SIGINT)
+
+    def end(self):
+        code = self._child.wait(LINE_S)
+        self.said += "".join(iter(self._lines.get, None))
+        return code
+
+    def kill(self):
+        if self._child.poll() is None:
+            self._child.kill()
+            self._child.wait()
+
+
+@pytest.fixture
+def demo(tmp_path):
+    started = []
+
+    def start(*arguments):
+        started.append(Process(tmp_path / "demo", *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+@pytest.mark.timeout(DEADLINE_S)
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_killed_broker_costs_the_pipeline_no_order(demo):
+    shown = demo("--duration", "10", "--rate", "40")
+    assert re.match(r"bootstrap: (127\.0\.0\.1:\d+,?){3}\n", shown.until("bootstrap"))
+    shown.until("The first results are there")
+    killed = shown.tell("kill")
+    assert re.match(r"Broker [123] was killed; it led .*orders", killed)
+    assert "is down already" in shown.tell("kill")
+    shown.until(killed.strip())
+    shown.until("is gone")
+    shown.until("leads .*orders.* now")
+    verdict = shown.until("acknowledged, .* read back, .* duplicated\\.")
+    assert verdict.startswith("Nothing was lost: ")
+    assert int(re.search(r"(\d+) orders acknowledged", verdict)[1]) > 100
+    assert shown.end() == 0, shown.said
+    assert (shown.folder / "tables" / "clicks-per-page").exists()
+    assert "No demonstration runs" in shown.tell("kill")
+
+
+def test_without_a_pipeline_there_are_brokers_and_a_stream_until_ctrl_c(demo):
+    shown = demo("--memory", "--no-pipeline", "--rate", "100")
+    shown.until("bootstrap: ")
+    shown.until("There is no pipeline")
+    shown.until("The first results are there")
+    assert "There is no broker 7" in shown.tell("kill", "7")
+    shown.interrupt()
+    shown.until("orders acknowledged")
+    assert shown.end() == 0, shown.said
