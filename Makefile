@@ -15,7 +15,7 @@ WORKERS ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
 	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos \
-	chaos-groups exactly-once bench-groups bench-transactions spark exactly-once-spark bench-spark soak
+	chaos-groups exactly-once bench-groups bench-transactions spark spark-kafka exactly-once-spark bench-spark soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,7 +113,10 @@ coordination: setup programs ## our coordinator beside ZooKeeper, and its client
 
 # One session of Spark serves them all, and has both cores.
 spark: setup programs ## the pipeline: real Spark, real brokers
-	$(BIN)/pytest tests/spark $(ARGS)
+	$(BIN)/pytest tests/spark --ignore tests/spark/kafka $(ARGS)
+
+spark-kafka: setup programs ## source and sink on Apache Kafka, which Maven brings; minutes
+	$(BIN)/pytest tests/spark/kafka $(ARGS)
 
 exactly-once-spark: setup programs ## queries of Spark killed again and again: make exactly-once-spark DURATION=600
 	PYTHONPATH=tests/spark $(BIN)/python tests/chaos/spark_exactly_once.py \

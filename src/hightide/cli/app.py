@@ -22,6 +22,7 @@ from hightide.cli import (
     doctor,
     dump,
     groups,
+    ingest,
     partitions,
     perf,
     pipeline,
@@ -101,6 +102,7 @@ app.command(rich_help_panel="Records")(produce)
 app.command(rich_help_panel="Records")(consume)
 app.add_typer(perf.app, name="perf", rich_help_panel="Records")
 app.command("dump-log", rich_help_panel="Records")(dump.dump_log)
+app.add_typer(ingest.app, name="ingest", rich_help_panel="Pipelines")
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Pipelines")
 app.add_typer(table.app, name="table", rich_help_panel="Pipelines")
 

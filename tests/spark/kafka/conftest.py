@@ -1,0 +1,45 @@
+"""The tests of the pipeline with Apache Kafka where they have a broker of ours otherwise.
+
+On demand (`make spark-kafka`), because Kafka and the way to its jars take longer than the tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from apache import Kafka, NoKafka
+
+from hightide.spark.brokers import brokers
+
+
+class Node:
+    """Apache Kafka, with what tests ask of `hightide.testing.Cluster`."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.bootstrap = kafka.address()
+
+    def create_topic(self, name=None, *, partitions=1, config=None):
+        chosen = name or f"test-{next(self._numbers)}"
+        settings = {key: str(value) for key, value in (config or {}).items()}
+        made = brokers({"bootstrap.servers": self.bootstrap}).create_topic(
+            chosen, partitions, settings=settings
+        )
+        assert made, f"{chosen} was there already"
+        return chosen
+
+
+@pytest.fixture(scope="session")
+def kafka():
+    try:
+        with Kafka() as started:
+            yield started
+    except NoKafka as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def broker(kafka):
+    return Node(kafka)

@@ -1,0 +1,7 @@
+"""Source and sink on Apache Kafka: the same tests, and another broker."""
+
+from __future__ import annotations
+
+from test_exactly_once import *  # noqa: F403
+from test_source import *  # noqa: F403
+from test_source_stream import *  # noqa: F403
