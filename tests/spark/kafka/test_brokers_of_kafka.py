@@ -1,12 +1,12 @@
 """The same client against Apache Kafka: records, transactions, and all ways to be let in.
 
-On demand, because Kafka takes longer to start than all of this: `pytest tests/spark/kafka`.
+On demand: `make spark-kafka`.
 """
 
 from __future__ import annotations
 
 import pytest
-from apache import PASSWORD, USER, Kafka, NoKafka, escaped
+from apache import PASSWORD, USER, escaped
 from batches import made, values
 
 from hightide.client.connection import ConnectionFailed
@@ -15,15 +15,6 @@ from hightide.wire.errors import KafkaError
 
 LATEST = -1
 JAAS = f'some.LoginModule required username="{USER}" password="{escaped(PASSWORD)}";'
-
-
-@pytest.fixture(scope="module")
-def kafka():
-    try:
-        with Kafka() as started:
-            yield started
-    except NoKafka as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
