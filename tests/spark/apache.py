@@ -44,6 +44,11 @@ class Kafka:
         return f"localhost:{self._ports[listener]}"
 
     @property
+    def bootstrap(self) -> str:
+        """What a client takes as `bootstrap.servers`."""
+        return self.address()
+
+    @property
     def authority(self) -> Path:
         """The certificate that has signed the node's and the client's."""
         return self._folder / "ca.pem"

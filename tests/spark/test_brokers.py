@@ -239,3 +239,12 @@ def test_a_leader_that_is_killed_costs_neither_reader_nor_writer_a_record(three)
 
     end = cluster.offsets({(topic, 0): LATEST})[topic, 0]
     assert values(cluster.read(topic, 0, 0, end), 0, end) == numbers(count)
+
+
+def test_a_range_that_ends_after_the_log_is_not_waited_for_forever(one):
+    one.create_topic("brokers-cut")
+    write(one, "brokers-cut", 0, 5)
+    reading = one.read("brokers-cut", 0, 0, 9, patience_ms=300)
+    assert values([next(reading)], 0, 9) == numbers(5)
+    with pytest.raises(OffsetOutOfRange, match="at offset 5: it begins at 0 and ends at 5"):
+        next(reading)

@@ -54,6 +54,7 @@ class CoordinatorAdmin(ClusterAdmin):
     """The questions to coordinators."""
 
     _wait_s = WAIT_S
+    _pause_s = PAUSE_S
 
     async def find_coordinator(self, kind: CoordinatorKind, name: str) -> int:
         """The broker that coordinates a group or a transactional id now."""
@@ -100,7 +101,7 @@ class CoordinatorAdmin(ClusterAdmin):
     ) -> T:
         """Try until a deadline; also when a broker cannot be reached, if it may be `elsewhere`."""
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + self._wait_s, PAUSE_S
+        deadline, pause = loop.time() + self._wait_s, self._pause_s
         while True:
             try:
                 return await attempt()

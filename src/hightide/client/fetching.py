@@ -22,7 +22,7 @@ from typing import Any
 from hightide.client.connection import TIMEOUT_MS, Connection, ConnectionFailed, check
 from hightide.client.leaders import Leaders
 from hightide.client.model import Timestamp
-from hightide.client.patience import Patience
+from hightide.client.patience import PATIENCE_MS, Patience
 from hightide.client.record_admin import NAMES_TOPICS, offsets_question
 from hightide.wire.batch import HEADER_BYTES, LOG_OVERHEAD
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
@@ -101,6 +101,7 @@ class RangeReader:
         read_committed: bool = False,
         fetch_bytes: int = FETCH_BYTES,
         ahead_bytes: int = AHEAD_BYTES,
+        patience_ms: int = PATIENCE_MS,
     ) -> None:
         self._leaders = leaders
         self._topic, self._partition = topic, partition
@@ -112,7 +113,7 @@ class RangeReader:
         self._queued_bytes = 0
         self._changed = asyncio.Event()
         self._empty_at = -1
-        self._patience = Patience(leaders.patience_ms)
+        self._patience = Patience(patience_ms)
         self._task: asyncio.Task[None] | None = None
         self._is_fetched = start >= end
 
@@ -234,13 +235,16 @@ class RangeReader:
             return
         self._empty_at = self._position
         if visible <= self._position:
-            what = "the last stable offset" if self._read_committed else "the high watermark"
-            late = KafkaError(
-                ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{self._topic}/{self._partition} was to be read up to {self._end}, and {what} "
-                f"stays at {visible}.",
-            )
-            await self._patience.after(late)
+            # Readers may be ahead of a new leader for a while.  If it stays so, the log was cut or
+            # made anew, or a transaction stays open for too long.
+            late = KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"The log ends at {visible}.")
+            try:
+                await self._patience.after(late)
+            except KafkaError:
+                start = given.log_start_offset
+                raise OffsetOutOfRange(
+                    self._topic, self._partition, self._position, start, visible
+                ) from None
 
     async def _out_of_range(self) -> Exception:
         """What lies in the partition now, which a refused fetch does not tell everywhere."""

@@ -79,6 +79,8 @@ class Transactional(CoordinatorAdmin):
     """The requests to a coordinator that move a transaction on."""
 
     _wait_s = PATIENCE_MS / 1000
+    # The markers of the transaction before take milliseconds, and every transaction waits for them.
+    _pause_s = 0.005
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

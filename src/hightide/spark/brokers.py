@@ -23,7 +23,7 @@ from hightide.client.admin import Admin
 from hightide.client.connection import CLIENT_ID, TIMEOUT_MS, ConnectionFailed
 from hightide.client.fetching import FETCH_BYTES, Fetched, OffsetOutOfRange, RangeReader
 from hightide.client.leaders import Leaders
-from hightide.client.patience import Patience
+from hightide.client.patience import PATIENCE_MS, Patience
 from hightide.client.producing import PartitionProducer
 from hightide.client.record_admin import offsets_question
 from hightide.client.security import FAMILIES, security_of
@@ -241,11 +241,12 @@ class Brokers:
         *,
         read_committed: bool = False,
         max_bytes: int = FETCH_BYTES,
+        patience_ms: int = PATIENCE_MS,
     ) -> Iterator[Fetched]:
         """All record batches with offsets from `start` up to `end`, fetched ahead.
 
         The first and the last may hold records outside of the range.  Raises `OffsetOutOfRange`
-        when retention has taken what is to be read, or the log has become shorter.
+        when retention has taken what is to be read, or the log ends before `end` for `patience_ms`.
         """
         reader = RangeReader(
             self._leaders,
@@ -255,6 +256,7 @@ class Brokers:
             end,
             read_committed=read_committed,
             fetch_bytes=max_bytes,
+            patience_ms=patience_ms,
         )
         try:
             while not reader.is_done and (fetched := self._loop.run(reader.next())) is not None:
