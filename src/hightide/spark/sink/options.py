@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hightide.spark.columns.encode import CODECS, MAX_BYTES
+from hightide.wire.compression import Codec
 
 PREFIX = "kafka."
 # The last two say something to Spark, and nothing to a sink.
 NAMES = ("topic", "includeheaders", "checkpointlocation", "path")
 ACKS = {"all": -1, "-1": -1, "1": 1}
+CODECS = [codec.name.lower() for codec in Codec]
+MAX_BYTES = 1 << 20
 LEAST_BYTES = 1024
 
 

@@ -17,13 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hightide.spark.columns.encode import encode
-from hightide.spark.columns.partitioner import NO_KEY, partitions_of
 from hightide.spark.sink.rows import Unwritable
 
 ROUND_BYTES = 8 << 20
 """How many bytes of rows are sorted by partition together: more make larger batches."""
 LEAST_RUN = 512
+NO_KEY = -1
 Partitions = np.ndarray[Any, np.dtype[np.int32]]
 
 
@@ -95,6 +94,9 @@ def by_topic(table: pa.Table, routes: Routes) -> Iterator[tuple[str, pa.Table]]:
 
 def choose(table: pa.Table, topic: str, count: int, start: int) -> Partitions:
     """The partition of each row."""
+    # Here and below, because drivers import this too, and compiled kernels take long to import.
+    from hightide.spark.columns.partitioner import partitions_of
+
     if "key" in table.schema.names:
         chosen = partitions_of(_whole(table.column("key")), count)
     else:
@@ -138,6 +140,8 @@ def by_partition(table: pa.Table, chosen: Partitions) -> Iterator[tuple[int, pa.
 
 
 def _encode(part: pa.Table, routes: Routes) -> Iterator[tuple[bytes, int]]:
+    from hightide.spark.columns.encode import encode
+
     try:
         yield from encode(
             part,

@@ -1,0 +1,214 @@
+"""Queries that write exactly once, drivers that die, and a reader of committed records as judge.
+
+A driver in these tests dies without a process: its sink hears nothing any more from some request
+on, the query fails, and another query goes on from the checkpoint with another sink, as a restarted
+process would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import functions as F
+
+from hightide.spark.brokers import brokers
+from hightide.spark.sink.foreach_batch import ExactlyOnce
+from hightide.spark.sink.options import of_client
+
+DEADLINE_S = 120
+KEYS = 5
+BATCH = 40
+
+
+class Dead(Exception):
+    """What a dead driver's requests end with."""
+
+
+class Mortal:
+    """Brokers to a driver that dies before or after its nth request of a kind."""
+
+    def __init__(self, inner, request: str, when: str, nth: int) -> None:
+        self._inner = inner
+        self._last = request, when
+        self._left = nth
+        self._is_dead = False
+
+    def __getattr__(self, name):
+        wanted = getattr(self._inner, name)
+
+        def ask(*arguments, **named):
+            request, when = self._last
+            is_last = False
+            if name == request and not self._is_dead:
+                self._left -= 1
+                is_last = self._left == 0
+                self._is_dead = is_last and when == "before"
+            if self._is_dead:
+                raise Dead(f"dead before {name}")
+            told = wanted(*arguments, **named)
+            if is_last:
+                self._is_dead = True
+                raise Dead(f"dead after {name}")
+            return told
+
+        return ask
+
+
+class MortalSink(ExactlyOnce):
+    """A sink whose driver dies at a moment; None: it lives."""
+
+    def __init__(self, *arguments, moment=None) -> None:
+        super().__init__(*arguments)
+        self.moment = moment
+        self.replayed = []
+        self.is_dead = False
+        self._mortal = None
+
+    def _brokers(self):
+        real = super()._brokers()
+        if self.moment is None or self.moment[0] == "return":
+            return real
+        self._mortal = self._mortal or Mortal(real, *self.moment)
+        return self._mortal
+
+    def __call__(self, frame, batch_id) -> None:
+        try:
+            super().__call__(frame, batch_id)
+        except Exception:
+            self.is_dead = True
+            raise
+        if self.last.is_replay:
+            self.replayed.append(batch_id)
+        if self.moment is not None and self.moment[0] == "return":
+            self.is_dead = True
+            raise Dead("dead before Spark's commit log")
+
+
+# Every moment of the first batch of a run.  Before it, the run takes over, and makes one request of
+# most kinds for that.
+TAKING_OVER = [
+    ("producer", "before", 1),
+    ("producer", "after", 1),
+    ("end_transaction", "before", 1),
+    ("end_transaction", "after", 1),
+]
+WRITING = [
+    ("producer", "before", 2),
+    ("producer", "after", 2),
+    ("committed", "after", 3),
+    ("commit_offsets_in_transaction", "before", 2),
+    ("commit_offsets_in_transaction", "after", 2),
+]
+ENDING = [
+    ("end_transaction", "before", 2),
+    ("end_transaction", "after", 2),
+    ("return", "", 0),
+]
+
+
+@dataclass
+class Copy:
+    """A query that writes 40 rows in each batch, or what has become of five keys so far."""
+
+    spark: object
+    bootstrap: str
+    name: str
+    mode: str
+    checkpoint: str
+    partitions: int = 3
+    tasks: int = 2
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def create(self) -> Copy:
+        brokers({"bootstrap.servers": self.bootstrap}).create_topic(self.name, self.partitions)
+        return self
+
+    def rows(self):
+        numbers = (
+            self.spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", BATCH)
+            .option("numPartitions", self.tasks)
+            .load()
+        )
+        key = F.concat(F.lit("k"), (F.col("value") % KEYS).cast("string")).alias("key")
+        if self.mode == "append":
+            return numbers.select(key, F.col("value").cast("string").alias("value"))
+        counted = numbers.groupBy(key).agg(F.count("*").alias("n"), F.max("value").alias("last"))
+        return counted.select("key", F.to_json(F.struct("n", "last")).alias("value"))
+
+    def sink(self, moment=None) -> MortalSink:
+        client = {"bootstrap.servers": self.bootstrap, **self.options}
+        return MortalSink(self.name, of_client(client, self.name), {}, 2, 60_000, moment=moment)
+
+    def start(self, sink, **trigger):
+        return (
+            self.rows()
+            .writeStream.foreachBatch(sink)
+            .outputMode(self.mode)
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(**(trigger or {"availableNow": True}))
+            .start()
+        )
+
+    def live(self, moment=None) -> MortalSink:
+        """One life of the driver: until there is no more input at the moment, or until it dies."""
+        sink = self.sink(moment)
+        query = self.start(sink)
+        try:
+            assert query.awaitTermination(DEADLINE_S)
+        except Exception as error:
+            if moment is None or "Dead" not in str(error):
+                raise
+        return sink
+
+    def expected(self, batches: int) -> Counter:
+        """What readers must see after so many batches."""
+        if self.mode == "append":
+            return Counter(
+                (b"k%d" % (each % KEYS), b"%d" % each) for each in range(batches * BATCH)
+            )
+        found: Counter = Counter()
+        for batch in range(1, batches + 1):
+            for key in range(KEYS):
+                mine = range(key, batch * BATCH, KEYS)
+                text = json.dumps({"n": len(mine), "last": mine[-1]}, separators=(",", ":"))
+                found[b"k%d" % key, text.encode()] += 1
+        return found
+
+    def check(self, batches: int) -> None:
+        """0 missing, 0 twice."""
+        seen = Counter(
+            (each.key(), each.value())
+            for each in committed(self.bootstrap, self.name, self.partitions)
+        )
+        expected = self.expected(batches)
+        assert not expected - seen, f"missing: {expected - seen}"
+        assert not seen - expected, f"too many: {seen - expected}"
+
+
+def committed(bootstrap: str, topic: str, partitions: int = 1) -> Sequence:
+    """The records of a topic that a client of others sees when it reads committed ones."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+    found, ended = [], set()
+    while len(ended) < partitions:
+        message = consumer.poll(DEADLINE_S)
+        assert message is not None, f"{topic} has an end that readers do not reach"
+        if message.error() is None:
+            found.append(message)
+        else:
+            ended.add(message.partition())
+    consumer.close()
+    return found

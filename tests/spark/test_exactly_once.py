@@ -1,0 +1,265 @@
+"""Rows of a query are in their topic once, although drivers, tasks and brokers die."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from copying_queries import BATCH, DEADLINE_S, ENDING, TAKING_OVER, WRITING, Copy, committed
+from topics import eventually
+
+from hightide.spark.brokers import brokers
+from hightide.spark.sink import exactly_once, foreach_batch
+from hightide.spark.sink.marker import Refused, Replaced
+from hightide.spark.sink.rows import Unwritable
+from hightide.spark.sink.tasks import Append
+
+
+@pytest.mark.parametrize(
+    ("mode", "tasks", "moments"),
+    [
+        ("append", 2, [*TAKING_OVER, *WRITING, *ENDING]),
+        ("update", 1, [*WRITING[1:], *ENDING]),
+        ("complete", 2, ENDING),
+    ],
+)
+def test_a_driver_may_die_at_every_step(spark, broker, checkpoint, mode, tasks, moments):
+    copy = Copy(spark, broker.bootstrap, f"dying-{mode}", mode, checkpoint, tasks=tasks).create()
+    for moment in moments:
+        assert copy.live(moment).is_dead, moment
+    last = copy.live()
+    assert last.replayed  # the last one died between the end of its transaction and Spark's log
+    copy.check(last.last.batch + 1)
+
+
+def failing_once(flag: Path):
+    class Failing(Append):
+        def append(self, batches):
+            done = super().append(batches)
+            if flag.exists():
+                flag.unlink()
+                raise RuntimeError("this task dies after it has written")
+            return done
+
+    return Failing
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_task_that_dies_after_writing_costs_another_transaction_and_no_record(
+    spark, broker, checkpoint, tmp_path, monkeypatch, tasks
+):
+    flag = tmp_path / "fail"
+    flag.touch()
+    monkeypatch.setattr(foreach_batch, "Append", failing_once(flag))
+    name = f"task-{tasks}"
+    copy = Copy(spark, broker.bootstrap, name, "append", checkpoint, tasks=tasks).create()
+    copy.live()
+    assert not flag.exists()
+    copy.live()
+    copy.check(2)
+
+
+def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
+    spark, broker, checkpoint, tmp_path
+):
+    """Tasks of that driver are also retried by Spark, and refuse."""
+    copy = Copy(spark, broker.bootstrap, "killed", "update", checkpoint).create()
+    script = Path(__file__).with_name("mortal_driver.py")
+    command = [sys.executable, str(script), broker.bootstrap, "killed", checkpoint, str(tmp_path)]
+    with (tmp_path / "said").open("wb") as said:
+        driver = subprocess.Popen(command, stdout=said, stderr=said)
+    try:
+        eventually(lambda: (tmp_path / "written").exists() or driver.poll() is not None)
+        assert driver.poll() is None, (tmp_path / "said").read_text()[-3000:]
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    assert (tmp_path / "died").exists()
+    # Two batches are there, and a third that is whole but not committed.
+    sink = copy.live()
+    assert sink.last.batch >= 2
+    assert sink.replayed == []
+    copy.check(sink.last.batch + 1)
+
+
+def waiting(flags: Path):
+    class Waiting(Append):
+        def append(self, batches):
+            def held():
+                for each in batches:
+                    yield each
+                    (flags / "begun").touch()
+                    eventually((flags / "go on").exists)
+
+            return super().append(held())
+
+    return Waiting
+
+
+def test_a_broker_that_is_killed_in_mid_batch_costs_nothing(
+    spark, three, checkpoint, tmp_path, monkeypatch
+):
+    copy = Copy(spark, three.bootstrap, "mid-batch", "append", checkpoint).create()
+    copy.live()
+    monkeypatch.setattr(foreach_batch, "Append", waiting(tmp_path))
+    sink = copy.sink()
+    query = copy.start(sink)
+    eventually((tmp_path / "begun").exists)
+    leader = three.leader("mid-batch", 1)
+    three.kill(leader)
+    try:
+        (tmp_path / "go on").touch()
+        assert query.awaitTermination(DEADLINE_S)
+    finally:
+        three.restart(leader)
+    copy.live()
+    copy.check(3)
+
+
+def numbers(spark, batch: int):
+    """Rows for who calls a sink by hand."""
+    frame = spark.range(batch * BATCH, (batch + 1) * BATCH, 1, 2)
+    return frame.selectExpr("CAST(id AS STRING) AS value", "CONCAT('k', id % 5) AS key")
+
+
+def test_a_driver_that_was_replaced_stops_and_has_written_nothing(
+    spark, broker, tmp_path, monkeypatch
+):
+    copy = Copy(spark, broker.bootstrap, "zombie", "append", "").create()
+    older, newer = copy.sink(), copy.sink()
+    older(numbers(spark, 0), 0)
+    # Now it falls asleep in the middle of a batch, which another driver writes meanwhile.
+    monkeypatch.setattr(foreach_batch, "Append", waiting(tmp_path))
+    failures = []
+
+    def sleep_walk():
+        try:
+            older(numbers(spark, 1), 1)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=sleep_walk)
+    thread.start()
+    eventually((tmp_path / "begun").exists)
+    monkeypatch.undo()
+    newer(numbers(spark, 1), 1)
+    (tmp_path / "go on").touch()
+    thread.join()
+    assert isinstance(failures[0], Replaced)
+    newer(numbers(spark, 2), 2)
+    with pytest.raises(Replaced, match="has taken over"):
+        older(numbers(spark, 2), 2)
+    copy.check(3)
+
+
+def test_a_query_that_is_stopped_in_mid_batch_has_not_failed(
+    spark, broker, checkpoint, tmp_path, monkeypatch
+):
+    copy = Copy(spark, broker.bootstrap, "stopped", "append", checkpoint).create()
+    monkeypatch.setattr(foreach_batch, "Append", waiting(tmp_path))
+    query = copy.start(copy.sink())
+    eventually((tmp_path / "begun").exists)
+    query.stop()
+    (tmp_path / "go on").touch()
+    assert query.exception() is None
+    monkeypatch.undo()
+    copy.live()
+    copy.check(1)
+
+
+def test_a_deleted_checkpoint_begins_a_new_life_and_a_restored_one_is_refused(
+    spark, broker, checkpoint, tmp_path
+):
+    copy = Copy(spark, broker.bootstrap, "lives", "append", checkpoint).create()
+    copy.live()
+    backup = tmp_path / "backup"
+    shutil.copytree(checkpoint, backup)
+    copy.live()
+    copy.live()
+    copy.check(3)
+    shutil.rmtree(checkpoint)
+    shutil.move(backup, checkpoint)
+    with pytest.raises(Exception, match="Batch 1 comes after batch 2"):
+        copy.live()
+    shutil.rmtree(checkpoint)
+    assert copy.live().replayed == []
+    seen = committed(broker.bootstrap, "lives", copy.partitions)
+    assert len(seen) == 4 * BATCH
+    marker = brokers({"bootstrap.servers": broker.bootstrap}).committed("lives-batches")
+    assert marker["lives", 0][0] == 1
+
+
+def test_a_batch_without_rows_records_its_number(spark, broker):
+    client = brokers({"bootstrap.servers": broker.bootstrap})
+    client.create_topic("empty", 2)
+    once = exactly_once("empty", bootstrap=broker.bootstrap, name="nothing")
+    once(numbers(spark, 0).where("false"), 0)
+    assert client.committed("nothing-batches")["empty", 0][0] == 1
+    once(numbers(spark, 1).where("false"), 1)
+    with pytest.raises(Refused, match="Batch 0 comes after batch 1"):
+        once(numbers(spark, 0), 0)
+
+
+def test_rows_choose_topic_partition_headers_and_time(spark, broker):
+    client = brokers({"bootstrap.servers": broker.bootstrap})
+    client.create_topic("chosen-a", 4)
+    client.create_topic("chosen-b", 2)
+    rows = spark.sql(
+        """
+        SELECT IF(id % 2 = 0, 'chosen-a', 'chosen-b') AS topic, CAST(id AS STRING) AS value,
+               id AS user, IF(id < 10, CAST(1 AS INT), NULL) AS place,
+               ARRAY(STRUCT('id' AS key, CAST(CAST(id AS STRING) AS BINARY) AS value)) AS headers,
+               TIMESTAMP_MILLIS(1700000000000 + id) AS timestamp
+        FROM RANGE(100)
+        """
+    )
+    once = exactly_once(
+        options={"kafka.bootstrap.servers": broker.bootstrap},
+        name="chosen",
+        key="user",
+        partition="place",
+        codec="lz4",
+    )
+    once(rows, 0)
+    seen = committed(broker.bootstrap, "chosen-a", 4) + committed(broker.bootstrap, "chosen-b", 2)
+    assert sorted(int(each.value()) for each in seen) == list(range(100))
+    for each in seen:
+        number = int(each.value())
+        assert each.topic() == ("chosen-b" if number % 2 else "chosen-a")
+        assert each.key() == each.value()
+        assert each.headers() == [("id", each.value())]
+        assert each.timestamp()[1] == 1700000000000 + number
+        assert each.partition() == 1 or number >= 10
+    assert once.last.records == 100
+    (marker,) = client.committed("chosen-batches").values()
+    assert marker[0] == 1
+    assert json.loads(marker[1])["query"] == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("CAST(9 AS INT) AS partition", "partition 9 of 'refused', which has 2"),
+        ("ARRAY(STRUCT(CAST(NULL AS STRING) AS key, value)) AS headers", "a header has no key"),
+    ],
+)
+def test_rows_that_cannot_be_written_are_refused_in_words(spark, broker, change, words):
+    brokers({"bootstrap.servers": broker.bootstrap}).create_topic("refused", 2)
+    once = exactly_once("refused", bootstrap=broker.bootstrap, name="refused")
+    rows = spark.range(3).selectExpr("CAST('x' AS BINARY) AS value").selectExpr("*", change)
+    with pytest.raises(Unwritable, match=words):
+        once(rows, 0)
+    assert committed(broker.bootstrap, "refused", 2) == []
+
+
+def test_a_transaction_that_brokers_do_not_allow_is_refused_in_words(spark, broker):
+    once = exactly_once("x", bootstrap=broker.bootstrap, name="long", timeout_s=3600)
+    brokers({"bootstrap.servers": broker.bootstrap}).create_topic("x")
+    with pytest.raises(Refused, match="allow no transaction of 3600 s"):
+        once(numbers(spark, 0), 0)
