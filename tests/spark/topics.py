@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from hightide.spark.source import BatchReader, StreamReader, for_batch, for_stream
 
@@ -47,6 +47,12 @@ def administer(cluster, what):
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for each in what(client).values():
         each.result(DEADLINE_S)
+
+
+def create_topic(cluster, name, partitions=1):
+    """For a cluster that is not of our making; others make topics themselves."""
+    administer(cluster, lambda client: client.create_topics([NewTopic(name, partitions, 1)]))
+    return name
 
 
 def delete_records(cluster, topic, before, partition=0):
