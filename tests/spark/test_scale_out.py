@@ -6,17 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 from shop_data import send, values
 from standalone import JAVA, SparkCluster, python_without_hightide
-from topics import eventually
 
 from hightide.spark.session import NoJava, check_java
 
-NUMBERS = 4000
-BEFORE = 1500
+pytestmark = pytest.mark.timeout(900)
+DEADLINE_S = 240
+
+NUMBERS = 3000
+BEFORE = 1000
 
 APP = """
 import hightide.spark.streams as st
@@ -24,7 +28,7 @@ from pyspark.sql import functions as F
 import beside
 
 app = st.App("scaled")
-numbers = app.topic("numbers", "n BIGINT NOT NULL", options={"maxOffsetsPerTrigger": "250"})
+numbers = app.topic("numbers", "n BIGINT NOT NULL", options={"maxOffsetsPerTrigger": "500"})
 
 @app.query(to="doubled", key="n", every="0 seconds", partitions=2)
 def doubled():
@@ -63,14 +67,13 @@ def test_an_app_on_a_cluster_loses_and_repeats_nothing_when_a_worker_is_killed(
     send(broker, "numbers", [{"n": each} for each in range(BEFORE)])
 
     with running(cluster, broker, tmp_path) as driver:
-        eventually(lambda: alive(driver) and values(broker, "doubled"))
-        eventually(lambda: alive(driver) and values(broker, "counted"))
-        cluster.kill(0)
+        until(driver, lambda: values(broker, "doubled") and values(broker, "counted"))
         send(broker, "numbers", [{"n": each} for each in range(BEFORE, NUMBERS)])
-        eventually(lambda: alive(driver) and len(values(broker, "doubled")) >= NUMBERS)
-        eventually(lambda: alive(driver) and counted(broker) == NUMBERS)
+        cluster.kill(0)
+        until(driver, lambda: len(values(broker, "doubled")) >= NUMBERS)
+        until(driver, lambda: counted(broker) >= NUMBERS)
         driver.send_signal(signal.SIGTERM)
-        assert driver.wait(120) == 0
+        assert driver.wait(DEADLINE_S) == 0
 
     found = Counter((each["n"], each["twice"]) for each in values(broker, "doubled"))
     assert found == Counter((each, 2 * each) for each in range(NUMBERS))
@@ -89,11 +92,15 @@ def counted(broker):
     return sum(latest.values())
 
 
-def alive(driver):
-    assert driver.poll() is None, "the driver has ended"
-    return True
+def until(driver, condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert driver.poll() is None, "the driver has ended"
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
 
 
+@contextmanager
 def running(cluster, broker, folder):
     """The driver, which is no part of the cluster; its words go where pytest shows them."""
     command = [sys.executable, "-m", "hightide", "pipeline", "run", str(folder / "app/scaled.py")]
@@ -103,4 +110,8 @@ def running(cluster, broker, folder):
         command += ["--conf", f"{name}={value}"]
     python = python_without_hightide(folder / "python")
     environment = {**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
-    return subprocess.Popen(command, env=environment)
+    with subprocess.Popen(command, env=environment) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()

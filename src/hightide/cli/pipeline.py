@@ -88,6 +88,9 @@ def load(
     except Unloadable as error:
         raise Failed(str(error)) from None
     found.configure(brokers=bootstrap, master=master, state=state, settings=settings)
+    if "://" not in found.state:
+        # Spark's processes need not be where this one is.
+        found.configure(state=Path(found.state).absolute())
     return found
 
 

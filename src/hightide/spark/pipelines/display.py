@@ -105,7 +105,7 @@ def line(query: QueryStatus) -> str:
 
 def lines(say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Show:
     """Shows by saying lines."""
-    said: dict[str, tuple[float, QueryStatus]] = {}
+    said: dict[str, tuple[float, str]] = {}
     states: list[State] = []
 
     def show(status: AppStatus) -> None:
@@ -113,11 +113,12 @@ def lines(say: Callable[[str], None], clock: Callable[[], float] = time.monotoni
             states.append(status.state)
             say(f"{status.app}: {status.state}")
         for query in status.queries:
-            at, before = said.get(query.name, (-LINE_EVERY_S, None))
+            at, before = said.get(query.name, (-LINE_EVERY_S, ""))
             is_due = clock() - at >= LINE_EVERY_S or query.state is not State.RUNNING
-            if query.batch is not None and query != before and is_due:
-                said[query.name] = (clock(), query)
-                say(line(query))
+            text = line(query)
+            if query.batch is not None and text != before and is_due:
+                said[query.name] = (clock(), text)
+                say(text)
 
     return show
 
