@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hightide.spark import words
 from hightide.spark.pipelines import logs, shipping, status
 from hightide.spark.pipelines.status import AppStatus, QueryStatus, State
+from hightide.spark.session import NoJava
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -204,6 +205,9 @@ def run(
             if not signals.asked.is_set():
                 running = app.start(once=once, only=only, say=say)
                 _follow(running, watch, signals, patience_s, say)
+        except NoJava as error:
+            watch.fail(str(error), ())
+            raise
         except Exception as error:
             raise _failed(error, app, file, running, watch) from error
         watch.end(State.STOPPED if signals.asked.is_set() else State.FINISHED)
