@@ -68,7 +68,13 @@ class Routes:
         if names is not None:
             topics = [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
-        answer = await (await self.any()).send(request, timeout_ms=self._timeout_ms)
+        connection = await self.any()
+        try:
+            answer = await connection.send(request, timeout_ms=self._timeout_ms)
+        except ConnectionFailed:
+            # One that hangs is still open, and would be asked again before all others.
+            connection.close()
+            raise
         self.nodes = {
             each.node_id: Node(each.node_id, each.host, each.port, each.rack)
             for each in answer.brokers

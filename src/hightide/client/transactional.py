@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from hightide.client.connection import Connection, check
+from hightide.client.connection import Connection, ConnectionFailed, check
 from hightide.client.coordinator_admin import CoordinatorAdmin, CoordinatorKind
 from hightide.client.groups import by_topic
 from hightide.client.patience import PATIENCE_MS
@@ -206,7 +206,12 @@ class Transactional(CoordinatorAdmin):
 
     async def _send(self, connection: Connection, request: object, newest: int) -> Any:
         version = min(newest, connection.version_for(type(request)))
-        return await connection.send(request, version=version, timeout_ms=self._timeout_ms)
+        try:
+            return await connection.send(request, version=version, timeout_ms=self._timeout_ms)
+        except ConnectionFailed:
+            # One that hangs is still open, and would be asked for the next coordinator.
+            connection.close()
+            raise
 
     # -- coordinators ------------------------------------------------------------------------
 

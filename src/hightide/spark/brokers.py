@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ TopicPartition = tuple[str, int]
 
 HEEDED = ("bootstrap.servers", "client.id", "request.timeout.ms")
 SEQUENCES = 2**31
+STOP_S = 5.0
 DOUBT_MS = 2_000
 """A topic is looked for this long, since not all brokers hear of a new one at once."""
 
@@ -137,9 +139,10 @@ class _Loop:
     def stop(self) -> None:
         if self._loop.is_closed():
             return
-        self.run(_cancel_others())
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(STOP_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
+        self._thread.join(STOP_S)
         if not self._thread.is_alive():
             self._loop.close()
 
@@ -166,15 +169,15 @@ class Brokers:
         bootstrap = options.get("bootstrap.servers", "")
         if not bootstrap:
             raise ValueError("bootstrap.servers is not set; it should be host:port,host:port.")
-        self._loop = _Loop()
+        self._timeout_ms = int(options.get("request.timeout.ms", TIMEOUT_MS))
         self._client = _Client(
             bootstrap,
             client_id=options.get("client.id", CLIENT_ID),
-            timeout_ms=int(options.get("request.timeout.ms", TIMEOUT_MS)),
+            timeout_ms=self._timeout_ms,
             security=security_of(options),
         )
-        self._timeout_ms = int(options.get("request.timeout.ms", TIMEOUT_MS))
         self._leaders = self._client.leaders()
+        self._loop = _Loop()
 
     def close(self) -> None:
         self._loop.call(self._client.close)
