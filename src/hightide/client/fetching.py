@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from hightide.client.connection import TIMEOUT_MS, Connection, ConnectionFailed, check
+from hightide.client.connection import Connection, ConnectionFailed, check
 from hightide.client.leaders import Leaders
 from hightide.client.model import Timestamp
 from hightide.client.patience import PATIENCE_MS, Patience
@@ -162,6 +162,7 @@ class RangeReader:
             answer = await connection.send(
                 self._request(),
                 version=min(NAMES_TOPICS, connection.version_for(FetchRequest)),
+                timeout_ms=self._leaders.timeout_ms,
             )
             return await self._taken(answer)
         except ConnectionFailed as error:
@@ -249,7 +250,7 @@ class RangeReader:
     async def _out_of_range(self) -> Exception:
         """What lies in the partition now, which a refused fetch does not tell everywhere."""
         key = self._topic, self._partition
-        question = offsets_question(TIMEOUT_MS)
+        question = offsets_question(self._leaders.timeout_ms)
         earliest = await self._leaders.ask({key: Timestamp.EARLIEST}, question)
         latest = await self._leaders.ask({key: Timestamp.LATEST}, question)
         start, end = earliest[key].offset, latest[key].offset

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-from hightide.client.connection import Connection, ConnectionFailed, check
+from hightide.client.connection import TIMEOUT_MS, Connection, ConnectionFailed, check
 from hightide.client.patience import PATIENCE_MS, Patience
 from hightide.client.replicas import Partition
 from hightide.client.route import Routes
@@ -23,10 +23,15 @@ T = TypeVar("T")
 class Leaders:
     """The way to the leaders of partitions."""
 
-    def __init__(self, routes: Routes, *, patience_ms: int = PATIENCE_MS) -> None:
+    def __init__(
+        self, routes: Routes, *, timeout_ms: int = TIMEOUT_MS, patience_ms: int = PATIENCE_MS
+    ) -> None:
         self._routes = routes
         self._leaders: dict[Partition, int] = {}
+        self.timeout_ms = timeout_ms
+        """How long one request may take."""
         self.patience_ms = patience_ms
+        """How long to go on asking when none succeeds."""
 
     async def connection(self, topic: str, partition: int) -> Connection:
         """To the broker that leads a partition, as far as is known; raises if nobody does."""

@@ -32,7 +32,6 @@ from hightide.wire.messages.produce import (
 
 IN_FLIGHT = 5
 WAITING_BYTES = 4 * 1024 * 1024
-TIMEOUT_MS = 30_000
 GRACE_MS = 5_000
 """How much longer than its timeout an answer may be on its way."""
 NEWEST_VERSION = 11
@@ -170,7 +169,7 @@ class PartitionProducer:
         request = ProduceRequest(
             transactional_id=self._transactional_id,
             acks=self._acks,
-            timeout_ms=TIMEOUT_MS,
+            timeout_ms=self._leaders.timeout_ms,
             topic_data=[
                 TopicProduceData(
                     name=self._topic,
@@ -185,7 +184,7 @@ class PartitionProducer:
                 request, version, correlation_id, connection.client_id
             ),
             "Produce",
-            TIMEOUT_MS + GRACE_MS,
+            self._leaders.timeout_ms + GRACE_MS,
         )
         answer.add_done_callback(self._heard)
         return answer

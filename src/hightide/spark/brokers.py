@@ -100,7 +100,7 @@ class _Client(Transactional, Admin):
     """All that is asked of brokers here."""
 
     def leaders(self) -> Leaders:
-        return Leaders(self._routes)
+        return Leaders(self._routes, timeout_ms=self._timeout_ms)
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until it succeeds or there is no hope."""
