@@ -11,12 +11,17 @@ NOBODY = Identity(-1, -1)
 
 
 def made(
-    values: Sequence[bytes], identity: Identity = NOBODY, sequence: int = -1, **named: bool
+    values: Sequence[bytes],
+    identity: Identity = NOBODY,
+    sequence: int = -1,
+    *,
+    key: bytes | None = None,
+    **named: bool,
 ) -> bytes:
     """One batch."""
     return bytes(
         batch.build(
-            [(at, 1_000 + at, None, value, ()) for at, value in enumerate(values)],
+            [(at, 1_000 + at, key, value, ()) for at, value in enumerate(values)],
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             base_sequence=sequence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from batches import made, values
 
 from hightide.client.connection import ConnectionFailed
 from hightide.spark.brokers import Fenced, OffsetOutOfRange, brokers, ignored
+from hightide.testing import Cluster
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode, KafkaError
 
@@ -248,3 +250,43 @@ def test_a_range_that_ends_after_the_log_is_not_waited_for_forever(one):
     assert values([next(reading)], 0, 9) == numbers(5)
     with pytest.raises(OffsetOutOfRange, match="at offset 5: it begins at 0 and ends at 5"):
         next(reading)
+
+
+COMPACTING = {
+    "log.initial.task.delay.ms": 0,
+    "log.cleaner.backoff.ms": 50,
+    # Only what is known to be safely on disk is compacted.
+    "log.flush.offset.checkpoint.interval.ms": 50,
+}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "2000",
+    "min.cleanable.dirty.ratio": "0.01",
+}
+
+
+def test_what_compaction_has_emptied_is_passed_over():
+    with Cluster(settings=COMPACTING) as broker:
+        cluster = brokers({"bootstrap.servers": broker.bootstrap})
+        cluster.create_topic("compacted", 1, 1, COMPACTED)
+        writer = cluster.writer("compacted", 0)
+        for number in range(40):
+            value, key = b"%02d" % number + bytes(1000), b"%d" % (number % 3)
+            writer.append(made([value], key=key if number < 34 else b"f%d" % number), 1)
+        writer.flush()
+
+        def found(start, end):
+            return [int(value[:2]) for value in values(read(start, end), start, end)]
+
+        def read(start, end):
+            return cluster.read("compacted", 0, start, end, max_bytes=3000)
+
+        deadline = time.monotonic() + 60
+        while len(kept := found(0, 40)) > 12:
+            assert time.monotonic() < deadline, kept
+        for start in range(0, 40, 3):
+            for end in range(start, 41, 4):
+                # Compaction may go on, but the last of each key stays.
+                least = set(range(max(31, start), end))
+                assert least <= set(found(start, end)) <= {each for each in kept if each < end}
+        cluster.close()
