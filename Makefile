@@ -118,9 +118,9 @@ spark: setup programs ## the pipeline: real Spark, real brokers
 spark-kafka: setup programs ## source and sink on Apache Kafka, which Maven brings; minutes
 	$(BIN)/pytest tests/spark/kafka $(ARGS)
 
-exactly-once-spark: setup programs ## queries of Spark killed again and again: make exactly-once-spark DURATION=600
+exactly-once-spark: setup programs ## queries of Spark killed again and again: make exactly-once-spark ROUNDS=100
 	PYTHONPATH=tests/spark $(BIN)/python tests/chaos/spark_exactly_once.py \
-	  --duration $(or $(DURATION),300) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	  --rounds $(or $(ROUNDS),30) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # All of kazoo's own tests, and a long comparison.
 conformance-coordination: setup programs ## the same at length; minutes
