@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from apache import PASSWORD, USER, Kafka, NoKafka
+from apache import PASSWORD, USER
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from topics import create_topic, eventually, grow, named, produce, read, rows, stream, transaction
 from topics import values as values_of
@@ -13,15 +13,6 @@ from topics import values as values_of
 from hightide.spark.brokers import brokers
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-@pytest.fixture(scope="module")
-def kafka():
-    try:
-        with Kafka() as node:
-            yield node
-    except NoKafka as error:
-        pytest.skip(f"Apache Kafka was not tried: {error}")
 
 
 @pytest.fixture(scope="module")
