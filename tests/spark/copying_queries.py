@@ -19,7 +19,7 @@ from hightide.spark.brokers import brokers
 from hightide.spark.sink.foreach_batch import ExactlyOnce
 from hightide.spark.sink.options import of_client
 
-DEADLINE_S = 120
+DEADLINE_S = 180
 KEYS = 5
 BATCH = 40
 

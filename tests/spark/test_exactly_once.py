@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from copying_queries import BATCH, DEADLINE_S, ENDING, TAKING_OVER, WRITING, Copy, committed
-from topics import eventually
 
 from hightide.spark.brokers import brokers
 from hightide.spark.sink import exactly_once, foreach_batch
@@ -36,6 +36,16 @@ def test_a_driver_may_die_at_every_step(spark, broker, checkpoint, mode, tasks, 
     last = copy.live()
     assert last.replayed  # the last one died between the end of its transaction and Spark's log
     copy.check(last.last.batch + 1)
+
+
+def eventually(condition) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.05)
+
+
+# Classes that run on executors are made in functions, so that they travel with all they need.
 
 
 def failing_once(flag: Path):
@@ -95,7 +105,8 @@ def waiting(flags: Path):
                 for each in batches:
                     yield each
                     (flags / "begun").touch()
-                    eventually((flags / "go on").exists)
+                    while not (flags / "go on").exists():
+                        time.sleep(0.05)
 
             return super().append(held())
 

@@ -25,6 +25,7 @@ from hightide.spark.sink.routing import Routes
 from hightide.spark.sink.rows import Unwritable, checked
 from hightide.spark.sink.tasks import Append
 from hightide.spark.sink.transactions import Stopped, Transactions
+from hightide.spark.words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -36,7 +37,8 @@ STOPPED = (
     "stopped: java.lang.InterruptedException"
 )
 FINAL = re.compile(rf"{re.escape(Unwritable.__module__)}\.Unwritable: (.+)")
-ERROR_LINE = re.compile(r"^[\w.]+(?:Error|Exception|Fenced|Repeated|Failed|Exit): .+", re.MULTILINE)
+# How one knows an error of the sink from one of the functions that make the rows.
+IN_PYTHON, IN_SINK = "Traceback (most recent call last)", "hightide/spark/sink/"
 
 
 class TaskFailed(Exception):
@@ -190,6 +192,8 @@ class _Query:
         """A fingerprint of the offsets that the batch ends with; empty if they cannot be seen."""
         from py4j.protocol import Py4JError
 
+        if not self.id:
+            return ""
         try:
             logged = self._execution().offsetLog().get(batch).get().offsets()
             texts = [logged.apply(each).toString() for each in range(logged.size())]
@@ -200,10 +204,13 @@ class _Query:
     def is_stopped(self) -> bool:
         from py4j.protocol import Py4JError
 
+        if not self.id:
+            return False
         try:
-            return bool(self.id) and not self._execution().isActive()
+            return not self._execution().isActive()
         except (Py4JError, AttributeError):
-            return bool(self.id)
+            # Spark forgets a query when it has ended.
+            return True
 
     def words(self, error: Exception) -> Exception:
         """What the failure of a job means."""
@@ -213,8 +220,9 @@ class _Query:
         final = FINAL.search(text)
         if final:
             return Unwritable(final[1])
-        lines = ERROR_LINE.findall(text)
-        return TaskFailed(lines[-1] if lines else text.partition("\n")[0])
+        if IN_PYTHON in text and IN_SINK not in text:
+            return Unwritable(in_words(error))
+        return TaskFailed(in_words(error))
 
     def _execution(self) -> Any:
         """Spark's own object; the session of a batch does not have it in its list."""

@@ -27,7 +27,7 @@ TYPES: Mapping[str, tuple[re.Pattern[str], str]] = {
 
 
 class Unwritable(Exception):
-    """Rows that cannot be written, however often one tries; the text says why."""
+    """Rows that cannot be written or made, however often one tries; the text says why."""
 
 
 def checked(types: Mapping[str, str], topic: str | None) -> list[str]:
