@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pandas as pd
 import pytest
@@ -30,14 +29,6 @@ SECOND = [
 ]
 WATERMARK_S = 250 - LATE_S
 BAD = b'{"id": "no number"}'
-
-
-@dataclass
-class Order:
-    id: int
-    user: str
-    amount: float
-    ts: datetime
 
 
 def best_so_far():

@@ -227,7 +227,9 @@ class App:
 
     def place(self, query: str) -> str:
         """Where a query keeps what it needs to go on."""
-        return f"{self.state.rstrip('/')}/{self.name}/{query}"
+        # A folder is meant as this process sees it; Spark's may stand elsewhere.
+        state = self.state if "://" in self.state else str(Path(self.state).absolute())
+        return f"{state.rstrip('/')}/{self.name}/{query}"
 
     def client_options(self) -> dict[str, str]:
         """How brokers are reached, as options of sources and sinks."""

@@ -6,7 +6,7 @@ the batch before anything is written, on which exactly-once rests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hightide.spark.formats import BadSchema, Schema, encoded
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Write = Callable[["DataFrame", int], None]
 PARTITION = "_partition"
+# What a table is often laid out by, and made from the event time if rows do not have it.
+DAY = "day"
 # What of a batch is printed.
 SHOWN = 20
 
@@ -51,7 +53,8 @@ def check(app: App, rows: DataFrame, query: Query) -> None:
     """That the rows can be written where they shall go."""
     columns = [each for each in rows.columns if each not in (KEY, META, RECORD_TIME)]
     for each in (*query.keys, *query.partition_by, *filter(None, [query.partition])):
-        if each not in rows.columns:
+        is_derived = each == DAY and event_time(app, columns) is not None
+        if each not in rows.columns and not is_derived:
             raise unknown(f"column of query {query.name}", each, columns)
     twice = sorted({each for each in columns if columns.count(each) > 1})
     if twice:
@@ -71,7 +74,7 @@ def check(app: App, rows: DataFrame, query: Query) -> None:
     if query.to.kind == TOPIC:
         records(rows, query, app.schema_for(query.to.place))
     elif query.to.is_table:
-        table_writer(app, query)
+        table_writer(app, query, columns)
 
 
 def writer(app: App, query: Query) -> Write:
@@ -111,15 +114,30 @@ def topic_writer(app: App, topic: str, query: str, *, is_exactly_once: bool = Tr
 
 
 def to_table(app: App, query: Query) -> Write:
-    into = table_writer(app, query)
-
     def write(batch: DataFrame, number: int) -> None:
-        into(results(batch, query), number)
+        if not into:
+            into.append(table_writer(app, query, batch.columns))
+        rows = newest(batch, query.keys) if batch.columns.count(META) == 1 else batch
+        into[0](results(rows, query), number)
 
+    into: list[Write] = []
     return write
 
 
-def table_writer(app: App, query: Query) -> Write:
+def newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Of records with one key in one batch, the last, because a table has one row for each key."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    if not keys:
+        return rows
+    where = F.col(META)
+    order = [where.getField(each).desc() for each in ("timestamp", "partition", "offset")]
+    place = F.row_number().over(Window.partitionBy(*(f"`{each}`" for each in keys)).orderBy(*order))
+    return rows.withColumn("_place", place).where("_place = 1").drop("_place")
+
+
+def table_writer(app: App, query: Query, columns: Sequence[str]) -> Write:
     """What writes rows to a table; it says what is wrong with the table's declaration."""
     from hightide.spark import tables
 
@@ -130,9 +148,16 @@ def table_writer(app: App, query: Query) -> Write:
             key=query.keys or None,
             partition_by=query.partition_by or None,
             mode=query.mode,
+            time=event_time(app, columns),
         )
     except tables.TableError as error:
         raise StreamsError(f"Query {query.name}: {error}") from None
+
+
+def event_time(app: App, columns: Sequence[str]) -> str | None:
+    """The column whose days a table can be laid out by."""
+    times = (topic.time for topic in app.topics.values())
+    return next((each for each in times if each in columns), None)
 
 
 def to_terminal(query: Query) -> Write:
@@ -143,7 +168,10 @@ def to_terminal(query: Query) -> Write:
         text = rows.select(
             F.to_json(F.struct(*(f"`{each}`" for each in rows.columns))).alias("row")
         )
+        # A few rows would do, but Spark keeps the state of a query only where all are asked for.
+        text.persist().count()
         found = text.limit(SHOWN + 1).collect()
+        text.unpersist()
         for each in found[:SHOWN]:
             print(f"{query.name}\t{each['row']}", flush=True)
         if len(found) > SHOWN:

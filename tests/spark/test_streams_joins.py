@@ -1,0 +1,358 @@
+"""Streams joined to streams and to tables, apps while they run, and apps that cannot run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.sql import functions as F
+from shop_data import NOON, at, order, received, send, values
+from topics import eventually
+
+import hightide.spark.streams as st
+from hightide.spark import tables
+from hightide.testing import Cluster
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+ORDERS = "id BIGINT, user STRING, amount DOUBLE, ts TIMESTAMP"
+PAYMENTS = "order_id BIGINT, paid DOUBLE, at TIMESTAMP"
+USERS = "user STRING, city STRING"
+# Orders of one minute, and payments that come after none, some, or too many minutes.
+SOLD = [order(n, "ada", float(n), n) for n in range(60)]
+PAID = [
+    {"order_id": n, "paid": float(n), "at": at(n + n * 10).isoformat()}
+    for n in range(0, 60, 2)  # Every other order is paid, each later than the one before.
+]
+# What moves both watermarks far ahead, so that it is known what stays unpaid.
+LAST_ORDER = order(1000, "eve", 1.0, 7200)
+LAST_PAYMENT = {"order_id": -1, "paid": 0.0, "at": at(7200).isoformat()}
+WITHIN_S = 300
+
+
+@dataclass
+class Order:
+    id: int
+    user: str
+    amount: float
+    ts: datetime
+
+
+@pytest.fixture(scope="module")
+def joined(spark, broker, tmp_path_factory):
+    """Orders joined to payments, and to a table of users that changes between two runs."""
+    folder = tmp_path_factory.mktemp("joins")
+    app = st.App("joins", brokers=broker.bootstrap, state=folder / "state")
+    for name in ("sold", "paid", "sold-users"):
+        broker.create_topic(name)
+    sold = app.topic("sold", ORDERS, time="ts", late="10 s")
+    paid = app.topic("paid", PAYMENTS, time="at", late="10 s")
+    users = app.topic("sold-users", USERS, key="user")
+
+    def matched(how):
+        orders, payments = sold.stream().alias("o"), paid.stream().alias("p")
+        same = F.col("o.id") == F.col("p.order_id")
+        in_time = st.within("5 minutes", "o.ts", "p.at")
+        return orders.join(payments, same & in_time, how).select("id", "paid")
+
+    @app.query(to="joined-inner", key="id")
+    def inner():
+        return matched("inner")
+
+    @app.query(to="joined-outer", key="id")
+    def outer():
+        return matched("left_outer")
+
+    @app.query(to=f"parquet:{folder}/cities", key="id")
+    def cities():
+        return sold.stream().join(users.table(), "user").select("id", "city")
+
+    app.sql(
+        "in_sql",
+        "SELECT id, city FROM sold LEFT JOIN `sold-users` USING (user) WHERE id % 10 = 0",
+        to="joined-sql",
+    )
+    send(broker, "sold", SOLD, key="user")
+    send(broker, "paid", PAID)
+    send(broker, "sold-users", [{"user": "ada", "city": "Paris"}], key="user")
+    send(broker, "sold-users", [{"user": "ada", "city": "London"}], key="user")
+    send(broker, "sold-users", [{"user": "eve", "city": "Rome"}], key="user")
+    app.run(once=True)
+    send(broker, "sold-users", [("eve", None)])
+    send(broker, "sold", [LAST_ORDER, order(1001, "ada", 1.0, 7200)], key="user")
+    send(broker, "paid", [LAST_PAYMENT])
+    app.run(once=True)
+    return folder
+
+
+def in_time():
+    """The orders that are paid within five minutes."""
+    return {each["order_id"] for each in PAID if each["order_id"] * 10 <= WITHIN_S}
+
+
+def test_rows_of_two_streams_meet_within_an_interval(broker, joined):
+    found = received(broker, "joined-inner")
+    assert Counter((int(key), row["id"], row["paid"]) for key, row in found) == Counter(
+        (each, each, float(each)) for each in in_time()
+    )
+    assert 2 < len(found) < len(PAID)
+
+
+def test_a_row_that_meets_nobody_is_told_when_it_is_too_late_for_it(broker, joined):
+    found = [(row["id"], row["paid"]) for row in values(broker, "joined-outer")]
+    met = in_time()
+    assert Counter(found) == Counter(
+        (each["id"], float(each["id"]) if each["id"] in met else None) for each in SOLD
+    )
+
+
+def test_a_table_has_the_latest_of_each_key_until_it_is_deleted(spark, joined):
+    found = tables.read(spark, f"parquet:{joined}/cities").collect()
+    # The second run sees that eve is gone; ada was told twice, and the last word counts.
+    expected = {each["id"]: "London" for each in SOLD} | {1001: "London"}
+    assert Counter((row["id"], row["city"]) for row in found) == Counter(expected.items())
+
+
+def test_a_topic_with_a_key_is_a_table_in_sql(broker, joined):
+    found = [(row["id"], row["city"]) for row in values(broker, "joined-sql")]
+    expected = [(each["id"], "London") for each in SOLD if each["id"] % 10 == 0]
+    assert Counter(found) == Counter([*expected, (1000, None)])
+
+
+@pytest.fixture
+def live(spark, broker, tmp_path):
+    """An app that runs until it is stopped, with a function that takes its time over order 3."""
+    broker.create_topic("live-users", partitions=2)
+    broker.create_topic("live")
+    app = st.App("live", brokers=broker.bootstrap, state=tmp_path / "state")
+    orders = app.topic("live", ORDERS)
+    users = app.topic("live-users", "city STRING")
+    begun = tmp_path / "begun"
+
+    @app.query(to="live-out", key="id", every="0 s")
+    def out():
+        def slowly(number):
+            if number == 3:
+                begun.touch()
+                time.sleep(1)
+            return number
+
+        # The schema of users has no such column, so it is the record's key.
+        rows = orders.stream().join(users.table("user"), "user")
+        return rows.select(F.udf(slowly, "bigint")("id").alias("id"), "city")
+
+    return app, begun
+
+
+def test_a_running_query_sees_a_table_change_and_is_stopped_between_batches(broker, live):
+    app, begun = live
+    said: list[str] = []
+    send(broker, "live-users", [("ada", {"city": "Oslo"}), ("bob", {"city": "Kyiv"})])
+    send(broker, "live", [order(1, "ada", 1.0, 0)])
+    running = app.start(say=said.append)
+    try:
+        assert said == ["Topic live-out was not there and has been created."]
+        eventually(lambda: values(broker, "live-out") == [{"id": 1, "city": "Oslo"}])
+        send(broker, "live-users", [("ada", {"city": "Bergen"}), ("bob", None)])
+        send(broker, "live", [order(2, "bob", 1.0, 0), order(3, "ada", 2.0, 0)])
+        eventually(begun.exists)
+        assert not running.wait(0)
+    finally:
+        running.stop()
+    assert not running.is_active
+    assert running.queries["out"].exception() is None
+    # Bob is gone from the table, and the batch that was under way was finished.
+    assert values(broker, "live-out")[1:] == [{"id": 3, "city": "Bergen"}]
+
+
+def test_when_a_query_fails_all_stop_and_it_is_said_why(spark, broker, tmp_path, capsys):
+    broker.create_topic("failing")
+    app = st.App("failing", brokers=broker.bootstrap, state=tmp_path)
+    orders = app.topic("failing", ORDERS)
+
+    @app.query(to="print:")
+    def fine():
+        return orders.stream().select("id")
+
+    @app.query(to="memory:wrong")
+    def wrong():
+        return orders.stream().select(F.udf(lambda amount: 1 / amount, "double")("amount"))
+
+    send(broker, "failing", [order(1, "ada", 0.0, 0)])
+    running = app.start()
+    with pytest.raises(st.StreamsError, match=r"Query wrong has failed: .*division by zero"):
+        running.wait()
+    assert not running.is_active
+    assert 'fine\t{"id":1}' in capsys.readouterr().out
+
+
+def test_what_an_app_reads_has_to_be_there(spark, broker, tmp_path):
+    app = st.App("missing", brokers=broker.bootstrap, state=tmp_path)
+    app.topic("nowhere", ORDERS)
+    app.sql("all", "SELECT * FROM nowhere", to="memory:")
+    with pytest.raises(st.StreamsError, match=r"reads nowhere, which .* does not have: create it"):
+        app.run(once=True)
+
+
+MISTAKES = {
+    "no window without event time": (
+        lambda app: app.topics["plain"].stream().groupBy(st.tumbling("1 minute")).count(),
+        {},
+        "tumbling needs an event time: declare the topic with time=",
+    ),
+    "append needs a watermark": (
+        lambda app: app.topics["plain"].stream().groupBy("user").count(),
+        {},
+        'cannot run with mode="append"',
+    ),
+    "the key is a column": (
+        lambda app: app.topics["plain"].stream(),
+        {"key": "usr"},
+        "no column of query q 'usr'.*Did you mean user",
+    ),
+    "the partition is a number": (
+        lambda app: app.topics["plain"].stream(),
+        {"partition": "user"},
+        "names user, which is a string",
+    ),
+    "a query returns rows": (lambda _: None, {}, "returns NoneType"),
+    "a query reads a stream": (
+        lambda app: app.topics["plain"].table("user"),
+        {},
+        "Query q reads no stream",
+    ),
+    "columns have one name each": (
+        lambda app: app.topics["plain"].stream().select("id", F.lit(1).alias("id")),
+        {},
+        "two columns named id",
+    ),
+    "columns exist": (
+        lambda app: app.topics["plain"].stream().select("amuont"),
+        {},
+        "Query q: .*amuont",
+    ),
+    "an event time is a timestamp": (
+        lambda app: app.topics["text-time"].stream(),
+        {},
+        "event time ts of topic text-time is a string",
+    ),
+    "an event time is a column": (
+        lambda app: app.topics["no-time"].stream(),
+        {},
+        "no column for time= of topic no-time 'when'",
+    ),
+    "a schema can be read": (
+        lambda app: app.topics["bad-schema"].stream(),
+        {},
+        "Query q: Topic bad-schema: The schema 'id BIGINTEGER' cannot be read",
+    ),
+    "a table that changes has a key": (
+        lambda app: app.topics["plain"].stream().groupBy("user").count(),
+        {"to": "delta:somewhere", "mode": "update"},
+        "needs a key",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda name: name.replace(" ", "-"))
+def test_a_mistake_is_found_before_anything_runs(spark, mistake):
+    build, declaration, words = MISTAKES[mistake]
+    app = st.App("mistakes", brokers="nowhere:1")
+    app.topic("plain", "id BIGINT, user STRING, ts TIMESTAMP")
+    app.topic("text-time", "ts STRING", time="ts")
+    app.topic("no-time", "ts TIMESTAMP", time="when")
+    app.topic("bad-schema", "id BIGINTEGER")
+
+    @app.query(**({"to": "out"} | declaration))
+    def q():
+        return build(app)
+
+    with pytest.raises(st.StreamsError, match=words):
+        app.plan()
+
+
+def test_a_query_is_tried_on_dicts_without_brokers(spark):
+    app = st.App("tried", brokers="nowhere:1")
+    orders = app.topic("orders", Order, time="ts", on_error="skip")
+    users = app.topic("users", "user STRING, city STRING", key="user")
+
+    @app.query(to="out", key="city")
+    def sums():
+        rows = orders.stream().join(users.table(), "user")
+        return rows.groupBy(st.tumbling("1 minute"), "city").agg(F.sum("amount").alias("total"))
+
+    people = [
+        {"user": "ada", "city": "Paris"},
+        {"user": "ada", "city": "London"},
+        {"user": "bob", "city": "Rome"},
+        {"_key": "bob"},
+    ]
+    sold = [
+        {"id": 1, "user": "ada", "amount": 2.0, "ts": NOON},
+        {"id": 2, "user": "ada", "amount": 3.0, "ts": "2026-01-31T12:00:59"},
+        {"id": 3, "user": "ada", "amount": 4.0, "ts": at(60)},
+        {"id": 4, "user": "bob", "amount": 5.0, "ts": NOON},
+        {"id": 5, "user": "ada", "ts": NOON},  # Without an amount it is no order.
+    ]
+    found = app.test(sums, orders=sold, users=people)
+    totals = sorted((row["window"]["start"].replace(tzinfo=UTC), row["total"]) for row in found)
+    assert totals == [(NOON, 5.0), (at(60), 4.0)]
+    assert {row["city"] for row in found} == {"London"}
+    with pytest.raises(st.StreamsError, match=r"gives no rows for it: pass users=\[…\]"):
+        app.test("sums", orders=sold)
+    with pytest.raises(st.StreamsError, match="Row 0 of users has 'usr'"):
+        app.test("sums", orders=[], users=[{"usr": "ada"}])
+
+
+@pytest.fixture
+def example(spark, monkeypatch, tmp_path):
+    """The app of the documentation, as a file beside nothing else."""
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("shop_example")
+    # Its dataclasses are looked up in their module, and its functions travel to workers as values.
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec((EXAMPLES / "shop.py").read_text(), module.__dict__)
+    return module
+
+
+def test_the_example_of_the_documentation_passes_its_own_tests(example):
+    example.test_orders_of_a_minute_add_up()
+    example.test_an_order_has_the_city_where_its_user_lives_now()
+
+
+def test_the_example_in_yaml_passes_its_own_tests(spark):
+    app = st.App.load(EXAMPLES / "shop.yaml")
+    assert [each.query.name for each in app.plan()] == ["per_minute", "by_city"]
+    (check,) = app.tests.values()
+    check()
+
+
+def test_the_example_of_the_documentation_runs(spark, example, tmp_path):
+    app = example.app
+    with Cluster() as cluster:
+        app.configure(brokers=cluster.bootstrap, state=tmp_path / "state")
+        for topic in ("orders", "payments", "users"):
+            cluster.create_topic(topic)
+        send(cluster, "users", [{"user": "ada", "city": "London"}], key="user")
+        send(cluster, "orders", [order(n, "ada", float(n), n) for n in range(5)] + [b"{"])
+        payment = {"order_id": 3, "method": "card", "paid_at": at(4).isoformat()}
+        send(
+            cluster,
+            "payments",
+            [payment, payment | {"order_id": 4, "paid_at": at(900).isoformat()}],
+        )
+        app.run(once=True)
+        assert [row["total"] for row in values(cluster, "revenue")] == [10.0]
+        assert received(cluster, "paid-orders") == [
+            ("3", {"id": 3, "user": "ada", "amount": 3.0, "method": "card"})
+        ]
+        found = tables.read(spark, f"parquet:{tmp_path}/tables/orders").collect()
+        assert sorted((row["id"], row["city"]) for row in found) == [
+            (n, "London") for n in range(5)
+        ]
