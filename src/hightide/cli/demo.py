@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from hightide.demo.view import Screen
 
 app = typer.Typer(
-    help="Show three brokers, a stream and a pipeline at work, and kill a broker.",
+    help="Show three brokers, a stream and a pipeline at work, and kill a broker.\n\n"
+    "Keys: k kills a broker, r starts it again, q ends everything. `hightide demo kill` does it "
+    "from another terminal.",
     invoke_without_command=True,
 )
 
@@ -88,11 +90,7 @@ def demo(
         bool, typer.Option("--no-pipeline", help="Only brokers and stream, without Spark.")
     ] = False,
 ) -> None:
-    """Show three brokers, a stream and a pipeline at work, and kill a broker.
-
-    Keys: k kills a broker, r starts it again, q ends everything. `hightide demo kill` does it from
-    another terminal.
-    """
+    """Start the brokers, and show them with the rest until somebody or the clock ends it."""
     if context.invoked_subcommand is not None:
         return
     _ = console_port, no_console
