@@ -29,7 +29,8 @@ class Dead(Exception):
 
 
 class Mortal:
-    """Brokers to a driver that dies before or after its nth request of a kind."""
+    """Brokers to a driver that dies before or after its nth request of a kind, or to which that
+    request or its answer is lost."""
 
     def __init__(self, inner, request: str, when: str, nth: int) -> None:
         self._inner = inner
@@ -47,11 +48,11 @@ class Mortal:
                 self._left -= 1
                 is_last = self._left == 0
                 self._is_dead = is_last and when == "before"
-            if self._is_dead:
+            if self._is_dead or (is_last and when == "lost"):
                 raise Dead(f"dead before {name}")
             told = wanted(*arguments, **named)
             if is_last:
-                self._is_dead = True
+                self._is_dead = when == "after"
                 raise Dead(f"dead after {name}")
             return told
 
@@ -107,6 +108,11 @@ ENDING = [
     ("end_transaction", "before", 2),
     ("end_transaction", "after", 2),
     ("return", "", 0),
+]
+LOSSES = [
+    ("commit_offsets_in_transaction", "unheard", 2),
+    ("end_transaction", "lost", 2),
+    ("end_transaction", "unheard", 2),
 ]
 
 

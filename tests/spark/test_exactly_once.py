@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from copying_queries import BATCH, DEADLINE_S, ENDING, TAKING_OVER, WRITING, Copy, committed
+from copying_queries import BATCH, DEADLINE_S, ENDING, LOSSES, TAKING_OVER, WRITING, Copy, committed
 
 from hightide.spark.brokers import brokers
 from hightide.spark.sink import exactly_once, foreach_batch
@@ -43,6 +43,17 @@ def eventually(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen"
         time.sleep(0.05)
+
+
+def test_a_driver_that_hears_nothing_of_its_commit_finds_out_what_became_of_it(
+    spark, broker, checkpoint
+):
+    copy = Copy(spark, broker.bootstrap, "unheard", "update", checkpoint).create()
+    for loss in LOSSES:
+        sink = copy.live(loss)
+        assert not sink.is_dead
+    assert sink.last.is_replay  # though it was this driver that had written it
+    copy.check(len(LOSSES))
 
 
 # Classes that run on executors are made in functions, so that they travel with all they need.

@@ -186,8 +186,12 @@ class Driver(threading.Thread):
 
     # -- the broker, as `Transactions` asks it -----------------------------------------------
 
-    def committed(self, group):
-        return self._request(lambda: dict(self.world.broker.marker))
+    def committed(self, group, *, require_stable):
+        broker = self.world.broker
+        # The real one asks again until nothing is open that could change the answer.
+        while require_stable and broker.open_marker:
+            self._request(lambda: None)
+        return self._request(lambda: dict(broker.marker))
 
     def producer(self, transactional_id, timeout_ms):
         return self._request(self.world.broker.init)

@@ -49,7 +49,9 @@ class GaveUp(Exception):
 class Transactor(Protocol):
     """What is asked of brokers here."""
 
-    def committed(self, group: str) -> dict[TopicPartition, tuple[int, str]]: ...
+    def committed(
+        self, group: str, *, require_stable: bool
+    ) -> dict[TopicPartition, tuple[int, str]]: ...
 
     def producer(self, transactional_id: str, timeout_ms: int) -> Identity: ...
 
@@ -134,8 +136,10 @@ class Transactions:
         if self._owner != claim.run:
             self._take_over(claim)
         if self._owner == claim.run:
-            # Whoever was replaced shall learn it without disturbing the one who writes now.
-            markers.check_owner(markers.newest(self._read(), claim.query), claim)
+            # Whoever was replaced shall learn it without disturbing the one who writes now.  What
+            # is open meanwhile may be an attempt of our own, so there is no waiting for its end.
+            found = self._read(require_stable=False)
+            markers.check_owner(markers.newest(found, claim.query), claim)
         identity = self._fence()
         found = self._read()
         if self._owner == claim.run:
@@ -173,8 +177,8 @@ class Transactions:
                 "exactly_once a smaller timeout_s, or the brokers more transaction.max.timeout.ms."
             ) from None
 
-    def _read(self) -> dict[TopicPartition, Marker]:
-        return markers.read(self._brokers.committed(self.group))
+    def _read(self, *, require_stable: bool = True) -> dict[TopicPartition, Marker]:
+        return markers.read(self._brokers.committed(self.group, require_stable=require_stable))
 
     def _home_of(
         self, found: Mapping[TopicPartition, Marker], claim: Claim, topics: Sequence[str]
