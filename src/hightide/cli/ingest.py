@@ -85,7 +85,7 @@ def files(
     from hightide.ingest.records import Shape, check_key
 
     try:
-        check_key(key)
+        check_key(key, "path", "none")
         pattern = None if begins is None else re.compile(begins.encode())
     except (ValueError, re.error) as error:
         misused(str(error))
@@ -189,7 +189,7 @@ def stdin(
     from hightide.ingest.sending import Sender
 
     try:
-        check_key(key)
+        check_key(key, "none")
     except ValueError as error:
         misused(str(error))
     _ensure(bootstrap, to)
@@ -229,7 +229,7 @@ def http(
     from hightide.ingest.sending import producer
 
     try:
-        check_key(key)
+        check_key(key, "none")
     except ValueError as error:
         misused(str(error))
     for each in to:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 from hightide.ingest.lines import Line
 
@@ -15,13 +15,12 @@ POSITION = "hightide.position"
 HOST = "hightide.host"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What is produced."""
+class Record(NamedTuple):
+    """What is produced.  Like a line, it is a tuple because there are many of them."""
 
     value: bytes
     key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: list[tuple[str, bytes]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,10 @@ class Shape:
     format: Literal["raw", "json"] = "raw"
 
     def record(self, path: str, line: Line, now_s: float) -> Record:
-        headers = (
-            (FILE, path.encode(errors="surrogateescape")),
-            (POSITION, b"%d" % line.start),
-            (HOST, self.host.encode()),
-        )
+        file = encoded(path)
+        headers = [(FILE, file), (POSITION, b"%d" % line.start), (HOST, encoded(self.host))]
         value = line.text if self.format == "raw" else self._envelope(path, line, now_s)
-        return Record(value, key_of(self.key, line.text, path), headers)
+        return Record(value, key_of(self.key, line.text, file), headers)
 
     def _envelope(self, path: str, line: Line, now_s: float) -> bytes:
         made = {
@@ -57,15 +53,22 @@ class Shape:
         return json.dumps(made, ensure_ascii=False).encode(errors="backslashreplace")
 
 
-def check_key(key: str) -> None:
-    if key not in ("path", "none") and not (key.startswith("json:") and key != "json:"):
-        raise ValueError(f"{key!r} is no key; it should be path, none or json:FIELD")
+def check_key(key: str, *words: str) -> None:
+    """Refuse a rule that is none of the words and no field of JSON."""
+    if key not in words and (not key.startswith("json:") or key == "json:"):
+        raise ValueError(f"{key!r} is no key; it should be {', '.join(words)} or json:FIELD")
 
 
-def key_of(key: str, value: bytes, path: str | None = None) -> bytes | None:
+@lru_cache(maxsize=1024)
+def encoded(name: str) -> bytes:
+    """A path as the bytes that the file system has; the same few come again and again."""
+    return name.encode(errors="surrogateescape")
+
+
+def key_of(key: str, value: bytes, path: bytes | None = None) -> bytes | None:
     """The key of a record by its rule; null where the rule finds none."""
     if key == "path":
-        return None if path is None else path.encode(errors="surrogateescape")
+        return path
     if key == "none":
         return None
     try:
@@ -77,6 +80,3 @@ def key_of(key: str, value: bytes, path: str | None = None) -> bytes | None:
     if found is None:
         return None
     return found.encode() if isinstance(found, str) else json.dumps(found).encode()
-
-
-Tell = Callable[[str], None]

@@ -82,7 +82,7 @@ class Sender:
                     topic,
                     record.value,
                     record.key,
-                    headers=list(record.headers),
+                    headers=record.headers,
                     on_delivery=self._delivered,
                 )
                 return
