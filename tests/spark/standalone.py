@@ -11,18 +11,29 @@ import signal
 import subprocess
 import time
 import venv
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
 from hightide.testing.cluster import free_port
 
 HOME = Path(pyspark.__file__).parent
-DEADLINE_S = 120
+DEADLINE_S = 240
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 # A short life: what Java would compile for a long one costs more than it brings.
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def until(process: subprocess.Popen[Any], condition: Callable[[], object]) -> None:
+    """Wait for something that a process does, as long as it lives and has any excuse."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert process.poll() is None, "the process has ended"
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
 
 
 def python_without_hightide(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from shop_data import send, values
-from topics import eventually
+from standalone import DEADLINE_S, until
 
 from hightide.cli import app as cli
 
@@ -160,29 +160,27 @@ def test_an_app_that_is_told_to_stop_finishes_what_it_has_begun(
 ) -> None:
     name = app(GOOD)
     command = [sys.executable, "-m", "hightide", "pipeline", "run", "shop.py", "-o", "json"]
-    with subprocess.Popen(
-        [*command, "--master", "local[1]"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    data, talk = tmp_path / "data", tmp_path / "talk"
+    with (
+        data.open("w") as out,
+        talk.open("w") as err,
+        subprocess.Popen([*command, "--master", "local[1]"], stdout=out, stderr=err) as process,
+    ):
         try:
             orders(broker, name, range(100))
-            eventually(lambda: process.poll() is not None or len(written(broker, name)) == 49)
+            until(process, lambda: len(written(broker, name)) == 49)
             # The status is the first to know that it runs, and nobody else may run it meanwhile.
             (status,) = json.loads(hightide("status", name, "-o", "json")[1])
             assert (status["state"], status["pid"]) == ("running", process.pid)
-            code, _, err = hightide("run", "shop.py", "--once")
+            code, _, refused = hightide("run", "shop.py", "--once")
             assert code == 1
-            assert "already running" in err
+            assert "already running" in refused
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=120)
+            assert process.wait(DEADLINE_S) == 0
         finally:
             process.kill()
-    assert process.returncode == 0, err
-    assert "Stopping after the micro-batches" in err
-    lines = [json.loads(each) for each in out.splitlines()]
+    assert "Stopping after the micro-batches" in talk.read_text()
+    lines = [json.loads(each) for each in data.read_text().splitlines()]
     assert lines[0]["state"] == "starting"
     assert lines[-1]["state"] == "stopped"
     assert lines[-1]["queries"][0]["rows_in"] == 100

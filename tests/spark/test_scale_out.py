@@ -6,18 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import contextmanager
 
 import pytest
 from shop_data import send, values
-from standalone import JAVA, SparkCluster, python_without_hightide
+from standalone import DEADLINE_S, JAVA, SparkCluster, python_without_hightide, until
 
 from hightide.spark.session import NoJava, check_java
 
 pytestmark = pytest.mark.timeout(900)
-DEADLINE_S = 240
 
 NUMBERS = 3000
 BEFORE = 1000
@@ -90,14 +88,6 @@ def test_an_app_on_a_cluster_loses_and_repeats_nothing_when_a_worker_is_killed(
 def counted(broker):
     latest = {each["last"]: each["count"] for each in values(broker, "counted")}
     return sum(latest.values())
-
-
-def until(driver, condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert driver.poll() is None, "the driver has ended"
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
 
 
 @contextmanager

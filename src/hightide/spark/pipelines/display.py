@@ -6,6 +6,7 @@ of them can be read.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,7 +130,10 @@ def live() -> Iterator[Show]:
     from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=False) as screen:
+    # What a query prints shall go above the table if it goes to the terminal, and else to its file.
+    above = sys.stdout.isatty()
+    console = Console(stderr=True)
+    with Live(console=console, auto_refresh=False, redirect_stdout=above) as screen:
 
         def show(status: AppStatus) -> None:
             screen.update(table(status), refresh=True)
