@@ -146,11 +146,26 @@ def test_a_stream_has_no_end() -> None:
         ({"startingOffsets": '{"t": {"0": -1}}'}, "start at the latest offset in t/0"),
         ({"endingOffsets": "earliest"}, "end at the earliest"),
         ({"endingOffsets": '{"t": {"1": -2}}'}, "end at the earliest offset in t/1"),
+        (
+            {"startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 5}}'},
+            "starts at offset 9 of t/0, after its end at 5",
+        ),
+        ({"startingTimestamp": "9", "endingTimestamp": "5"}, "starts at timestamp 9, after"),
     ],
 )
 def test_a_batch_that_would_be_empty_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         for_batch(PLAIN | given)
+
+
+def test_a_batch_that_is_empty_by_chance_is_not_refused() -> None:
+    for_batch(
+        PLAIN
+        | {
+            "startingOffsets": '{"t": {"0": 5, "1": -2}}',
+            "endingOffsets": '{"t": {"0": 5, "1": -1}}',
+        }
+    )
 
 
 def test_columns_are_chosen_by_name_and_headers_among_them_need_no_other_option() -> None:

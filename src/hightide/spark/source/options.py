@@ -171,7 +171,22 @@ def for_batch(given: Mapping[str, str]) -> SourceOptions:
         if isinstance(position, Exactly) and wrong in position.offsets.values():
             where = next(key for key, value in position.offsets.items() if value == wrong)
             raise OptionError(f"A batch cannot {words} in {name(where)}: it would be empty.")
+    _check_order(options.starting, options.ending)
     return options
+
+
+def _check_order(starting: Position | None, ending: Position | None) -> None:
+    """A batch that ends before it starts was meant otherwise."""
+    match starting, ending:
+        case Since(timestamp_ms=int() as first), Since(timestamp_ms=int() as last) if first > last:
+            raise OptionError(f"The batch starts at timestamp {first}, after its end at {last}.")
+        case Exactly(first_offsets), Exactly(last_offsets):
+            for where, offset in sorted(first_offsets.items()):
+                if offset > last_offsets.get(where, offset) >= 0:
+                    raise OptionError(
+                        f"The batch starts at offset {offset} of {name(where)}, after its end at "
+                        f"{last_offsets[where]}."
+                    )
 
 
 # -- names -----------------------------------------------------------------------------------
