@@ -44,16 +44,19 @@ def open_latency(bootstrap: str, sides: Sequence[str]) -> Iterator[dict[str, Mea
 @contextmanager
 def _serving(side: str, bootstrap: str) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, str(PROGRAM), "--serve", side, bootstrap]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        _answer(process)
-        yield process
-    finally:
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
         assert process.stdin is not None
-        process.stdin.close()
-        process.wait(PATIENCE_S)
+        try:
+            _answer(process)
+            yield process
+        finally:
+            process.stdin.close()
+            if process.wait(PATIENCE_S):
+                errors.seek(0)
+                print(errors.read()[-2000:], file=sys.stderr)
 
 
 def _measure(process: "subprocess.Popen[str]") -> Sample:
@@ -117,7 +120,8 @@ def _batches(query: Any, count: int) -> list[float]:
 @contextmanager
 def _trickle(bootstrap: str, topic: str) -> Iterator[None]:
     is_over = threading.Event()
-    ((batch, count),) = encode(pa.record_batch({"value": [b"x" * 100] * 5}), now_ms=0)
+    now_ms = int(time.time() * 1000)
+    ((batch, count),) = encode(pa.record_batch({"value": [b"x" * 100] * 5}), now_ms=now_ms)
 
     def produce() -> None:
         with brokers({"bootstrap.servers": bootstrap}).writer(topic, 0) as writer:
