@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,6 +226,8 @@ def _type(stated: str, data: bytes) -> str:
 
 def _load_key(context: ssl.SSLContext, pem: str, password: str | None) -> None:
     """OpenSSL takes a key from a file only, so there is one, readable by us alone, for a moment."""
+    import tempfile  # here, because brokers load this module and have no use for it
+
     handle, path = tempfile.mkstemp(prefix="hightide-", suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:
