@@ -49,9 +49,17 @@ class Broker:
         self.open_marker: dict[TopicPartition, tuple[int, str]] = {}
         self.records: list[str] = []
         self.marker: dict[TopicPartition, tuple[int, str]] = {}
+        self.decided: dict[TopicPartition, tuple[int, str]] = {}
+        """What is committed, but the group has not heard of it."""
         self._last_commit = -1
 
+    def complete(self) -> None:
+        """The group hears of what was committed."""
+        self.marker |= self.decided
+        self.decided = {}
+
     def init(self) -> Identity:
+        self.complete()
         self._drop()
         self.epoch += 1
         return Identity(1, self.epoch)
@@ -72,7 +80,7 @@ class Broker:
                 return
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
         self.records += self.open
-        self.marker |= self.open_marker
+        self.decided |= self.open_marker
         self._last_commit = identity.epoch
         self._drop()
 
@@ -191,6 +199,8 @@ class Driver(threading.Thread):
         # The real one asks again until nothing is open that could change the answer.
         while require_stable and broker.open_marker:
             self._request(lambda: None)
+        if require_stable:
+            broker.complete()
         return self._request(lambda: dict(broker.marker))
 
     def producer(self, transactional_id, timeout_ms):
@@ -240,6 +250,7 @@ class World:
         while not last.is_over:
             last.step(Fate.DONE)
         assert last.failure is None, last.failure
+        self.broker.complete()
         while self.late:
             self.deliver(0)
 

@@ -43,7 +43,7 @@ def session(**conf):
 def test_speculation_is_refused_in_words():
     check_session(session())
     check_session(session(**{"spark.speculation": "false"}))
-    with pytest.raises(Refused, match="spark.speculation is on"):
+    with pytest.raises(Refused, match="speculation is on"):
         check_session(session(**{"spark.speculation": "true"}))
 
 

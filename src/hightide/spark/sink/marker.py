@@ -97,9 +97,14 @@ def written(claim: Claim) -> Marker:
     return Marker(claim.batch + 1, claim.query, claim.run, claim.input)
 
 
+def is_owner(marker: Marker | None, claim: Claim) -> bool:
+    """For a run that has taken over: whether no other has done so since."""
+    return marker is None or (marker.query, marker.run) == (claim.query, claim.run)
+
+
 def check_owner(marker: Marker | None, claim: Claim) -> None:
-    """For a run that has taken over: whether another has done so since."""
-    if marker is None or (marker.query, marker.run) == (claim.query, claim.run):
+    """The same; raises `Replaced` if another has."""
+    if marker is None or is_owner(marker, claim):
         return
     if marker.query == claim.query:
         who = f"Run {marker.run} of this query"

@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from hightide.client.connection import ConnectionFailed
 from hightide.spark.brokers import Fenced, Identity, TopicPartition
 from hightide.spark.sink import marker as markers
 from hightide.spark.sink.marker import Claim, Marker, Refused, Replaced, Verdict
@@ -122,8 +121,9 @@ class Transactions:
                 if attempt < self._retries and not _is_final(error):
                     self._pause(PAUSE_S * 2**attempt)
                     continue
-                # Nobody shall wait for the end of a transaction that nobody goes on with.
-                with suppress(KafkaError, ConnectionFailed):
+                # Nobody shall wait for the end of a transaction that nobody goes on with.  If that
+                # fails too, the first reason is still the one to tell.
+                with suppress(Exception):
                     self._fence()
                 if _is_final(error):
                     raise
@@ -136,15 +136,20 @@ class Transactions:
         if self._owner != claim.run:
             self._take_over(claim)
         if self._owner == claim.run:
-            # Whoever was replaced shall learn it without disturbing the one who writes now.  What
-            # is open meanwhile may be an attempt of our own, so there is no waiting for its end.
-            found = self._read(require_stable=False)
-            markers.check_owner(markers.newest(found, claim.query), claim)
+            self._look(claim)
         identity = self._fence()
         found = self._read()
         if self._owner == claim.run:
             markers.check_owner(markers.newest(found, claim.query), claim)
         return identity, found
+
+    def _look(self, claim: Claim) -> None:
+        """Whoever was replaced shall learn it without disturbing the one who writes now."""
+        # What is open may be an attempt of our own, so its end is not waited for.  But Kafka
+        # answers EndTxn before the group knows of it: what looks like another's may be out of date.
+        found = self._read(require_stable=False)
+        if not markers.is_owner(markers.newest(found, claim.query), claim):
+            markers.check_owner(markers.newest(self._read(), claim.query), claim)
 
     def _take_over(self, claim: Claim) -> None:
         """Say in the marker that this run writes from now on; where nobody knows yet where the
