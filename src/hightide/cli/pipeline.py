@@ -6,6 +6,7 @@ running app writes, and answer at once.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import time
@@ -318,25 +319,30 @@ def status(
     """
     from hightide.spark.pipelines.status import State, known
 
-    with contextlib.suppress(KeyboardInterrupt):
+    async def look() -> list[AppStatus]:
         while True:
             found = [each for each in known(_state(state)) if name in (None, each.app)]
             if not found and not watch:
                 who = f"App {name!r} has never" if name else "No app has"
                 raise Failed(f"{who} run with its state in {_state(state)}.")
-            _show_status([_with_lag(each) for each in found], output, watch=watch)
+            _show_status([await _with_lag(each) for each in found], output, watch=watch)
             if not watch:
-                break
-            time.sleep(interval)
+                return found
+            await asyncio.sleep(interval)
+
+    try:
+        found = asyncio.run(look())
+    except KeyboardInterrupt:
+        return
     if name and any(each.state in (State.FAILED, State.DIED) for each in found):
         raise typer.Exit(UNHEALTHY)
 
 
-def _with_lag(found: AppStatus) -> AppStatus:
-    try:
-        from hightide.spark.pipelines.behind import refreshed
+async def _with_lag(found: AppStatus) -> AppStatus:
+    from hightide.spark.pipelines.behind import refreshed
 
-        return refreshed(found)
+    try:
+        return await refreshed(found)
     except (ConnectionFailed, KafkaError, OSError) as error:
         render.say(f"The lag of {found.app} is as old as its last micro-batch. {error}")
     return found

@@ -5,7 +5,6 @@ What an app writes down itself is as old as its last micro-batch, and stays so o
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 
 from hightide.client.admin import Admin
@@ -14,7 +13,7 @@ from hightide.spark.pipelines.status import AppStatus, Positions, lag
 LATEST = -1
 
 
-def refreshed(status: AppStatus) -> AppStatus:
+async def refreshed(status: AppStatus) -> AppStatus:
     """The status with the lag of now; raises as the client does when no broker answers."""
     wanted = {
         (topic, int(partition)): LATEST
@@ -24,7 +23,7 @@ def refreshed(status: AppStatus) -> AppStatus:
     }
     if not wanted:
         return status
-    ends = asyncio.run(_ends(status.brokers, wanted))
+    ends = await _ends(status.brokers, wanted)
     queries = tuple(
         dataclasses.replace(each, lag=lag(each.positions, ends)) if each.positions else each
         for each in status.queries
