@@ -37,8 +37,9 @@ STOPPED = (
     "stopped: java.lang.InterruptedException"
 )
 FINAL = re.compile(rf"{re.escape(Unwritable.__module__)}\.Unwritable: (.+)")
-# How one knows an error of the sink from one of the functions that make the rows.
-IN_PYTHON, IN_SINK = "Traceback (most recent call last)", "hightide/spark/sink/"
+# How one knows an error on the way from or to brokers from one of functions that make the rows.
+IN_PYTHON = "Traceback (most recent call last)"
+ON_THE_WAY = re.compile(r"hightide/(spark/(sink|source)|client)/")
 
 
 class TaskFailed(Exception):
@@ -220,7 +221,7 @@ class _Query:
         final = FINAL.search(text)
         if final:
             return Unwritable(final[1])
-        if IN_PYTHON in text and IN_SINK not in text:
+        if IN_PYTHON in text and not ON_THE_WAY.search(text):
             return Unwritable(in_words(error))
         return TaskFailed(in_words(error))
 
