@@ -339,10 +339,10 @@ def status(
 
 
 async def _with_lag(found: AppStatus) -> AppStatus:
-    from hightide.spark.pipelines.behind import refreshed
+    from hightide.spark.pipelines.behind import refresh
 
     try:
-        return await refreshed(found)
+        return await refresh(found)
     except (ConnectionFailed, KafkaError, OSError) as error:
         render.say(f"The lag of {found.app} is as old as its last micro-batch. {error}")
     return found

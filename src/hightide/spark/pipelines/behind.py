@@ -5,6 +5,7 @@ What an app writes down itself is as old as its last micro-batch, and stays so o
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 from hightide.client.admin import Admin
@@ -13,8 +14,13 @@ from hightide.spark.pipelines.status import AppStatus, Positions, lag
 LATEST = -1
 
 
-async def refreshed(status: AppStatus) -> AppStatus:
+def refreshed(status: AppStatus) -> AppStatus:
     """The status with the lag of now; raises as the client does when no broker answers."""
+    return asyncio.run(refresh(status))
+
+
+async def refresh(status: AppStatus) -> AppStatus:
+    """The same for those who have a loop."""
     wanted = {
         (topic, int(partition)): LATEST
         for query in status.queries
