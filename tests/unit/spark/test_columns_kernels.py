@@ -168,3 +168,18 @@ def test_a_damaged_cache_is_passed_over(tmp_path: Path) -> None:
 
 def test_without_numba_the_plain_decoder_stands_in() -> None:
     assert told(WITHOUT_NUMBA, SOURCE) == "False [b'one', b'two']"
+
+
+IN_A_WORKER = """
+import gc
+import pyspark.worker
+import pyarrow as pa
+from hightide.spark.columns.partitioner import partitions_of
+
+partitions_of(pa.array(["one"]), 100)
+print(gc.get_freeze_count() > 100_000)
+"""
+
+
+def test_the_collector_of_a_spark_worker_does_not_look_at_numba() -> None:
+    assert told(IN_A_WORKER, SOURCE) == "True"

@@ -14,6 +14,8 @@ cannot be read, the kernel is compiled in memory: a cache may make nothing fail.
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -77,7 +79,19 @@ class Kernel:
             run = numba.njit(nogil=True)(self.plain)
             result = run(*arguments)
         self._run = run
+        _spare_the_collector()
         return result
+
+
+def _spare_the_collector() -> None:
+    """Take what is there out of the collector's sight, in a Python worker of Spark.
+
+    After each task a worker collects its garbage.  numba alone brings 120,000 objects that live as
+    long as the process, and looking at them takes longer than a small micro-batch.
+    """
+    if "pyspark.worker" in sys.modules:
+        gc.collect()
+        gc.freeze()
 
 
 def _step(function: Callable[..., Any]) -> Callable[..., Any]:
