@@ -158,6 +158,22 @@ class TestFiles:
             assert first.wait(DEADLINE_S) == 0
             assert first.stderr.read() == f"2 records to {topic}\n"
 
+    def test_a_second_exact_collector_ends_the_first(self, broker, tmp_path) -> None:
+        topic = broker.create_topic("ingest-fenced")
+        log = tmp_path / "a.log"
+        log.write_text("one\n")
+        arguments = ("files", "a.log", "--to", topic, "--exactly-once")
+        with ingest(*arguments, cluster=broker, folder=tmp_path) as first:
+            eventually(lambda: values(broker, topic) == ["one"])
+            done = run(*arguments, "--once", cluster=broker, folder=tmp_path)
+            assert (done.returncode, done.stderr.decode()) == (0, f"0 records to {topic}\n")
+            with log.open("a") as file:
+                file.write("two\n")
+            assert first.wait(DEADLINE_S) == 1
+            assert f"Another `hightide ingest` has begun as {topic}" in first.stderr.read()
+        assert run(*arguments, "--once", cluster=broker, folder=tmp_path).returncode == 0
+        assert values(broker, topic) == ["one", "two"]
+
 
 def grown(cluster, topic, before) -> bool:
     """Whether a topic has records that it had not, be they committed or not."""

@@ -12,6 +12,7 @@ The library is imported late because it costs start-up time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,6 +27,10 @@ QUEUE_KBYTES = 64 << 10
 
 class IngestError(Exception):
     """Collecting cannot go on; the text is a sentence for a person."""
+
+
+class Refused(IngestError):
+    """Brokers did not take some records."""
 
 
 class Stopped(Exception):
@@ -47,7 +52,7 @@ class Sender:
         self.topic = topic
         self._say = say
         self._is_stopping = is_stopping
-        self._refusals: list[str] = []
+        self._refusals: list[Any] = []
         self._producer = producer(
             bootstrap,
             {
@@ -65,15 +70,18 @@ class Sender:
 
     def flush(self) -> None:
         """Wait until all is acknowledged, however long brokers are away."""
-        while self._producer.flush(0.5):
+        while self._in_words(lambda: self._producer.flush(0.5)):
             if self._is_stopping():
                 raise Stopped
         self._check()
 
     def queue(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self._queue_one(self.topic, record)
-        self._producer.poll(0)
+        def queue() -> None:
+            for record in records:
+                self._queue_one(self.topic, record)
+            self._producer.poll(0)
+
+        self._in_words(queue)
 
     def _queue_one(self, topic: str, record: Record) -> None:
         while True:
@@ -93,14 +101,24 @@ class Sender:
                 if self._is_stopping():
                     raise Stopped from None
 
+    def _in_words(self, call: Callable[[], Any]) -> Any:
+        """Call the library; what it raises becomes a sentence."""
+        try:
+            return call()
+        except (library().KafkaException, SystemError) as error:
+            raise self._judged(raised(error)) from None
+
+    def _judged(self, error: Any) -> Exception:
+        return IngestError(sentence(error))
+
     def _delivered(self, error: Any, _: Any) -> None:
         if error is not None:
-            self._refusals.append(sentence(error))
+            self._refusals.append(error)
 
     def _check(self) -> None:
         if self._refusals:
             count = len(self._refusals)
-            raise IngestError(f"{count} records were not taken: {self._refusals[0]}")
+            raise Refused(f"{count} records were not taken: {sentence(self._refusals[0])}")
 
 
 class ExactlyOnceSender(Sender):
@@ -150,10 +168,11 @@ class ExactlyOnceSender(Sender):
                 key = f"{self.name}/{place}".encode()
                 self._producer.produce(self._positions_topic, value, key)
             self.flush()
-        except IngestError as error:
+        except Refused as error:
             raise _Abortable(str(error)) from None
         except Stopped:
-            self._producer.abort_transaction(5)
+            with contextlib.suppress(library().KafkaException):
+                self._producer.abort_transaction(5)
             raise
         self._retry(self._producer.commit_transaction)
 
@@ -170,19 +189,15 @@ class ExactlyOnceSender(Sender):
                 if self._is_stopping():
                     raise Stopped from None
 
-    def _in_words(self, call: Callable[[], None]) -> None:
-        kafka = library()
-        try:
-            call()
-        except kafka.KafkaException as error:
-            inner = error.args[0]
-            if inner.txn_requires_abort():
-                raise _Abortable(sentence(inner)) from None
-            if inner.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.INVALID_PRODUCER_EPOCH):
-                raise IngestError(
-                    f"Another `hightide ingest` has begun as {self.name}; this one ends."
-                ) from None
-            raise IngestError(sentence(inner)) from None
+    def _judged(self, error: Any) -> Exception:
+        kafka = library().KafkaError
+        if error.txn_requires_abort():
+            return _Abortable(sentence(error))
+        if error.code() in (kafka._FENCED, kafka.INVALID_PRODUCER_EPOCH):
+            return IngestError(
+                f"Another `hightide ingest` has begun as {self.name}; this one ends."
+            )
+        return IngestError(sentence(error))
 
 
 class _Abortable(Exception):
@@ -221,6 +236,20 @@ def library() -> Any:
     import confluent_kafka
 
     return confluent_kafka
+
+
+def raised(error: BaseException) -> Any:
+    """The library's own error in what a call of it raised.
+
+    An error that ends a producer is raised while calls about single records are still being made;
+    what comes out then is an error of the interpreter, with the first one as its cause.
+    """
+    found: BaseException | None = error
+    while isinstance(found, SystemError):
+        found = found.__cause__
+    if not isinstance(found, library().KafkaException):
+        raise error
+    return found.args[0]
 
 
 def sentence(error: Any) -> str:
