@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -185,11 +185,12 @@ def test_when_a_query_fails_all_stop_and_it_is_said_why(spark, broker, tmp_path,
         return orders.stream().select(F.udf(lambda amount: 1 / amount, "double")("amount"))
 
     send(broker, "failing", [order(1, "ada", 0.0, 0)])
+    app.run(once=True, only=["fine"])
+    assert capsys.readouterr().out == 'fine\t{"id":1}\n'
     running = app.start()
     with pytest.raises(st.StreamsError, match=r"Query wrong has failed: .*division by zero"):
         running.wait()
     assert not running.is_active
-    assert 'fine\t{"id":1}' in capsys.readouterr().out
 
 
 def test_what_an_app_reads_has_to_be_there(spark, broker, tmp_path):
@@ -301,7 +302,7 @@ def test_a_query_is_tried_on_dicts_without_brokers(spark):
         {"id": 5, "user": "ada", "ts": NOON},  # Without an amount it is no order.
     ]
     found = app.test(sums, orders=sold, users=people)
-    totals = sorted((row["window"]["start"].replace(tzinfo=UTC), row["total"]) for row in found)
+    totals = sorted((row["window"]["start"], row["total"]) for row in found)
     assert totals == [(NOON, 5.0), (at(60), 4.0)]
     assert {row["city"] for row in found} == {"London"}
     with pytest.raises(st.StreamsError, match=r"gives no rows for it: pass users=\[…\]"):

@@ -83,10 +83,7 @@ class Gate:
 class Running:
     """Made by `App.start`."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-    ) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self.queries: dict[str, StreamingQuery] = {}
         self.gates: dict[str, Gate] = {}
         self._spark = spark

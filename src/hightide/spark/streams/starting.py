@@ -33,6 +33,7 @@ DEAD_LETTERS = "-dead-letters"
 NOT_YET = ("Initializing", "Getting offsets")
 TOO_SLOW = "Python worker failed to connect back"
 ATTEMPTS = 5
+PATIENCE_S = 60.0
 Say = Callable[[str], None]
 
 
@@ -68,7 +69,10 @@ def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
     """
     for _ in range(ATTEMPTS):
         query = begin()
+        deadline = time.monotonic() + PATIENCE_S
         while query.isActive and query.status["message"].startswith(NOT_YET):
+            if time.monotonic() > deadline:  # Brokers are away; whoever waits for the query waits.
+                return query
             time.sleep(LOOK_S)
         error = None if query.isActive else query.exception()
         if error is None or TOO_SLOW not in str(error):
@@ -109,7 +113,7 @@ def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say:
     except Exception as error:
         raise StreamsError(
             f"The brokers at {app.brokers} do not do what app {app.name} needs: {error}"
-        ) from error
+        ) from None
     missing = sorted(read - there.keys() - wanted.keys())
     if missing:
         raise StreamsError(

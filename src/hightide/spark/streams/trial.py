@@ -47,7 +47,11 @@ def tried(app: App, query: Query, given: Mapping[str, Rows]) -> list[dict[str, A
         with reading_for(query.name, raw):
             found = query.build()
         check(app, found, query)
-        return [row.asDict(recursive=True) for row in results(found, query).drop(KEY).collect()]
+        # By way of Arrow, times come in UTC, and not in the zone where this happens to run.
+        rows: list[dict[str, Any]] = (
+            results(found, query).drop(KEY).toArrow().to_pylist(maps_as_pydicts="strict")
+        )
+        return rows
     except StreamsError:
         raise
     except Exception as error:
