@@ -76,6 +76,8 @@ class Partitions:
 
     def check(self) -> None:
         """Before a query begins: a name that is written wrong shall not be waited for."""
+        from hightide.spark.brokers import ignored
+
         wanted = self._options.subscription
         names = set(wanted.topics) | {topic for topic, _ in wanted.partitions}
         if names:
@@ -86,8 +88,6 @@ class Partitions:
                         f"Partition {partition} of {topic!r} is assigned to the query, but the "
                         f"topic has {counts[topic]}."
                     )
-        from hightide.spark.brokers import ignored
-
         unheeded = ignored(self._options.client)
         if unheeded:
             _log.warning(

@@ -28,10 +28,17 @@ if TYPE_CHECKING:
 
 
 class Live(NamedTuple):
-    """What one task of a live batch reads: every so-manieth partition, whole, as it is then."""
+    """What one task of a live batch reads: whole partitions, as they are then.
+
+    Which ones follows from their numbers alone, so that tasks that find different partitions,
+    because there are more from one moment to the next, read none of them twice.
+    """
 
     number: int
     of: int
+
+    def has(self, where: TopicPartition) -> bool:
+        return where[1] % self.of == self.number
 
 
 class BatchReader(DataSourceReader):
@@ -46,7 +53,7 @@ class BatchReader(DataSourceReader):
         found = Partitions(options)
         found.check()
         if options.is_live:
-            count = max(1, len(found.now()))
+            count = 1 + max((partition for _, partition in found.now()), default=0)
             return [InputPartition(Live(each, count)) for each in range(count)]
         latest = found.latest({})
         earliest = found.earliest(latest)
@@ -121,11 +128,7 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
 def live_records(options: SourceOptions, given: Live) -> Iterator[pa.RecordBatch]:
     """A share of the topics as they are now, with partitions that were not there when planned."""
     found = Partitions(options)
-    latest = {
-        where: end
-        for number, (where, end) in enumerate(sorted(found.latest({}).items()))
-        if number % given.of == given.number
-    }
+    latest = {where: end for where, end in found.latest({}).items() if given.has(where)}
     earliest = found.earliest(latest)
     for each in planning.ranges(earliest, latest, latest):
         yield from records(options, each)
