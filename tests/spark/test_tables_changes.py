@@ -1,4 +1,4 @@
-"""What becomes of rows in a table: they are added, replaced by key, deleted, and get new columns."""
+"""What becomes of rows in a table: added, replaced by key, deleted, and given new columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_key_has_one_row_the_newest_and_is_deleted(spark, target):
     changes += [(5, "again", 2, False), (99, None, 1, True), (20, "more", 1, None)]
     write(spark.createDataFrame(changes, schema), 1)
 
-    expected = {n: "first" for n in range(20)} | {3: "new", 5: "again", 20: "more"}
+    expected = dict.fromkeys(range(20), "first") | {3: "new", 5: "again", 20: "more"}
     del expected[4]
     found = rows_of(spark, target)
     assert {each: name for each, name, _ in found} == expected
@@ -119,7 +119,7 @@ def test_a_table_made_otherwise_or_by_others_is_not_written(spark, target, tmp_p
     write(spark.range(1), 0)
     with pytest.raises(TableError, match="cannot be changed"):
         writer(target, key="id")(spark.range(1), 1)
-    with pytest.raises(TableError, match="no column day|no column _timestamp"):
+    with pytest.raises(TableError, match="no column _timestamp"):
         writer(f"{target}2", partition_by="day")(spark.range(1), 0)
     with pytest.raises(TableError, match="needs a key"):
         writer(target, mode="update")

@@ -1,9 +1,9 @@
 """Each batch is in a table once, wherever its driver died, whoever reads it.
 
 A query reads files, one in each batch, and is killed at every step of writing one: something raises
-there, the query fails, and another with fresh objects goes on from the checkpoint.  Delta and Iceberg
-are read by DuckDB and Spark through what `deltalake` and `pyiceberg` make of them: DuckDB's own
-extensions and Spark's jars would have to be downloaded.
+there, the query fails, and another with fresh objects goes on from the checkpoint.  Delta and
+Iceberg are read by DuckDB and Spark through what `deltalake` and `pyiceberg` make of them: DuckDB's
+own extensions and Spark's jars would have to be downloaded.
 """
 
 from __future__ import annotations

@@ -10,11 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import NullType, StringType, StructField, StructType, TimestampType
 
-from hightide.spark.formats import BadSchema, Schema, decoded, json, schema_of
+from hightide.spark.formats import (
+    BadSchema,
+    Schema,
+    avro,
+    decoded,
+    json,
+    protobuf,
+    schema_of,
+)
 from hightide.spark.tables.schema import evolve, nullable
 from hightide.spark.tables.target import TableError
 
@@ -186,16 +194,11 @@ def _schema_for(format: str, schema: str | None) -> Schema:
 
 
 def _binary(format: str, schema: str | None) -> Schema:
-    from hightide.spark import formats
-
     if schema is None:
         raise TableError(f"Values in {format} need --schema: the file that describes them.")
-    make: Any = getattr(formats, format)
     if format == "avro":
-        found: Schema = make(schema)
-        return found
+        return avro(schema)
     path, mark, message = schema.partition("#")
     if not mark:
         raise TableError("Protobuf needs --schema FILE#MESSAGE, such as shop.desc#shop.Order")
-    found = make(path, message)
-    return found
+    return protobuf(path, message)
