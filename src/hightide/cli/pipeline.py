@@ -283,7 +283,7 @@ def try_(
 def _start_spark(found: App, file: Path) -> None:
     from hightide.spark.pipelines import running
 
-    running.prepare(found, file)
+    running.prepare(found, file, is_short=True)
     running.start_spark(found)
 
 

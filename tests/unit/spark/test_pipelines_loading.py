@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hightide.spark.pipelines import logs, shipping
+from hightide.spark.pipelines import logs, running, shipping
 from hightide.spark.pipelines.loading import Unloadable, load
 
 GOOD = """\
@@ -127,6 +127,21 @@ def test_local_workers_look_where_the_app_is(write, tmp_path, monkeypatch) -> No
     assert shipping.settings("local[2]", write(GOOD), tmp_path) == {}
     assert str(tmp_path) in os.environ["PYTHONPATH"].split(os.pathsep)
     assert "/already" in os.environ["PYTHONPATH"].split(os.pathsep)
+
+
+def test_what_the_app_says_of_spark_comes_before_what_we_say(write, tmp_path) -> None:
+    file = write(GOOD)
+    app = load(file)
+    app.configure(
+        state=tmp_path,
+        settings={"spark.sql.streaming.stopTimeout": "1s", running.JAVA_OPTIONS: "-Xss2m"},
+    )
+    running.prepare(app, file, is_short=True)
+    assert app.settings["spark.sql.streaming.stopTimeout"] == "1s"
+    options = app.settings[running.JAVA_OPTIONS].split()
+    assert options[0].startswith("-Dlog4j2.configurationFile=file:")
+    assert options[1:] == ["-Xss2m"]
+    assert (tmp_path / "shop" / "log4j2.properties").exists()
 
 
 # -- where the noise goes --------------------------------------------------------------------------

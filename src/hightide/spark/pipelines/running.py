@@ -36,6 +36,8 @@ DEFAULT_STATE = Path(".hightide") / "pipelines"
 SHOW_CURSOR = b"\x1b[?25h"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
+SHORT_LIFE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
 Show = Callable[[AppStatus], None]
 Say = Callable[[str], None]
 
@@ -59,14 +61,16 @@ def folder_of(app: App) -> Path:
     return state_folder(app.state) / app.name
 
 
-def prepare(app: App, file: Path) -> None:
-    """Tell Spark where to log and where the app's code is; what the app says itself comes first."""
+def prepare(app: App, file: Path, *, is_short: bool = False) -> None:
+    """Tell Spark where to log and where the app's code is; what the app says itself comes first.
+
+    A run that is over in seconds is better off if Java does not prepare for a long life.
+    """
     folder = folder_of(app)
     defaults = {"spark.sql.streaming.stopTimeout": "20s", **logs.settings(folder)}
     defaults |= shipping.settings(app.master, file, folder)
-    if JAVA_OPTIONS in app.settings:
-        defaults[JAVA_OPTIONS] += f" {app.settings[JAVA_OPTIONS]}"
-        app.settings.pop(JAVA_OPTIONS)
+    own = app.settings.pop(JAVA_OPTIONS, SHORT_LIFE if is_short else "")
+    defaults[JAVA_OPTIONS] = f"{defaults[JAVA_OPTIONS]} {own}".rstrip()
     app.configure(settings=defaults | app.settings)
 
 
