@@ -89,9 +89,8 @@ def balance(scene: Scene) -> str:
 
 
 def _lag(scene: Scene) -> str:
-    if scene.app is None or not scene.app.queries:
-        return ""
-    return f", lag {sum(each.lag or 0 for each in scene.app.queries)}"
+    lags = [each.lag for each in scene.app.queries if each.lag is not None] if scene.app else []
+    return f", lag {sum(lags)}" if lags else ""
 
 
 def verdict(ledger: Ledger, *, is_complete: bool) -> str:

@@ -54,7 +54,7 @@ def drawn(scene: Scene, height: int) -> RenderableType:
         Layout(_panel(f"Pipeline: {scene.pipeline}", _queries(scene))),
     )
     layout["bottom"].split_row(
-        Layout(_panel("Revenue by country, newest first", _revenue(scene)), ratio=2),
+        Layout(_panel("Revenue in ten seconds, newest first", _revenue(scene)), ratio=2),
         Layout(_panel("Events, newest first", _events(scene.events)), ratio=3),
     )
     return layout
@@ -135,16 +135,14 @@ def _query(each: QueryStatus) -> tuple[str, str, str, str]:
 
 def _revenue(scene: Scene) -> RenderableType:
     table = Table(box=None, pad_edge=False, expand=True)
-    for name in ("from", "country", "orders", "amount"):
-        table.add_column(name, justify="left" if name == "country" else "right", no_wrap=True)
+    for name in ("from", "product", "orders", "amount"):
+        table.add_column(name, justify="left" if name == "product" else "right", no_wrap=True)
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for each in scene.revenue:
-        newest[str(each.get("start")), str(each.get("country"))] = each
-    for (start, country), each in sorted(newest.items(), reverse=True):
-        who = "guests" if country == "None" else country
-        table.add_row(
-            start[11:19], who, _number(each.get("orders")), f"{each.get('amount', 0):,.2f}"
-        )
+        newest[str(each.get("start")), str(each.get("product"))] = each
+    for (start, product), each in sorted(newest.items(), reverse=True):
+        amount = f"{each.get('amount', 0):,.2f}"
+        table.add_row(start[11:19], product, _number(each.get("orders")), amount)
     return table
 
 

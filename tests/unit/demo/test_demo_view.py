@@ -34,8 +34,8 @@ SCENE = Scene(
     pipeline="running",
     app=AppStatus("shop", "f", "b", "m", 1, State.RUNNING, 0, 0, queries=(QUERY,)),
     revenue=[
-        {"start": "2026-11-16T11:10:20.000Z", "country": "Kenya", "orders": 7, "amount": 123.4},
-        {"start": "2026-11-16T11:10:20.000Z", "orders": 1, "amount": 5.0},
+        {"start": "2026-11-16T11:10:10.000Z", "product": "kite", "orders": 1, "amount": 5.0},
+        {"start": "2026-11-16T11:10:20.000Z", "product": "kite", "orders": 7, "amount": 1123.4},
     ],
     events=[Event("11:10:00", "Broker 2 was killed; it led orders/1.")],
 )
@@ -62,8 +62,8 @@ def test_the_view_shows_who_leads_who_is_in_sync_and_that_nothing_is_lost():
         "enriched → orders-enriched",
         "431 ms",
         "11:10:20",
-        "Kenya",
-        "guests",
+        "kite",
+        "1,123.40",
         "Broker 2 was killed",
     ):
         assert words in text
