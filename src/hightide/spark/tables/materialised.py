@@ -117,6 +117,7 @@ class TableApp(App):
         every = self.queries[QUERY].every
         timed = stream.trigger(availableNow=True) if once else stream.trigger(processingTime=every)
         running.add(QUERY, timed.start(), self.client_options(), self.group(QUERY))
+        gate.open()
         return running
 
     def _records(self) -> DataFrame:
