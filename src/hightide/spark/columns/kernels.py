@@ -177,141 +177,7 @@ def _headers(
     return at
 
 
-# hot path: one pass over the bytes of a batch, from varints straight into Arrow's buffers.
-@_step
-def _decode_batch(
-    data: Bytes,
-    plan: Longs,
-    first: int,
-    stop: int,
-    wanted: int,
-    filled: Longs,
-    offsets: Longs,
-    timestamps: Longs,
-    timestamp_types: Ints,
-    key_valid: Bytes,
-    key_ends: Ints,
-    key_bytes: Bytes,
-    value_valid: Bytes,
-    value_ends: Ints,
-    value_bytes: Bytes,
-    headers_valid: Bytes,
-    header_ends: Ints,
-    header_key_ends: Ints,
-    header_key_bytes: Bytes,
-    header_value_ends: Ints,
-    header_value_bytes: Bytes,
-    header_value_valid: Bytes,
-) -> int:
-    """Append the records of one batch with first <= offset < stop; 0, or DAMAGED."""
-    at, size, count = plan[AT], plan[END], plan[COUNT]
-    base_offset, last_delta = plan[BASE_OFFSET], plan[LAST_DELTA]
-    base_timestamp, append_time = plan[BASE_TIMESTAMP], plan[MAX_TIMESTAMP]
-    is_append_time = plan[IS_APPEND_TIME]
-    row = filled[ROWS]
-    key_to, value_to = filled[KEY_BYTES], filled[VALUE_BYTES]
-    key_nulls, value_nulls, bare = np.int64(0), np.int64(0), np.int64(0)
-    wants_key, wants_value = (wanted & WANT_KEY) != 0, (wanted & WANT_VALUE) != 0
-    wants_headers = (wanted & WANT_HEADERS) != 0
-    previous = np.int64(-1)
-    for _ in range(count):
-        n, at = _number(data, at, size, 32)
-        if at < 0 or n & 1 or (n >> 1) > size - at:
-            return DAMAGED
-        end = at + (n >> 1)
-
-        # The record's own attributes are passed over: none is defined.
-        n, at = _number(data, at + 1, end, 64)
-        if at < 0:
-            return DAMAGED
-        step = _zigzag(n)
-        if is_append_time:
-            timestamp = append_time
-        elif (step >= 0 and base_timestamp > _MAX - step) or (
-            step < 0 and base_timestamp < _MIN - step
-        ):
-            return DAMAGED
-        else:
-            timestamp = base_timestamp + step
-
-        n, at = _number(data, at, end, 32)
-        delta = n >> 1
-        if at < 0 or n & 1 or delta <= previous or delta > last_delta:
-            return DAMAGED
-        previous = delta
-        offset = base_offset + delta
-        is_wanted = first <= offset < stop
-
-        n, at = _number(data, at, end, 32)
-        if at < 0 or (n & 1 and n != 1):
-            return DAMAGED
-        length = 0 if n == 1 else n >> 1
-        if length > end - at:
-            return DAMAGED
-        if is_wanted and wants_key:
-            _copy(data, at, length, key_bytes, key_to)
-            key_to += length
-            key_ends[row + 1] = key_to
-            key_valid[row] = n != 1
-            key_nulls += n == 1
-        at += length
-
-        n, at = _number(data, at, end, 32)
-        if at < 0 or (n & 1 and n != 1):
-            return DAMAGED
-        length = 0 if n == 1 else n >> 1
-        if length > end - at:
-            return DAMAGED
-        if is_wanted and wants_value:
-            _copy(data, at, length, value_bytes, value_to)
-            value_to += length
-            value_ends[row + 1] = value_to
-            value_valid[row] = n != 1
-            value_nulls += n == 1
-        at += length
-
-        n, at = _number(data, at, end, 32)
-        if at < 0 or n & 1 or (n >> 1) > (end - at) // 2:
-            return DAMAGED
-        if n:
-            at = _headers(
-                data,
-                at,
-                end,
-                n >> 1,
-                is_wanted and wants_headers,
-                filled,
-                header_key_ends,
-                header_key_bytes,
-                header_value_ends,
-                header_value_bytes,
-                header_value_valid,
-            )
-        if at != end:
-            return DAMAGED
-        if is_wanted:
-            if wants_headers:
-                header_ends[row + 1] = filled[HEADERS]
-                headers_valid[row] = n != 0
-                bare += n == 0
-            offsets[row] = offset
-            if timestamp > _MAX_MICROS:
-                timestamp = _MAX_MICROS
-            elif timestamp < -_MAX_MICROS:
-                timestamp = -_MAX_MICROS
-            timestamps[row] = timestamp * 1000
-            timestamp_types[row] = is_append_time
-            row += 1
-    if at != size:
-        return DAMAGED
-    filled[ROWS] = row
-    filled[KEY_BYTES], filled[VALUE_BYTES] = key_to, value_to
-    filled[KEY_NULLS] += key_nulls
-    filled[VALUE_NULLS] += value_nulls
-    filled[BARE_ROWS] += bare
-    return 0
-
-
+# hot path: one pass over the bytes of batches, from varints straight into Arrow's buffers.
 def _decode(
     data: Bytes,
     plans: Longs,
@@ -342,32 +208,111 @@ def _decode(
     can hold.
     """
     for place in range(len(plans)):
-        told = _decode_batch(
-            data,
-            plans[place],
-            first,
-            stop,
-            wanted,
-            filled,
-            offsets,
-            timestamps,
-            timestamp_types,
-            key_valid,
-            key_ends,
-            key_bytes,
-            value_valid,
-            value_ends,
-            value_bytes,
-            headers_valid,
-            header_ends,
-            header_key_ends,
-            header_key_bytes,
-            header_value_ends,
-            header_value_bytes,
-            header_value_valid,
-        )
-        if told == DAMAGED:
+        at, size, count = plans[place, AT], plans[place, END], plans[place, COUNT]
+        base_offset, last_delta = plans[place, BASE_OFFSET], plans[place, LAST_DELTA]
+        base_timestamp, append_time = plans[place, BASE_TIMESTAMP], plans[place, MAX_TIMESTAMP]
+        is_append_time = plans[place, IS_APPEND_TIME]
+        row = filled[ROWS]
+        key_to, value_to = filled[KEY_BYTES], filled[VALUE_BYTES]
+        key_nulls, value_nulls, bare = np.int64(0), np.int64(0), np.int64(0)
+        wants_key, wants_value = (wanted & WANT_KEY) != 0, (wanted & WANT_VALUE) != 0
+        wants_headers = (wanted & WANT_HEADERS) != 0
+        previous = np.int64(-1)
+        for _ in range(count):
+            n, at = _number(data, at, size, 32)
+            if at < 0 or n & 1 or (n >> 1) > size - at:
+                return place
+            end = at + (n >> 1)
+
+            # The record's own attributes are passed over: none is defined.
+            n, at = _number(data, at + 1, end, 64)
+            if at < 0:
+                return place
+            step = _zigzag(n)
+            if is_append_time:
+                timestamp = append_time
+            elif (step >= 0 and base_timestamp > _MAX - step) or (
+                step < 0 and base_timestamp < _MIN - step
+            ):
+                return place
+            else:
+                timestamp = base_timestamp + step
+
+            n, at = _number(data, at, end, 32)
+            delta = n >> 1
+            if at < 0 or n & 1 or delta <= previous or delta > last_delta:
+                return place
+            previous = delta
+            offset = base_offset + delta
+            is_wanted = first <= offset < stop
+
+            n, at = _number(data, at, end, 32)
+            if at < 0 or (n & 1 and n != 1):
+                return place
+            length = 0 if n == 1 else n >> 1
+            if length > end - at:
+                return place
+            if is_wanted and wants_key:
+                _copy(data, at, length, key_bytes, key_to)
+                key_to += length
+                key_ends[row + 1] = key_to
+                key_valid[row] = n != 1
+                key_nulls += n == 1
+            at += length
+
+            n, at = _number(data, at, end, 32)
+            if at < 0 or (n & 1 and n != 1):
+                return place
+            length = 0 if n == 1 else n >> 1
+            if length > end - at:
+                return place
+            if is_wanted and wants_value:
+                _copy(data, at, length, value_bytes, value_to)
+                value_to += length
+                value_ends[row + 1] = value_to
+                value_valid[row] = n != 1
+                value_nulls += n == 1
+            at += length
+
+            n, at = _number(data, at, end, 32)
+            if at < 0 or n & 1 or (n >> 1) > (end - at) // 2:
+                return place
+            if n:
+                at = _headers(
+                    data,
+                    at,
+                    end,
+                    n >> 1,
+                    is_wanted and wants_headers,
+                    filled,
+                    header_key_ends,
+                    header_key_bytes,
+                    header_value_ends,
+                    header_value_bytes,
+                    header_value_valid,
+                )
+            if at != end:
+                return place
+            if is_wanted:
+                if wants_headers:
+                    header_ends[row + 1] = filled[HEADERS]
+                    headers_valid[row] = n != 0
+                    bare += n == 0
+                offsets[row] = offset
+                if timestamp > _MAX_MICROS:
+                    timestamp = _MAX_MICROS
+                elif timestamp < -_MAX_MICROS:
+                    timestamp = -_MAX_MICROS
+                timestamps[row] = timestamp * 1000
+                timestamp_types[row] = is_append_time
+                row += 1
+        if at != size:
             return place
+        filled[ROWS] = row
+        filled[KEY_BYTES], filled[VALUE_BYTES] = key_to, value_to
+        filled[KEY_NULLS] += key_nulls
+        filled[VALUE_NULLS] += value_nulls
+        filled[BARE_ROWS] += bare
     return WHOLE
 
 
