@@ -220,7 +220,7 @@ def run(
 
 @contextmanager
 def _stoppable(watch: Watch) -> Iterator[Signals]:
-    signals = Signals(at_once=lambda: watch.tell(state=State.STOPPED))
+    signals = Signals(at_once=lambda: watch.end(State.STOPPED))
     signals.listen()
     try:
         yield signals
