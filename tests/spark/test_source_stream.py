@@ -6,6 +6,7 @@ import json
 import pickle
 
 import pytest
+from maven import SPARK_CONNECTOR, NoMaven, jars_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from topics import (
     delete_records,
@@ -312,6 +313,29 @@ def test_a_query_stops_and_goes_on_and_its_group_shows_how_far_it_is(spark, brok
     run()
     assert batches[2:] == [(2, named(30, 31))]
     assert committed(broker, "watched") == {(topic, 0): 30, (topic, 1): 2}
+
+
+def test_a_checkpoint_of_sparks_own_connector_is_gone_on_from(spark, broker, checkpoint):
+    try:
+        jars_of(*SPARK_CONNECTOR)
+    except NoMaven as error:
+        pytest.skip(f"Spark's own Kafka connector was not tried: {error}")
+    topic = broker.create_topic("query-moving", partitions=2)
+    seen = []
+    for number, source in enumerate(("kafka", "hightide", "kafka")):
+        produce(broker, topic, named(number), partition=number % 2)
+        given = options(broker, subscribe=topic, startingOffsets="earliest")
+        query = (
+            spark.readStream.format(source)
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(lambda found, _: seen.extend(found.select("value").collect()))
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert [row.value for row in seen] == named(*range(number + 1))
 
 
 def test_a_running_query_reads_what_comes_and_the_partitions_that_come(spark, broker, checkpoint):
