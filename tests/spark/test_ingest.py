@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 DEADLINE_S = 120
-KILLS = 4
+KILLS = 3
 
 
 @contextlib.contextmanager

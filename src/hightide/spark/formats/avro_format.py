@@ -51,7 +51,7 @@ class AvroSchema(Schema):
     def type(self) -> StructType:
         return _codec(self).type
 
-    def decode(self, rows: DataFrame) -> DataFrame:
+    def decode(self, rows: DataFrame, *, with_reasons: bool = True) -> DataFrame:  # noqa: ARG002
         return decoded_by(rows, self.type, lambda: _codec(self).decode)
 
     def encode(self, row: Column) -> Column:

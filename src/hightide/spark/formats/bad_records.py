@@ -74,7 +74,7 @@ def decoded(
 
     chosen = OnError.parse(on_error)
     rows = raw if tombstones == "keep" else raw.where(F.col("value").isNotNull())
-    rows = schema.decode(rows)
+    rows = schema.decode(rows, with_reasons=chosen.action == "fail")
     is_good = F.col(ERROR).isNull()
     if chosen.action == "fail":
         is_good = F.when(is_good, F.lit(True)).otherwise(_raised(schema).cast("boolean"))

@@ -50,7 +50,7 @@ class JsonSchema(Schema):
     def type(self) -> StructType:
         return self.given if isinstance(self.given, StructType) else struct_of_ddl(self.given)
 
-    def decode(self, rows: DataFrame) -> DataFrame:
+    def decode(self, rows: DataFrame, *, with_reasons: bool = True) -> DataFrame:
         from pyspark.sql import functions as F
 
         wanted = self.type
@@ -60,7 +60,8 @@ class JsonSchema(Schema):
         rows = rows.withColumns({TEXT: once(text), PARSED: once(parsed)})
         found = F.col(PARSED)
         value = F.when(found.isNotNull(), _filled(found, wanted))
-        return rows.withColumns({VALUE: value, ERROR: _error(wanted)}).drop(TEXT, PARSED)
+        error = _error(wanted, with_reasons)
+        return rows.withColumns({VALUE: value, ERROR: error}).drop(TEXT, PARSED)
 
     def encode(self, row: Column) -> Column:
         from pyspark.sql import functions as F
@@ -122,7 +123,7 @@ def _has_defaults(kind: DataType) -> bool:
     )
 
 
-def _error(wanted: StructType) -> Column:
+def _error(wanted: StructType, with_reasons: bool) -> Column:
     """Null if the record is good, else what is wrong with it."""
     from pyspark.sql import functions as F
 
@@ -131,6 +132,9 @@ def _error(wanted: StructType) -> Column:
     is_more = _is_more_than_one(text)
     is_invalid = ~F.is_valid_utf8(text)
     faults = list(_faults(found, wanted, ""))
+    is_bad = reduce(or_, (is_so for is_so, _ in faults), is_corrupt | is_more | is_invalid)
+    if not with_reasons:
+        return F.when(text.isNotNull() & is_bad, F.lit("bad"))
     shown = F.substring(F.regexp_replace(text, r"\s+", " "), 1, SHOWN)
     reason = (
         F.when(is_invalid, F.lit("the value is not UTF-8"))
@@ -139,7 +143,6 @@ def _error(wanted: StructType) -> Column:
         .when(is_corrupt, F.coalesce(_misfits(text, found, wanted), _inside(shown)))
         .otherwise(F.concat_ws("; ", *(F.when(is_so, words) for is_so, words in faults)))
     )
-    is_bad = reduce(or_, (is_so for is_so, _ in faults), is_corrupt | is_more | is_invalid)
     return F.when(text.isNotNull() & is_bad, reason)
 
 

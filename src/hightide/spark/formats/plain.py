@@ -27,7 +27,7 @@ class PlainSchema(Schema):
     def type(self) -> StructType:
         return StructType([StructField("value", self.kind)])
 
-    def decode(self, rows: DataFrame) -> DataFrame:
+    def decode(self, rows: DataFrame, *, with_reasons: bool = True) -> DataFrame:  # noqa: ARG002
         from pyspark.sql import functions as F
 
         value = F.when(

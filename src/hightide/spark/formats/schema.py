@@ -35,9 +35,13 @@ class Schema(ABC):
         """The columns.  A field that is not nullable has to be there in every record."""
 
     @abstractmethod
-    def decode(self, rows: DataFrame) -> DataFrame:
+    def decode(self, rows: DataFrame, *, with_reasons: bool = True) -> DataFrame:
         """The rows with the columns VALUE, a struct of `type`, and ERROR, made from the bytes in
-        the column `value`.  Null bytes are a deletion and not bad: VALUE and ERROR are null."""
+        the column `value`.  Null bytes are a deletion and not bad: VALUE and ERROR are null.
+
+        Without reasons, ERROR may be any text: Spark plans every micro-batch anew, and a reason in
+        words is a long expression.
+        """
 
     @abstractmethod
     def encode(self, row: Column) -> Column:
