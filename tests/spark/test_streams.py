@@ -17,9 +17,10 @@ from hightide.spark.brokers import brokers
 
 LATE_S = 10
 ORDERS = "id BIGINT NOT NULL, user STRING, amount DOUBLE, ts TIMESTAMP"
-# The first micro-batch sees these, and its watermark comes to 250 - 10 seconds after noon.
+# Two micro-batches see these; after the first of them the watermark is at 125 - 10 seconds.
 FIRST = [order(n, ("ada", "bob", "eve")[n % 3], float(n), n * 5) for n in range(51)]
-# The second sees these: on time, late within its window, too late, and the same order again.
+# The last sees these: on time, late within its window, too late, and the same order again.
+# A batch leaves out what was late already when the batch before it began to write.
 SECOND = [
     order(100, "ada", 100.0, 400),
     order(101, "bob", 7.0, 245),
@@ -27,7 +28,9 @@ SECOND = [
     order(50, "eve", 50.0, 250),
     order(103, "bob", 3.0, 900),
 ]
-WATERMARK_S = 250 - LATE_S
+HALF = 26
+BATCHES = [FIRST[:HALF], FIRST[HALF:], SECOND]
+WATERMARK_S = (HALF - 1) * 5 - LATE_S
 BAD = b'{"id": "no number"}'
 
 
@@ -58,7 +61,7 @@ def declare(app, topic):
         time="ts",
         late="10 s",
         on_error=f"dlq:{topic}-bad",
-        options={"maxOffsetsPerTrigger": str(len(FIRST) + 1)},
+        options={"maxOffsetsPerTrigger": str(HALF)},
     )
 
     @app.query(to=f"{topic}-tumbling", key="user", partitions=2)
@@ -106,7 +109,7 @@ def declare(app, topic):
 
 @pytest.fixture(scope="module")
 def shop(spark, broker, tmp_path_factory):
-    """All queries, run on the first orders and then on the second."""
+    """All queries, run on the orders in three micro-batches."""
     topic = broker.create_topic("shop")
     app = st.App("shop", brokers=broker.bootstrap, state=tmp_path_factory.mktemp("state"))
     declare(app, topic)
@@ -122,7 +125,7 @@ def seconds(row):
 
 
 def on_time(size):
-    """The orders whose window was still open when they came, as for all of the first it was."""
+    """The orders whose window was still open when they came; of the first, all were."""
     still = [each for each in SECOND if seconds(each) // size * size + size > WATERMARK_S]
     return FIRST + still
 
@@ -186,17 +189,18 @@ def test_sessions_end_when_nothing_happens(broker, shop):
 
 
 def test_an_update_tells_each_change_of_a_count(broker, shop):
-    first = Counter(each["user"] for each in FIRST)
-    both = first + Counter(each["user"] for each in SECOND)
-    expected = [*first.items(), *((user, n) for user, n in both.items() if n != first[user])]
+    expected, counts = [], Counter()
+    for rows in BATCHES:
+        changed = {each["user"] for each in rows}
+        counts.update(each["user"] for each in rows)
+        expected += [(user, counts[user]) for user in changed]
     found = [(key, row["n"]) for key, row in received(broker, "shop-updates")]
     assert Counter(found) == Counter(expected)
 
 
 def test_a_complete_result_comes_whole_each_time(broker, shop):
-    totals = []
-    for rows in (FIRST, FIRST + SECOND):
-        total = defaultdict(float)
+    totals, total = [], defaultdict(float)
+    for rows in BATCHES:
         for each in rows:
             total[each["user"]] += each["amount"]
         totals += total.items()
@@ -214,7 +218,7 @@ def test_a_row_that_comes_twice_within_the_watermark_counts_once(broker, shop):
 
 def test_a_processor_keeps_state_of_its_own(broker, shop):
     expected, best = [], {}
-    for rows in (FIRST, SECOND):
+    for rows in BATCHES:
         highest = defaultdict(float)
         for each in rows:
             highest[each["user"]] = max(highest[each["user"]], each["amount"])

@@ -44,7 +44,7 @@ def results(rows: DataFrame, query: Query) -> DataFrame:
 def records(rows: DataFrame, query: Query, schema: Schema | None) -> DataFrame:
     """The rows as records of a topic."""
     try:
-        return encoded(results(rows, query), schema, key=list(query.keys) or None)
+        return encoded(results(rows, query), schema, key=query.key)
     except BadSchema as error:
         raise StreamsError(f"Query {query.name}: {error}") from None
 
