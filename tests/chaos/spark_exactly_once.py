@@ -108,7 +108,14 @@ def main() -> int:
         else:
             bootstrap = arguments.bootstrap
         copies = [
-            Copy(spark, bootstrap, f"chaos-{seed}-{mode}", mode, str(folder / mode)).create()
+            Copy(
+                spark,
+                bootstrap,
+                f"chaos-{seed}-{mode}",
+                mode,
+                str(folder / mode),
+                replicas=3 if arguments.bootstrap is None else -1,
+            ).create()
             for mode in ("append", "update", "complete")
         ]
         try:

@@ -127,10 +127,12 @@ class Copy:
     checkpoint: str
     partitions: int = 3
     tasks: int = 2
+    replicas: int = -1
     options: Mapping[str, str] = field(default_factory=dict)
 
     def create(self) -> Copy:
-        brokers({"bootstrap.servers": self.bootstrap}).create_topic(self.name, self.partitions)
+        client = brokers({"bootstrap.servers": self.bootstrap})
+        client.create_topic(self.name, self.partitions, self.replicas)
         return self
 
     def rows(self):
@@ -167,7 +169,7 @@ class Copy:
         try:
             assert query.awaitTermination(DEADLINE_S)
         except Exception as error:
-            if moment is None or "Dead" not in str(error):
+            if moment is None or "dead" not in str(error).lower():
                 raise
         return sink
 

@@ -110,12 +110,17 @@ def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
 
 
 def waiting(flags: Path):
+    """One task, the first, waits after its first record batch; Spark has cores for others."""
+
     class Waiting(Append):
         def append(self, batches):
             def held():
                 for each in batches:
                     yield each
-                    (flags / "begun").touch()
+                    try:
+                        (flags / "begun").touch(exist_ok=False)
+                    except FileExistsError:
+                        continue
                     while not (flags / "go on").exists():
                         time.sleep(0.05)
 
@@ -127,7 +132,7 @@ def waiting(flags: Path):
 def test_a_broker_that_is_killed_in_mid_batch_costs_nothing(
     spark, three, checkpoint, tmp_path, monkeypatch
 ):
-    copy = Copy(spark, three.bootstrap, "mid-batch", "append", checkpoint).create()
+    copy = Copy(spark, three.bootstrap, "mid-batch", "append", checkpoint, replicas=3).create()
     copy.live()
     monkeypatch.setattr(foreach_batch, "Append", waiting(tmp_path))
     sink = copy.sink()
@@ -140,8 +145,7 @@ def test_a_broker_that_is_killed_in_mid_batch_costs_nothing(
         assert query.awaitTermination(DEADLINE_S)
     finally:
         three.restart(leader)
-    copy.live()
-    copy.check(3)
+    copy.check(copy.live().last.batch + 1)
 
 
 def numbers(spark, batch: int):
@@ -191,8 +195,7 @@ def test_a_query_that_is_stopped_in_mid_batch_has_not_failed(
     (tmp_path / "go on").touch()
     assert query.exception() is None
     monkeypatch.undo()
-    copy.live()
-    copy.check(1)
+    copy.check(copy.live().last.batch + 1)
 
 
 def test_a_deleted_checkpoint_begins_a_new_life_and_a_restored_one_is_refused(
