@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hightide.spark.formats import bad_rows
+from hightide.spark.formats import json as json_schema
 from hightide.spark.streams import App, Running
 from hightide.spark.streams.output import topic_writer
 from hightide.spark.streams.running import Gate
@@ -101,12 +102,13 @@ class TableApp(App):
         say: Callable[[str], None] = print,
     ) -> Running:
         """Start filling the table, and return while it is filled."""
+        running = Running(self.spark)
         batches = Batches(self)
+        batches.read_schema()
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(self.definition), indent=1)
         (self.folder / DEFINITION).write_text(text + "\n", "utf-8")
         say(f"Topic {self.definition.topic} goes to {self.definition.to}.")
-        running = Running(self.spark)
         gate = running.gates[QUERY] = Gate()
         stream = (
             self._records()
@@ -151,6 +153,12 @@ class Batches:
         if told.on_error.startswith(DEAD):
             # The marker of what was written there is its own, and so is its name.
             self._dead = topic_writer(app, told.on_error.removeprefix(DEAD), f"{QUERY}-dead")
+
+    def read_schema(self) -> None:
+        """Read a DDL while there is a session to read it: threads that Spark calls have none."""
+        found = self._records.schema
+        if found is not None and found.format == "json":
+            self._records = replace(self._records, schema=json_schema(found.type))
 
     @property
     def ledger(self) -> Ledger:
