@@ -38,8 +38,8 @@ def test_a_driver_may_die_at_every_step(spark, broker, checkpoint, mode, tasks, 
     copy.check(last.last.batch + 1)
 
 
-def eventually(condition) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
+def eventually(condition, patience_s: float = DEADLINE_S) -> None:
+    deadline_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen"
         time.sleep(0.05)
@@ -86,6 +86,7 @@ def test_a_task_that_dies_after_writing_costs_another_transaction_and_no_record(
     copy.check(2)
 
 
+@pytest.mark.timeout(600)  # it starts a Spark of its own
 def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
     spark, broker, checkpoint, tmp_path
 ):
@@ -96,7 +97,7 @@ def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
     with (tmp_path / "said").open("wb") as said:
         driver = subprocess.Popen(command, stdout=said, stderr=said)
     try:
-        eventually(lambda: (tmp_path / "written").exists() or driver.poll() is not None)
+        eventually(lambda: (tmp_path / "written").exists() or driver.poll() is not None, 400)
         assert driver.poll() is None, (tmp_path / "said").read_text()[-3000:]
     finally:
         driver.send_signal(signal.SIGKILL)
