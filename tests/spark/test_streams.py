@@ -107,6 +107,15 @@ def declare(app, topic):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def lightly(spark):
+    """For so few rows, Spark would spend most of its time compiling code for them."""
+    name = "spark.sql.codegen.wholeStage"
+    spark.conf.set(name, "false")
+    yield
+    spark.conf.unset(name)
+
+
 @pytest.fixture(scope="module")
 def shop(spark, broker, tmp_path_factory):
     """All queries, run on the orders in three micro-batches."""

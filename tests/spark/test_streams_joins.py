@@ -44,6 +44,15 @@ class Order:
     ts: datetime
 
 
+@pytest.fixture(scope="module", autouse=True)
+def lightly(spark):
+    """For so few rows, Spark would spend most of its time compiling code for them."""
+    name = "spark.sql.codegen.wholeStage"
+    spark.conf.set(name, "false")
+    yield
+    spark.conf.unset(name)
+
+
 @pytest.fixture(scope="module")
 def joined(spark, broker, tmp_path_factory):
     """Orders joined to payments, and to a table of users."""
