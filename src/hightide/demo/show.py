@@ -22,6 +22,7 @@ from hightide.spark.brokers import brokers
 STALL_S = 2.0
 FLUSH_S = 10.0
 PIPELINE_STOP_S = 8.0
+MOST_RESTARTS = 3
 PARTITIONS = {ORDERS: 3, CLICKS: 3, USERS: 1, ENRICHED: 3, REVENUE: 1, DEAD_LETTERS: 1}
 SAFE = {"min.insync.replicas": "2"}
 TABLE = {"cleanup.policy": "compact"}
@@ -56,6 +57,7 @@ class Demo:
         self._rates = {ORDERS: Rate(), CLICKS: Rate()}
         self._control: Control | None = None
         self._is_stalled = False
+        self._restarts = 0
         self.results_since: float | None = None
         """When the first results came."""
         self.stage: Stage | None = None
@@ -113,7 +115,18 @@ class Demo:
         if self._pipeline is None:
             return
         if not self._pipeline.is_running():
-            raise self._pipeline.died()
+            self._start_pipeline_again()
+
+    def _start_pipeline_again(self) -> None:
+        """It goes on where it was, so nothing is lost by that either."""
+        assert self._pipeline is not None
+        failure = self._pipeline.died()
+        self._restarts += 1
+        if self._restarts > MOST_RESTARTS:
+            raise failure
+        words = self._pipeline.last_lines(1)
+        self.events.tell(f"The pipeline has failed and is started again. {words}")
+        self._pipeline.launch()
 
     def _silent_s(self) -> float:
         if not self._sender.is_sending:
