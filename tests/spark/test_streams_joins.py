@@ -17,6 +17,7 @@ from topics import eventually
 
 import hightide.spark.streams as st
 from hightide.spark import tables
+from hightide.spark.formats import avro
 from hightide.testing import Cluster
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -349,3 +350,21 @@ def test_the_example_of_the_documentation_runs(spark, example, tmp_path):
         assert sorted((row["id"], row["city"]) for row in found) == [
             (n, "London") for n in range(5)
         ]
+
+
+def test_a_declared_topic_is_written_in_its_schema_and_read_as_a_batch(spark, broker, tmp_path):
+    broker.create_topic("plain-json")
+    app = st.App("coding", brokers=broker.bootstrap, state=tmp_path)
+    plain = app.topic("plain-json", "id BIGINT NOT NULL, user STRING")
+    fields = [{"name": "id", "type": "long"}, {"name": "user", "type": ["null", "string"]}]
+    coded = app.topic("coded-avro", avro({"type": "record", "name": "Order", "fields": fields}))
+
+    @app.query(to=coded, key="user")
+    def encode():
+        return plain.stream()
+
+    send(broker, "plain-json", [{"id": 1, "user": "ada"}, {"id": 2, "user": None}])
+    app.run(once=True)
+    found = [(row["id"], row["user"], row["_key"]) for row in coded.batch().collect()]
+    assert sorted(found) == [(1, "ada", "ada"), (2, None, None)]
+    assert coded.batch(end="2026-01-31T12:00:00").count() == 0
