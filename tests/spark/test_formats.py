@@ -7,6 +7,7 @@ import enum
 import importlib.util
 import io
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -151,6 +152,9 @@ class TestJson:
         )
         assert good.first().d == datetime.date(2024, 2, 3)
         assert reasons(bad) == ["user is missing"]
+        # Batches are written in threads in which no session is active.
+        with ThreadPoolExecutor(1) as elsewhere:
+            assert elsewhere.submit(lambda: schema_of("n INT").type).result().names == ["n"]
         with pytest.raises(BadSchema, match="'user STRUNG' cannot be read"):
             assert schema_of("user STRUNG").type
 

@@ -70,9 +70,11 @@ class JsonSchema(Schema):
 
 
 def struct_of_ddl(ddl: str) -> StructType:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
-    if SparkSession.getActiveSession() is None:
+    # A session is active in the thread that made it; the context is there in every thread, also in
+    # the one that calls back for a batch.
+    if SparkContext._active_spark_context is None:
         raise BadSchema(f"The schema {ddl!r} is read by Spark, and no session is open yet.")
     try:
         found = DataType.fromDDL(ddl)
