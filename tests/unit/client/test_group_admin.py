@@ -71,7 +71,7 @@ SHARE = struct.pack(">hih6siiii", 3, 1, 6, b"orders", 2, 1, 0, -1)
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Nobody here needs to be waited for."""
-    monkeypatch.setattr(coordinator_admin, "PAUSE_S", 0.001)
+    monkeypatch.setattr(coordinator_admin.CoordinatorAdmin, "_pause_s", 0.001)
     monkeypatch.setattr(coordinator_admin, "LONGEST_PAUSE_S", 0.002)
 
 
@@ -140,7 +140,7 @@ def test_what_is_refused_for_good_is_not_asked_again():
 
 
 def test_a_coordinator_that_does_not_come_is_given_up(monkeypatch):
-    monkeypatch.setattr(coordinator_admin, "WAIT_S", 0.05)
+    monkeypatch.setattr(coordinator_admin.CoordinatorAdmin, "_wait_s", 0.05)
     (one,) = coordinated(FakeBroker(1), by=9)
     with pytest.raises(KafkaError, match="broker 9, is not there"):
         run(lambda admin: admin.delete_group("g"), one)

@@ -35,7 +35,7 @@ HANGING = ActiveProducer("orders", 0, 7, 3, 12, 900, None, 40)
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(coordinator_admin, "PAUSE_S", 0.001)
+    monkeypatch.setattr(coordinator_admin.CoordinatorAdmin, "_pause_s", 0.001)
     monkeypatch.setattr(coordinator_admin, "LONGEST_PAUSE_S", 0.002)
 
 
