@@ -15,7 +15,7 @@ WORKERS ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench docs clean programs \
 	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos \
-	chaos-groups exactly-once bench-groups bench-transactions spark spark-kafka exactly-once-spark bench-spark soak
+	chaos-groups exactly-once bench-groups bench-transactions spark spark-long spark-kafka exactly-once-spark bench-spark soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,9 +111,12 @@ chaos-groups: setup ## groups in a storm, their coordinator killed: make chaos-g
 coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/coordination $(ARGS)
 
-# One session of Spark serves them all, and has both cores.
+# Each worker has a session of Spark, which takes longer to start than most tests to run.
 spark: setup programs ## the pipeline: real Spark, real brokers
-	$(BIN)/pytest tests/spark --ignore tests/spark/kafka $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long" tests/spark --ignore tests/spark/kafka $(ARGS)
+
+spark-long: setup programs ## the same on a Spark cluster, with drivers killed, and the demo; minutes
+	$(BIN)/pytest -m long tests/spark --ignore tests/spark/kafka $(ARGS)
 
 spark-kafka: setup programs ## source and sink on Apache Kafka, which Maven brings; minutes
 	$(BIN)/pytest tests/spark/kafka $(ARGS)

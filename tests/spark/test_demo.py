@@ -92,6 +92,7 @@ def demo(tmp_path):
         each.kill()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_killed_broker_costs_the_pipeline_no_order(demo):

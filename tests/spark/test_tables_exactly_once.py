@@ -27,7 +27,6 @@ from hightide.spark.tables.iceberg import IcebergLedger
 from hightide.spark.tables.parquet import ParquetLedger
 from hightide.spark.tables.staging import Stage
 
-KINDS = ("parquet", "delta", "iceberg")
 LEDGERS = {"parquet": ParquetLedger, "delta": DeltaLedger, "iceberg": IcebergLedger}
 ROWS = 40
 SCHEMA = "id LONG, day_of INT, _timestamp TIMESTAMP"
@@ -129,7 +128,9 @@ def arrow_of(kind: str, table: Path) -> pa.Table:
     return IcebergLedger(table).table().scan().to_arrow()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.long)]
+)
 def test_nothing_is_missing_or_twice_wherever_the_driver_dies(
     spark, tmp_path, checkpoint, monkeypatch, kind
 ):

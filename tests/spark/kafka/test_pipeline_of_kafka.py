@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from test_exactly_once import *  # noqa: F403
+from test_sink_transactions import *  # noqa: F403
 from test_source import *  # noqa: F403
 from test_source_stream import *  # noqa: F403
