@@ -1,8 +1,9 @@
 """A Spark session with the settings that the pipeline wants.
 
-Two of them halve the time of a micro-batch on one machine: Unix sockets between Spark and its Python
-workers, and a writer of checkpoints that does not fork `chmod` for each local file.  The workers run
-the interpreter that runs this, because the `python3` on somebody's PATH knows nothing of Hightide.
+Two of them halve the time of a micro-batch on one machine: Unix sockets between Spark and its
+Python workers, and a writer of checkpoints that does not fork `chmod` for each local file.  The
+workers run the interpreter that runs this, because the `python3` on somebody's PATH knows nothing
+of Hightide.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def java_version() -> int | None:
     if java is None:
         return None
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+        told = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
     except OSError:
         return None
     words = told.stderr.split('"')
@@ -67,7 +70,9 @@ def java_version() -> int | None:
 
 def check_java() -> None:
     found = java_version()
-    advice = f"Spark needs Java {OLDEST_JAVA} or newer; on Debian: apt install openjdk-17-jre-headless."
+    advice = (
+        f"Spark needs Java {OLDEST_JAVA} or newer; on Debian: apt install openjdk-17-jre-headless."
+    )
     if found is None:
         raise NoJava(f"No Java was found. {advice}")
     if found < OLDEST_JAVA:
