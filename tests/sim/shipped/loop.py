@@ -337,8 +337,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- connections -----------------------------------------------------------------------
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], Any], host: str, port: int
+        self, protocol_factory: Callable[[], Any], host: str, port: int, *, ssl: None = None
     ) -> tuple[Any, Any]:
+        assert ssl is None, "nobody listens in this network"
         return await self.world.network.connect(self, protocol_factory, host, port)
 
     async def create_server(  # type: ignore[override]
