@@ -19,6 +19,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from hightide.ingest.records import Record
+from hightide.ingest.sending import ExactlyOnceSender, IngestError
+
 DEADLINE_S = 120
 KILLS = 3
 
@@ -173,6 +176,24 @@ class TestFiles:
             assert f"Another `hightide ingest` has begun as {topic}" in first.stderr.read()
         assert run(*arguments, "--once", cluster=broker, folder=tmp_path).returncode == 0
         assert values(broker, topic) == ["one", "two"]
+
+    def test_a_collector_that_was_ended_says_so_although_the_library_has_lost_the_reason(
+        self, broker
+    ) -> None:
+        """A call about a record that raises and catches something clears the library's error."""
+
+        class Swallowing(ExactlyOnceSender):
+            def _delivered(self, error, message) -> None:
+                with contextlib.suppress(LookupError):
+                    raise LookupError
+                super()._delivered(error, message)
+
+        topic = broker.create_topic("ingest-swallowed")
+        names = {"name": topic, "positions_topic": topic, "say": lambda _: None}
+        first = Swallowing(broker.bootstrap, topic, {}, **names)
+        ExactlyOnceSender(broker.bootstrap, topic, {}, **names)
+        with pytest.raises(IngestError, match=f"Another `hightide ingest` has begun as {topic}"):
+            first.send([Record(b"one"), Record(b"two")], {})
 
 
 def grown(cluster, topic, before) -> bool:

@@ -1,39 +1,36 @@
-"""The command line's producer and consumer, which are confluent-kafka's.
-
-Everything about that library is here: that it is imported late (it costs 50 ms), that its
-log lines are kept off the terminal, and that its errors become one sentence.
-"""
+"""The command line's producer and consumer, which are confluent-kafka's."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hightide.cli.options import Failed
 from hightide.cli.render import say
+from hightide.client import librdkafka
+from hightide.client.librdkafka import library, sentence
+
+__all__ = [
+    "assign",
+    "consumer",
+    "is_end_of_partition",
+    "is_fatal",
+    "producer",
+    "sentence",
+    "store",
+    "subscribe",
+]
 
 
 def producer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
-    """A producer that puts keys where Java's producer would put them."""
-    kafka = _library()
-    made = {
-        "bootstrap.servers": bootstrap,
-        "client.id": "hightide-cli",
-        "partitioner": "murmur2_random",
-        "message.timeout.ms": 60_000,
-        "error_cb": _tell_when_alone(),
-        **settings,
-    }
-    return _make(lambda: kafka.Producer(made, logger=_quiet()))
+    made = {"client.id": "hightide-cli", "message.timeout.ms": 60_000, **settings}
+    return _in_words(lambda: librdkafka.producer(bootstrap, made, say))
 
 
 def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
     """A consumer for partitions that are assigned by hand; it belongs to no group unless the
     settings name one."""
-    kafka = _library()
     made = {
-        "bootstrap.servers": bootstrap,
         "client.id": "hightide-cli",
         # The library wants a name here even where no group is joined and nothing committed.
         "group.id": "hightide-cli",
@@ -41,15 +38,14 @@ def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
-        "error_cb": _tell_when_alone(),
         **settings,
     }
-    return _make(lambda: kafka.Consumer(made, logger=_quiet()))
+    return _in_words(lambda: librdkafka.consumer(bootstrap, made, say))
 
 
 def assign(consumer: Any, topic: str, offsets: Mapping[int, int]) -> None:
     """Read these partitions from these offsets."""
-    kafka = _library()
+    kafka = library()
     consumer.assign([kafka.TopicPartition(topic, at, offset) for at, offset in offsets.items()])
 
 
@@ -62,7 +58,7 @@ def subscribe(
 
 def store(consumer: Any, message: Any) -> None:
     """Have the offset behind a message committed, soon or when the consumer closes."""
-    kafka = _library()
+    kafka = library()
     try:
         consumer.store_offsets(message=message)
     except kafka.KafkaException:
@@ -71,12 +67,12 @@ def store(consumer: Any, message: Any) -> None:
 
 
 def is_end_of_partition(error: Any) -> bool:
-    return bool(error.code() == _library().KafkaError._PARTITION_EOF)
+    return bool(error.code() == library().KafkaError._PARTITION_EOF)
 
 
 def is_fatal(error: Any) -> bool:
     """Whether waiting longer is pointless."""
-    kafka = _library().KafkaError
+    kafka = library().KafkaError
     return bool(
         error.fatal()
         or error.code()
@@ -89,47 +85,8 @@ def is_fatal(error: Any) -> bool:
     )
 
 
-def sentence(error: Any) -> str:
-    """A library error as people read it."""
-    text = str(error.str())
-    return text if text.endswith(".") else f"{text}."
-
-
-def _tell_when_alone() -> Callable[[Any], None]:
-    """Say once that no broker can be reached; the library goes on trying by itself."""
-    told: list[bool] = []
-
-    def on_error(error: Any) -> None:
-        if error.code() == _library().KafkaError._ALL_BROKERS_DOWN and not told:
-            told.append(True)
-            say("No broker can be reached; still trying.")
-
-    return on_error
-
-
-def _library() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise Failed(
-            "This command needs the package confluent-kafka: pip install confluent-kafka."
-        ) from None
-    return confluent_kafka
-
-
-def _make(create: Callable[[], Any]) -> Any:
-    kafka = _library()
+def _in_words(create: Callable[[], Any]) -> Any:
     try:
         return create()
-    except (ValueError, TypeError, kafka.KafkaException) as error:
-        inner = error.args[0] if error.args else error
-        reason = inner.str() if isinstance(inner, kafka.KafkaError) else inner
-        raise Failed(f"The client library refuses its settings: {reason}.") from None
-
-
-def _quiet() -> logging.Logger:
-    """A logger that says nothing: what matters comes back as an error of a call."""
-    logger = logging.getLogger("hightide.cli.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
+    except librdkafka.Unusable as error:
+        raise Failed(str(error)) from None

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hightide.client.librdkafka import consumer, library
 from hightide.ingest.identity import Identity, Place
-from hightide.ingest.sending import IngestError, consumer, library
+from hightide.ingest.sending import IngestError
 
 POSITIONS_TOPIC = "hightide-ingest-positions"
 DEADLINE_S = 120

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from hightide.client.librdkafka import library, sentence
 from hightide.ingest import http_request
 from hightide.ingest.http_request import Head, Refused
 from hightide.ingest.records import key_of
-from hightide.ingest.sending import library, sentence
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "text/plain")
 IDLE_S = 60

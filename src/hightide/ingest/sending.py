@@ -6,17 +6,16 @@ process dies between the two, the round is sent again.
 Exactly once: records and positions, which are records of a compacted topic, are one transaction.
 The transactional id is the name under which somebody collects: a second collector of that name ends
 the first one, and what a dead one left open is aborted before positions are read.
-
-The library is imported late because it costs start-up time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from hightide.client import librdkafka
+from hightide.client.librdkafka import library, raised, sentence
 from hightide.ingest.records import Record
 
 ROUND_RETRIES = 20
@@ -106,7 +105,13 @@ class Sender:
         try:
             return call()
         except (library().KafkaException, SystemError) as error:
-            raise self._judged(raised(error)) from None
+            raise self._judged(raised(error) or self._asked(error)) from None
+
+    def _asked(self, error: BaseException) -> Any:
+        """Why the library has ended the producer, where a call did not tell."""
+        if not self._refusals:
+            raise error
+        return self._refusals[0]
 
     def _judged(self, error: Any) -> Exception:
         return IngestError(sentence(error))
@@ -189,6 +194,14 @@ class ExactlyOnceSender(Sender):
                 if self._is_stopping():
                     raise Stopped from None
 
+    def _asked(self, error: BaseException) -> Any:
+        """A producer that has been ended says why to whoever wants to abort; others can abort."""
+        try:
+            self._producer.abort_transaction(0)
+        except library().KafkaException as told:
+            return told.args[0]
+        return super()._asked(error)
+
     def _judged(self, error: Any) -> Exception:
         kafka = library().KafkaError
         if error.txn_requires_abort():
@@ -205,73 +218,17 @@ class _Abortable(Exception):
 
 
 def producer(bootstrap: str, settings: Mapping[str, Any], say: Callable[[str], None]) -> Any:
-    """A producer that puts keys where Java's producer would put them."""
-    kafka = library()
     made = {
-        "bootstrap.servers": bootstrap,
         "client.id": "hightide-ingest",
-        "partitioner": "murmur2_random",
         "enable.idempotence": True,
         "acks": "all",
         "linger.ms": 5,
         "queue.buffering.max.kbytes": QUEUE_KBYTES,
         # A collector waits for brokers as long as it takes.
         "message.timeout.ms": 0,
-        "error_cb": _tell_when_alone(say),
         **settings,
     }
     try:
-        return kafka.Producer(made, logger=_quiet())
-    except (ValueError, TypeError, kafka.KafkaException) as error:
-        inner = error.args[0] if error.args else error
-        reason = inner.str() if isinstance(inner, kafka.KafkaError) else inner
-        raise IngestError(f"The client library refuses its settings: {reason}.") from None
-
-
-def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
-    return library().Consumer({"bootstrap.servers": bootstrap, **settings}, logger=_quiet())
-
-
-def library() -> Any:
-    import confluent_kafka
-
-    return confluent_kafka
-
-
-def raised(error: BaseException) -> Any:
-    """The library's own error in what a call of it raised.
-
-    An error that ends a producer is raised while calls about single records are still being made;
-    what comes out then is an error of the interpreter, with the first one as its cause.
-    """
-    found: BaseException | None = error
-    while isinstance(found, SystemError):
-        found = found.__cause__
-    if not isinstance(found, library().KafkaException):
-        raise error
-    return found.args[0]
-
-
-def sentence(error: Any) -> str:
-    text = str(error.str())
-    return text if text.endswith(".") else f"{text}."
-
-
-def _tell_when_alone(say: Callable[[str], None]) -> Callable[[Any], None]:
-    """Say once that no broker can be reached; the library goes on trying by itself."""
-    told: list[bool] = []
-
-    def on_error(error: Any) -> None:
-        if error.code() == library().KafkaError._ALL_BROKERS_DOWN and not told:
-            told.append(True)
-            say("No broker can be reached; still trying.")
-
-    return on_error
-
-
-def _quiet() -> logging.Logger:
-    """A logger that says nothing: what matters comes back as an error of a call."""
-    logger = logging.getLogger("hightide.ingest.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
+        return librdkafka.producer(bootstrap, made, say)
+    except librdkafka.Unusable as error:
+        raise IngestError(str(error)) from None
