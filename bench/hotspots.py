@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.broker import Candidate
-from harness.generator import prepare
+from harness.candidates import CommandLine, Hightide
 from harness.lab import Lab, Workload
 from harness.throughput import WORKLOADS, loaded
 
@@ -108,12 +108,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "stacks.txt")
     options = parser.parse_args()
     candidate = (
-        Candidate.parse(options.broker) if options.broker else Candidate.hightide(options.override)
+        CommandLine.parse(options.broker) if options.broker else Hightide(tuple(options.override))
     )
     tool = options.tool or ("py-spy" if find_py_spy() else "cprofile")
     workload = loads[options.workload]
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        lab = Lab(prepare(), Path(directory), seconds=1.0)
+        lab = Lab(
+            generators, Path(directory), Standing(generators, Path(directory), 0), seconds=1.0
+        )
         if tool == "py-spy":
             with_py_spy(lab, candidate, workload, options.seconds, options.out, options.native)
         else:

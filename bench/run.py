@@ -1,7 +1,9 @@
-"""Measure Hightide, and other brokers beside it in alternating rounds of the same run.
+"""Measure Hightide and Apache Kafka in alternating rounds of the same run.
 
-    python bench/run.py                                   everything, Hightide alone
+    python bench/run.py                                   what users have most, about 20 minutes
+    python bench/run.py --all                             every workload
     python bench/run.py --only 'produce-*' --rounds 5
+    python bench/run.py --alone                           without Kafka
     python bench/run.py --against old='env PYTHONPATH=../old/src python -m hightide \\
         broker start --port {port} --override log.dirs={data}'
 
@@ -14,19 +16,27 @@ import os
 import resource
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
 from harness import footprint, throughput
 from harness.broker import Candidate
+from harness.candidates import ApacheKafka, CommandLine, Hightide
 from harness.generator import prepare
 from harness.lab import Lab, Measure, Workload
 from harness.machine import facts
+from harness.maven import NoMaven
 from harness.process import wait_for_quiet
 from harness.report import Outcome, as_data, as_text, environment_text
+from harness.standing import Standing
 
-WORKLOADS = (*throughput.WORKLOADS, *footprint.WORKLOADS)
+# Those of one broker first: a standing cluster is ended when one of another size is asked for.
+WORKLOADS = (
+    *throughput.ONE_BROKER,
+    *footprint.WORKLOADS,
+    *throughput.THREE_BROKERS,
+)
 
 
 def measure(lab: Lab, workload: Workload, candidates: list[Candidate], most_rounds: int) -> Outcome:
@@ -75,10 +85,19 @@ def parse_arguments() -> argparse.Namespace:
         default=[],
         help="workloads by name, with wildcards; several may be given",
     )
+    add("--all", action="store_true", help="also workloads that are measured only on demand")
+    add("--alone", action="store_true", help="do not measure Apache Kafka")
     add("--list", action="store_true", help="name the workloads and stop")
-    add("--rounds", type=int, default=8, help="rounds of each workload")
-    add("--seconds", type=float, default=0.6, help="length of a round")
-    add("--warm-up", type=float, default=0.3, help="seconds before it that do not count")
+    add("--rounds", type=int, default=5, help="rounds of each workload")
+    add("--seconds", type=float, default=2.0, help="length of a round")
+    add("--warm-up", type=float, default=1.0, help="seconds before it that do not count")
+    add(
+        "--warm-brokers",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="load on a broker that has been started, before anything is measured",
+    )
     add("--fill-mb", type=int, default=1000, help="data to read in consume and fetch workloads")
     add("--recovery-gb", type=float, default=2.0, help="size of the log that is recovered")
     add(
@@ -122,24 +141,39 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def chosen(patterns: list[str]) -> list[Workload]:
+def chosen(patterns: list[str], *, everything: bool) -> list[Workload]:
     found = [
-        one for one in WORKLOADS if not patterns or any(fnmatch(one.name, p) for p in patterns)
+        one
+        for one in WORKLOADS
+        if any(fnmatch(one.name, each) for each in patterns)
+        or (not patterns and (everything or not one.is_extra))
     ]
     if not found:
         sys.exit(f"no workload is named {' or '.join(patterns)}; see --list")
     return found
 
 
+def beside(options: argparse.Namespace) -> tuple[list[Candidate], list[str]]:
+    """The other brokers, and in words why Kafka is not among them if it is not."""
+    others: list[Candidate] = [CommandLine.parse(text) for text in options.against]
+    if options.alone:
+        return others, []
+    try:
+        return [ApacheKafka.from_maven(), *others], []
+    except NoMaven as reason:
+        return others, [f"{reason} Hightide is measured alone."]
+
+
 def main() -> None:
     options = parse_arguments()
-    workloads = chosen(options.only)
+    workloads = chosen(options.only, everything=options.all)
     if options.list:
         print("\n".join(f"{one.name:24} {one.title}" for one in workloads))
         return
-    hightide = Candidate.hightide(options.override)
-    subject = Candidate.parse(options.subject) if options.subject else hightide
-    candidates = [subject, *(Candidate.parse(text) for text in options.against)]
+    hightide = Hightide(tuple(options.override))
+    subject = CommandLine.parse(options.subject) if options.subject else hightide
+    others, notes = beside(options)
+    candidates = [subject, *others]
     if len({one.name for one in candidates}) < len(candidates):
         sys.exit("each broker needs a name of its own")
     raise_file_limit()
@@ -147,9 +181,11 @@ def main() -> None:
         enter_own_autogroup(options.autogroup_nice)
     generators = prepare()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data) as directory:
+        standing = Standing(generators, Path(directory), options.warm_brokers)
         lab = Lab(
             generators,
             directory=Path(directory),
+            standing=standing,
             seconds=options.seconds,
             warm_up_s=options.warm_up,
             fill_mb=options.fill_mb,
@@ -158,16 +194,19 @@ def main() -> None:
             quiet_s=options.quiet,
         )
         about = facts(options.data) | {"librdkafka client": generators.rdkafka_is}
-        print(environment_text(about, generators.notes), flush=True)
+        about |= {one.name: one.about for one in candidates}
+        notes += generators.notes
+        print(environment_text(about, notes), flush=True)
         outcomes = []
-        for workload in workloads:
-            outcome = measure(lab, workload, candidates, options.rounds)
-            outcomes.append(outcome)
-            print("\n" + as_text(outcome, subject.name), flush=True)
+        with closing(standing):
+            for workload in workloads:
+                outcome = measure(lab, workload, candidates, options.rounds)
+                outcomes.append(outcome)
+                print("\n" + as_text(outcome, subject.name), flush=True)
     if options.json:
         arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
         result = {
-            "environment": about | {"notes": generators.notes},
+            "environment": about | {"notes": notes},
             "arguments": arguments,
             "subject": subject.name,
             "workloads": [as_data(outcome, subject.name) for outcome in outcomes],

@@ -1,27 +1,26 @@
-"""A broker under measurement: a command line that is started, asked, stopped and killed."""
+"""A broker under measurement: a process that is started, asked, stopped and killed."""
 
 import os
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from harness.process import starting_on, with_descendants
 from harness.wire import CREATE_TOPICS, Connection, WireFailure
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 BUILT = Path(__file__).resolve().parents[1] / ".build"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 NOT_YET = (OSError, WireFailure)
 Question = Callable[[Connection], bool]
+Settings = Mapping[str, str]
 
 
 class NotSupported(Exception):
@@ -33,37 +32,51 @@ class BrokerFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A broker by name, and how to start it; `{port}` and `{data}` are put in."""
+class Launch:
+    """How a process is started.
 
-    name: str
-    command: str
-    environment: dict[str, str] = field(default_factory=dict)
+    `before` runs once, while the data directory is empty, and is not part of any measured time:
+    Kafka wants its directory formatted.
+    """
 
-    @staticmethod
-    def hightide(overrides: list[str]) -> "Candidate":
-        """The Hightide of this source tree, under the interpreter that runs the harness."""
-        more = "".join(f" --override {shlex.quote(one)}" for one in overrides)
-        command = (
-            f"{shlex.quote(sys.executable)} -m hightide broker start"
-            f" --port {{port}} --override log.dirs={{data}}{more}"
-        )
-        path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
-        return Candidate("hightide", command, {"PYTHONPATH": path})
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    before: Callable[[], None] | None = None
 
-    @staticmethod
-    def parse(text: str) -> "Candidate":
-        name, equals, command = text.partition("=")
-        if not (name and equals and "{port}" in command):
-            raise ValueError(f"not NAME='command with {{port}} and {{data}}': {text!r}")
-        return Candidate(name.strip(), command.strip())
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker of a cluster is: its number, its data and its ports."""
+
+    broker_id: int
+    data: Path
+    port: int
+    inner_port: int
+    """For what brokers say among themselves, where that has a port of its own."""
+
+
+class Candidate(Protocol):
+    """A kind of broker, and how one of them or several are started."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def about(self) -> str:
+        """What it is, for the head of a report."""
+
+    def alone(self, place: Place, settings: Settings) -> Launch:
+        """One broker that is a whole cluster."""
+
+    def together(self, places: list[Place], settings: Settings) -> list[Launch]:
+        """One launch for each place; processes beside the brokers come after them."""
 
 
 @dataclass(slots=True)
 class Broker:
     """A broker process. `start_s` is the time from exec to the first answered ApiVersions."""
 
-    candidate: Candidate
+    launch: Launch
     data: Path
     port: int
     cpu: int | None = None
@@ -76,28 +89,37 @@ class Broker:
 
     @property
     def pids(self) -> list[int]:
-        assert self._process is not None
-        return with_descendants(self._process.pid)
+        return [] if self._process is None else with_descendants(self._process.pid)
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def prepare(self) -> None:
+        """What has to be done before the first start, and is not part of it."""
         self.data.mkdir(parents=True, exist_ok=True)
-        command = self.candidate.command
-        for mark, value in (("{port}", str(self.port)), ("{data}", shlex.quote(str(self.data)))):
-            command = command.replace(mark, value)
-        words = shlex.split(command)
-        environment = _environment() | self.candidate.environment
+        if self.launch.before is not None and not any(self.data.iterdir()):
+            self.launch.before()
+
+    def begin(self) -> float:
+        """Start the process and do not wait; returns the moment it began."""
+        self.prepare()
         with self.log_path.open("ab") as log, starting_on(self.cpu):
             began = time.perf_counter()
             # Its own process group, so that it can be ended whole; not its own session, so that
             # it stays in the scheduling group of the harness and of the generators.
             self._process = subprocess.Popen(
-                words,
+                self.launch.words,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=_environment() | dict(self.launch.environment),
                 process_group=0,
             )
+        return began
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        began = self.begin()
         self.wait_until(lambda ask: bool(ask.api_versions()), timeout_s)
         self.start_s = time.perf_counter() - began
 
@@ -113,9 +135,9 @@ class Broker:
             except NOT_YET:
                 pass
             if self._process.poll() is not None:
-                raise BrokerFailure(f"ended with status {self._process.returncode}{self._said()}")
+                raise BrokerFailure(f"ended with status {self._process.returncode}{self.said()}")
             if time.monotonic() > give_up_at:
-                raise BrokerFailure(f"not ready after {timeout_s:.0f} s{self._said()}")
+                raise BrokerFailure(f"not ready after {timeout_s:.0f} s{self.said()}")
             time.sleep(0.002)
 
     def ensure_topic(self, name: str, partitions: int, *, must_create: bool = False) -> None:
@@ -126,6 +148,8 @@ class Broker:
             elif must_create:
                 raise NotSupported("has no CreateTopics")
         self.wait_until(lambda ask: ask.led_partitions(name) >= partitions)
+        # A leader that is known may not have taken its office yet.
+        self.wait_until(lambda ask: len(ask.end_offsets(name, partitions)) == partitions)
 
     def stop(self) -> None:
         """SIGTERM and patience."""
@@ -149,7 +173,7 @@ class Broker:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def _said(self) -> str:
+    def said(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-15:]
         return "; it said:\n    " + "\n    ".join(lines) if lines else "; it said nothing"
 
@@ -172,19 +196,38 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(candidate: Candidate, under: Path, cpu: int | None = None) -> Iterator[Broker]:
-    """A broker on an empty data directory; killed and its data removed afterwards.
+def prepared(
+    candidate: Candidate,
+    under: Path,
+    cpu: int | None = None,
+    settings: Settings | None = None,
+) -> Iterator[Broker]:
+    """A broker on an empty data directory, not started; killed and its data removed afterwards.
 
     Killed, because an orderly stop would first write the data to disk that is about to be
     removed. So most of it never gets there and the rounds that follow are not disturbed.
     """
     data = under / candidate.name
     shutil.rmtree(data, ignore_errors=True)
-    broker = Broker(candidate, data, free_port(), cpu)
+    place = Place(1, data, free_port(), free_port())
+    broker = Broker(candidate.alone(place, settings or {}), data, place.port, cpu)
     try:
-        broker.start()
+        broker.prepare()
         yield broker
     finally:
         broker.kill()
         shutil.rmtree(data, ignore_errors=True)
         broker.log_path.unlink(missing_ok=True)
+
+
+@contextmanager
+def running(
+    candidate: Candidate,
+    under: Path,
+    cpu: int | None = None,
+    settings: Settings | None = None,
+) -> Iterator[Broker]:
+    """The same, started."""
+    with prepared(candidate, under, cpu, settings) as broker:
+        broker.start()
+        yield broker

@@ -18,12 +18,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
-from harness.broker import BUILT, Broker, BrokerFailure, NotSupported
+from harness.broker import BUILT, BrokerFailure, NotSupported
 from harness.process import cpu_s, machine_busy_s, starting_on
 
 LOAD = Path(__file__).resolve().parents[1] / "load"
 Sample = dict[str, float]
+
+
+class Loaded(Protocol):
+    """What is put under load: a broker or a cluster of them."""
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def pids(self) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,7 @@ class Generators:
     rdkafka_is: str
     notes: tuple[str, ...] = ()
 
-    def run(self, broker: Broker, arguments: Sequence[str], cpu: int | None = None) -> Sample:
+    def run(self, broker: Loaded, arguments: Sequence[str], cpu: int | None = None) -> Sample:
         """Run one generator (`raw` or `rdkafka`, then its arguments) against the broker."""
         command = self.command(arguments, broker)
         pids = broker.pids
@@ -55,7 +66,7 @@ class Generators:
         sample["other_cores"] = max(0.0, others / seconds)
         return sample
 
-    def command(self, arguments: Sequence[str], broker: Broker) -> list[str]:
+    def command(self, arguments: Sequence[str], broker: Loaded) -> list[str]:
         program = {"raw": self.raw, "rdkafka": self.rdkafka}[arguments[0]]
         if not program:
             raise NotSupported("needs a C compiler")

@@ -1,8 +1,7 @@
 """What a workload is, and what it may use.
 
 A workload is opened once for each broker and then measured round by round, the brokers taking
-turns. Opening gives a function that measures one round. Most workloads start a fresh broker on an
-empty directory in every round; those that only read keep one broker and its data for all rounds.
+turns. Opening gives a function that measures one round.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from harness.broker import Candidate
 from harness.generator import Generators, Sample
+from harness.standing import Standing
 
 TOPIC = "t"
 PARTITIONS = 6
@@ -25,6 +25,7 @@ class Lab:
 
     generators: Generators
     directory: Path
+    standing: Standing
     seconds: float = 0.6
     warm_up_s: float = 0.3
     fill_mb: int = 1000
@@ -65,26 +66,14 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a generator is told: `raw` or `rdkafka`, then its arguments.
-
-    A load that reads needs a log filled with records of this size first.
-    """
-
-    arguments: tuple[str, ...]
-    is_pinned: bool = False
-    reads_record_bytes: int | None = None
-    warms_up: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Workload:
     name: str
     title: str
     metrics: tuple[Metric, ...]
     open: Opener
     most_rounds: int | None = None
-    load: Load | None = None
+    is_extra: bool = False
+    """Measured only when it is asked for by name, or when everything is."""
 
 
 OTHERS = Metric("other_cores", "others on the machine, cores", 2)

@@ -1,27 +1,31 @@
 """Workloads that push or pull data as fast as it goes: librdkafka clients and raw requests.
 
-The librdkafka workloads run unpinned, client and broker sharing all CPUs as they would on a small
-machine. The raw ones give the broker one CPU and the generator another, so that they show what
-the broker can do and not how the scheduler shares.
+Client and brokers share all CPUs, as they would on a small machine. The brokers are standing ones,
+warm; what is written goes to a topic of its own, which is deleted when the round is over.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from harness.broker import Broker, Candidate, running
+from harness.broker import Candidate
+from harness.cluster import Cluster
 from harness.generator import Sample
-from harness.lab import OTHERS, PARTITIONS, TOPIC, Lab, Load, Measure, Metric, Workload
-from harness.process import peak_rss_mb, pinning
+from harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload
+from harness.process import peak_rss_mb
 
 KB = 1024
 MB = 1_000_000
 GB = 1_000_000_000
+SIZES = {"100b": 100, "1kb": KB, "10kb": 10 * KB}
+# A little under 1 MiB, as a whole batch must fit into max.message.bytes.
+BATCHES = {"16kb": 16 * KB, "64kb": 64 * KB, "1mb": MB}
 
 BYTE_METRICS = (
     Metric("mb_per_s", "MB/s", 0, more_is_better=True),
     Metric("broker_cpu_s_per_gb", "broker CPU, s/GB", 2),
     Metric("client_cpu_s_per_gb", "client CPU, s/GB", 2),
-    Metric("peak_rss_mb", "broker peak RSS, MB", 0),
+    Metric("peak_rss_mb", "brokers' peak RSS, MB", 0),
     OTHERS,
 )
 REQUEST_METRICS = (
@@ -34,7 +38,24 @@ REQUEST_METRICS = (
 )
 
 
-def _with_rates(sample: Sample, broker: Broker) -> Sample:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a generator is told (`raw` or `rdkafka`, then its arguments), and of which topic.
+
+    A load that reads needs a log filled with records of this size first.
+    """
+
+    arguments: tuple[str, ...]
+    partitions: int = 6
+    replicas: int = 1
+    reads_record_bytes: int | None = None
+
+    @property
+    def words(self) -> list[str]:
+        return [*self.arguments, "--topic", TOPIC, "--partitions", str(self.partitions)]
+
+
+def with_rates(sample: Sample, cluster: Cluster) -> Sample:
     """The rates and shares that the report speaks of, beside what the generator counted."""
     sample["mb_per_s"] = sample["bytes"] / sample["seconds"] / MB
     sample["records_per_s"] = sample["records"] / sample["seconds"]
@@ -46,139 +67,181 @@ def _with_rates(sample: Sample, broker: Broker) -> Sample:
             sample[f"{who}_cpu_us_per_request"] = spent_s / sample["requests"] * 1e6
     if "requests" in sample:
         sample["requests_per_s"] = sample["requests"] / sample["seconds"]
-    sample["peak_rss_mb"] = peak_rss_mb(broker.pids)
+    sample["peak_rss_mb"] = peak_rss_mb(cluster.pids)
     return sample
 
 
+def put(lab: Lab, cluster: Cluster, load: Load) -> Sample:
+    """Put the load on a cluster that has its topic, for one round."""
+    words = [*load.words, "--seconds", str(lab.seconds)]
+    if load.reads_record_bytes is None:
+        words += ["--warm-up-seconds", str(lab.warm_up_s)]
+    elif load.arguments[0] == "rdkafka":
+        # No warm-up: the generator's window opens by itself, with the first messages.
+        words += ["--messages", str(sum(cluster.end_offsets(TOPIC).values()))]
+    return with_rates(lab.generators.run(cluster, words), cluster)
+
+
 @contextmanager
-def loaded(lab: Lab, candidate: Candidate, load: Load) -> Iterator[tuple[Broker, Measure]]:
-    """A broker ready for the load, and a function that puts the load on it for a while."""
-    broker_cpu, client_cpu = pinning() if load.is_pinned else (None, None)
-    with running(candidate, lab.directory, broker_cpu) as broker:
-        broker.ensure_topic(TOPIC, PARTITIONS)
-        arguments = [*load.arguments, "--topic", TOPIC, "--seconds", str(lab.seconds)]
+def ready(lab: Lab, cluster: Cluster, load: Load) -> Iterator[None]:
+    """The topic of a load, filled if it is read."""
+    with cluster.topic(TOPIC, load.partitions, load.replicas):
         if load.reads_record_bytes:
-            records = fill(lab, broker, lab.fill_mb * MB, load.reads_record_bytes)
-            if load.arguments[0] == "rdkafka":
-                arguments += ["--messages", str(records)]
-        if load.warms_up:
-            arguments += ["--warm-up-seconds", str(lab.warm_up_s)]
-
-        def measure() -> Sample:
-            return _with_rates(lab.generators.run(broker, arguments, client_cpu), broker)
-
-        yield broker, measure
+            fill(lab, cluster, lab.fill_mb * MB, load.reads_record_bytes, load.partitions)
+        yield
 
 
-def _workload(name: str, title: str, metrics: tuple[Metric, ...], load: Load) -> Workload:
-    """Writers get a fresh broker in each round, readers one broker filled once for all rounds.
-
-    So no round writes on top of what others left behind, and what is read is in the page cache.
-    """
+def workload(
+    name: str, title: str, metrics: tuple[Metric, ...], load: Load, *, is_extra: bool = False
+) -> Workload:
+    """Writers get a fresh topic in each round, readers one that is filled once for all rounds."""
 
     @contextmanager
     def open_(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
-        if load.reads_record_bytes:
-            with loaded(lab, candidate, load) as (_broker, measure):
-                yield measure
+        cluster = lab.standing.cluster(candidate, load.replicas)
+
+        def afresh() -> Sample:
+            with ready(lab, cluster, load):
+                return put(lab, cluster, load)
+
+        if load.reads_record_bytes is None:
+            yield afresh
         else:
-            yield lambda: _once(lab, candidate, load)
+            with ready(lab, cluster, load):
+                yield lambda: put(lab, cluster, load)
 
-    return Workload(name.lower().replace(" ", ""), title, metrics, open_, load=load)
-
-
-def _once(lab: Lab, candidate: Candidate, load: Load) -> Sample:
-    with loaded(lab, candidate, load) as (_broker, measure):
-        return measure()
+    return Workload(name, title, metrics, open_, is_extra=is_extra)
 
 
-def fill(lab: Lab, broker: Broker, size_bytes: int, record_bytes: int) -> int:
-    """Write 64 KB batches over all partitions; returns how many records were acknowledged."""
+def fill(lab: Lab, cluster: Cluster, size_bytes: int, record_bytes: int, partitions: int) -> None:
+    """Write 64 KB batches over all partitions of the topic."""
     each = 64 * KB // (record_bytes + 8)
-    requests = max(1, size_bytes // (64 * KB))
-    where = ["--topic", TOPIC, "--partitions", str(PARTITIONS)]
-    if lab.generators.raw:
-        shape = ["--records", str(each), "--record-bytes", str(record_bytes), "--in-flight", "5"]
-        how = ["raw", "produce", *shape, "--requests", str(requests)]
-    else:
-        how = ["rdkafka", "produce", "--message-bytes", str(record_bytes)]
-        how += ["--batch-bytes", str(64 * KB), "--messages", str(requests * each)]
-    return int(lab.generators.run(broker, [*how, *where])["records"])
+    how = ["rdkafka", "produce", "--message-bytes", str(record_bytes), "--acks", "all"]
+    how += ["--batch-bytes", str(64 * KB), "--messages", str(size_bytes // (64 * KB) * each)]
+    lab.generators.run(cluster, [*how, "--topic", TOPIC, "--partitions", str(partitions)])
 
 
-def _produce(message: str, message_bytes: int, batch: str, batch_bytes: int) -> Workload:
-    where = ("--partitions", str(PARTITIONS))
-    sizes = ("--message-bytes", str(message_bytes), "--batch-bytes", str(batch_bytes))
-    return _workload(
-        f"produce-{message}-{batch}",
-        f"librdkafka produces {message} messages in {batch} batches, 6 partitions, acks=1",
+def produce(
+    size: str,
+    batch: str,
+    partitions: int = 6,
+    acks: str = "1",
+    replicas: int = 1,
+    *more: str,
+    name: str = "",
+    is_extra: bool = False,
+) -> Workload:
+    what = ("--message-bytes", str(SIZES[size]), "--batch-bytes", str(BATCHES[batch]))
+    arguments = ("rdkafka", "produce", "--acks", acks, *what, *more)
+    return workload(
+        f"produce-{size}-{batch}-p{partitions}-acks{acks}-rf{replicas}{name}",
+        f"librdkafka produces {_said(size)} messages in {_said(batch)} batches,"
+        f" {_counted(partitions, 'partition')}, acks={acks},"
+        f" {_counted(replicas, 'replica')}{name.replace('-', ', ')}",
         BYTE_METRICS,
-        Load(("rdkafka", "produce", *where, *sizes)),
+        Load(arguments, partitions, replicas),
+        is_extra=is_extra,
     )
 
 
-def _consume(message: str, message_bytes: int) -> Workload:
-    arguments = ("rdkafka", "consume", "--partitions", str(PARTITIONS))
-    # No warm-up: the generator's window opens by itself, with the first messages.
-    load = Load(arguments, reads_record_bytes=message_bytes, warms_up=False)
-    return _workload(
-        f"consume-{message}",
-        f"librdkafka consumes {message} messages, 6 partitions, from the page cache",
+def consume(size: str, partitions: int = 6, *, is_extra: bool = False) -> Workload:
+    return workload(
+        f"consume-{size}-p{partitions}",
+        f"librdkafka consumes {_said(size)} messages, {_counted(partitions, 'partition')},"
+        " from the page cache",
         BYTE_METRICS,
-        load,
+        Load(("rdkafka", "consume"), partitions, reads_record_bytes=SIZES[size]),
+        is_extra=is_extra,
     )
 
 
-def _requests(name: str, title: str, *arguments: str) -> Workload:
+def requests(name: str, title: str, *arguments: str, partitions: int = 1) -> Workload:
     shape = ("--records", "1", "--record-bytes", "100")
-    return _workload(
+    return workload(
         name,
         f"raw: one-record produce requests of 100 B, {title}",
         REQUEST_METRICS,
-        Load(("raw", "produce", *shape, *arguments), is_pinned=True),
+        Load(("raw", "produce", *shape, *arguments), partitions),
     )
 
 
 def _raw_fetch(size: str, max_bytes: int) -> Workload:
-    arguments = ("raw", "fetch", "--max-bytes", str(max_bytes))
-    return _workload(
+    return workload(
         f"raw-fetch-{size}",
-        f"raw: fetches of up to {size}, one partition, 1 in flight",
+        f"raw: fetches of up to {_said(size)}, one partition, 1 in flight",
         (BYTE_METRICS[0], *REQUEST_METRICS),
-        Load(arguments, is_pinned=True, reads_record_bytes=KB),
+        Load(("raw", "fetch", "--max-bytes", str(max_bytes)), 1, reads_record_bytes=KB),
+        is_extra=True,
     )
 
 
 def _raw_produce() -> Workload:
     shape = ("--records", "63", "--record-bytes", str(KB), "--in-flight", "5")
-    where = ("--partitions", str(PARTITIONS))
-    return _workload(
+    return workload(
         "raw-produce-64kb",
         "raw: 64 KB batches of 1 KB records, 6 partitions, 5 in flight",
         (BYTE_METRICS[0], *REQUEST_METRICS),
-        Load(("raw", "produce", *shape, *where), is_pinned=True),
+        Load(("raw", "produce", *shape)),
+        is_extra=True,
     )
 
 
-WORKLOADS = (
-    _produce("1 KB", KB, "64 KB", 64 * KB),
-    _produce("1 KB", KB, "16 KB", 16 * KB),
-    # A little under 1 MiB, as a whole batch must fit into max.message.bytes.
-    _produce("1 KB", KB, "1 MB", MB),
-    _produce("100 B", 100, "64 KB", 64 * KB),
-    _consume("1 KB", KB),
-    _consume("100 B", 100),
-    _requests("request-1", "1 in flight", "--in-flight", "1"),
-    _requests("request-16", "16 in flight on one connection", "--in-flight", "16"),
-    _requests(
+def _said(size: str) -> str:
+    """`64kb` as it is read."""
+    number = size.rstrip("kmb")
+    return f"{number} {size[len(number) :].upper()}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"
+
+
+def _matrix(replicas: int) -> Iterator[Workload]:
+    """Every combination; those that users have most are in each run, the rest on demand."""
+    for size in SIZES:
+        for batch in BATCHES:
+            for partitions in (6, 1):
+                for acks in ("1", "all"):
+                    shape = (size, batch, partitions, acks)
+                    is_extra = shape not in USUAL[replicas]
+                    yield produce(size, batch, partitions, acks, replicas, is_extra=is_extra)
+
+
+USUAL = {
+    1: {
+        ("1kb", "16kb", 6, "1"),
+        ("1kb", "64kb", 6, "1"),
+        ("1kb", "1mb", 6, "1"),
+        ("1kb", "64kb", 1, "1"),
+        ("100b", "64kb", 6, "1"),
+        ("10kb", "64kb", 6, "1"),
+    },
+    3: {
+        ("1kb", "64kb", 6, "all"),
+        ("1kb", "1mb", 6, "all"),
+        ("100b", "64kb", 6, "all"),
+        ("1kb", "64kb", 6, "1"),
+    },
+}
+
+ONE_BROKER = (
+    *_matrix(1),
+    consume("1kb"),
+    consume("100b"),
+    consume("10kb"),
+    consume("1kb", 1, is_extra=True),
+    consume("100b", 1, is_extra=True),
+    requests("request-1", "1 in flight", "--in-flight", "1"),
+    requests("request-16", "16 in flight on one connection", "--in-flight", "16"),
+    requests(
         "request-16-connections",
         "16 connections with 1 in flight each",
         "--connections",
         "16",
-        "--partitions",
-        str(PARTITIONS),
+        partitions=6,
     ),
     _raw_produce(),
-    _raw_fetch("1 MB", 1 << 20),
-    _raw_fetch("64 KB", 64 * KB),
+    _raw_fetch("1mb", 1 << 20),
+    _raw_fetch("64kb", 64 * KB),
 )
+THREE_BROKERS = tuple(_matrix(3))

@@ -6,10 +6,11 @@ neither on the code it measures nor on a client library that does more than it i
 
 import socket
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS = 2, 3, 18, 19
+LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 18, 19, 20
 LATEST = -1
 TOPIC_ALREADY_EXISTS = 36
 
@@ -109,9 +110,22 @@ class Connection:
         _check(answer.i16(), "ApiVersions")
         return {answer.i16(): (answer.i16(), answer.i16()) for _ in range(answer.i32())}
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic with one replica; one that exists already is as good."""
-        topic = _string(name) + struct.pack(">ihii", partitions, 1, 0, 0)
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replicas: int = 1,
+        settings: Mapping[str, str] | None = None,
+        assignment: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Create a topic; one that exists already is as good."""
+        counts = (-1, -1) if assignment else (partitions, replicas)
+        topic = _string(name) + struct.pack(">ihi", *counts, len(assignment))
+        for index, brokers in enumerate(assignment):
+            topic += struct.pack(f">ii{len(brokers)}i", index, len(brokers), *brokers)
+        topic += struct.pack(">i", len(settings or {}))
+        for key, value in (settings or {}).items():
+            topic += _string(key) + _string(value)
         body = struct.pack(">i", 1) + topic + struct.pack(">ib", 30_000, 0)
         answer = self.ask(CREATE_TOPICS, 4, body)
         answer.i32()
@@ -120,6 +134,29 @@ class Connection:
             code, message = answer.i16(), answer.string()
             if code != TOPIC_ALREADY_EXISTS:
                 _check(code, f"CreateTopics {name}: {message}")
+
+    def delete_topic(self, name: str) -> None:
+        body = struct.pack(">i", 1) + _string(name) + struct.pack(">i", 30_000)
+        answer = self.ask(DELETE_TOPICS, 1, body)
+        answer.i32()
+        for _ in range(answer.i32()):
+            answer.string()
+            _check(answer.i16(), f"DeleteTopics {name}")
+
+    def brokers(self) -> dict[int, int]:
+        """The port of each living broker."""
+        answer = self.ask(METADATA, 4, struct.pack(">ib", 0, 0))
+        answer.i32()
+        return dict(_read_broker(answer) for _ in range(answer.i32()))
+
+    def controller(self) -> int:
+        """Whom to ask to create a topic."""
+        answer = self.ask(METADATA, 4, struct.pack(">ib", 0, 0))
+        answer.i32()
+        for _ in range(answer.i32()):
+            _read_broker(answer)
+        answer.string()
+        return answer.i32()
 
     def led_partitions(self, topic: str) -> int:
         """How many partitions of the topic have a leader that takes requests."""
@@ -130,7 +167,7 @@ class Connection:
         answer = self.ask(METADATA, 4, struct.pack(">i", 1) + _string(topic) + b"\0")
         answer.i32()
         for _ in range(answer.i32()):
-            answer.i32(), answer.string(), answer.i32(), answer.string()
+            _read_broker(answer)
         answer.string(), answer.i32()
         leaders = {}
         for _ in range(answer.i32()):
@@ -144,10 +181,15 @@ class Connection:
 
     def end_offsets(self, topic: str, partitions: int) -> list[int]:
         """The log end offset of each partition; WireFailure while one cannot be told."""
-        asked = b"".join(struct.pack(">iq", p, LATEST) for p in range(partitions))
+        found = self.offsets_of(topic, range(partitions))
+        return [found[index] for index in range(partitions)]
+
+    def offsets_of(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The log end offsets of partitions that this broker leads."""
+        asked = b"".join(struct.pack(">iq", each, LATEST) for each in partitions)
         head = struct.pack(">ii", -1, 1) + _string(topic)
-        answer = self.ask(LIST_OFFSETS, 1, head + struct.pack(">i", partitions) + asked)
-        offsets = [0] * partitions
+        answer = self.ask(LIST_OFFSETS, 1, head + struct.pack(">i", len(partitions)) + asked)
+        offsets = {}
         for _ in range(answer.i32()):
             answer.string()
             for _ in range(answer.i32()):
@@ -156,6 +198,13 @@ class Connection:
                 answer.i64()
                 offsets[index] = answer.i64()
         return offsets
+
+
+def _read_broker(answer: Answer) -> tuple[int, int]:
+    """The id and the port of a broker in a Metadata answer."""
+    broker_id, _host, port = answer.i32(), answer.string(), answer.i32()
+    answer.string()
+    return broker_id, port
 
 
 def _check(code: int, what: str) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -12,14 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 from harness.process import cpu_s, rss_mb, with_descendants
 
 from hightide.spark.session import session
 from hightide.spark.sink import exactly_once
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "spark"))
-from maven import SPARK_CONNECTOR, NoMaven, jars_of  # noqa: E402
 
 HIGHTIDE, CONNECTOR = "hightide", "connector"
 AT_LEAST_ONCE = "hightide-plain"

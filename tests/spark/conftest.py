@@ -11,9 +11,9 @@ import pytest
 from hightide.spark.session import NoJava, check_java
 from hightide.testing import Cluster
 
-# So that the files of this folder find each other.
-sys.path.insert(0, str(Path(__file__).parent))
-from maven import SPARK_CONNECTOR, NoMaven, jars_of
+# So that the files of this folder find each other, and Maven, which the benchmarks use as well.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "bench")]
+from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of  # noqa: E402
 
 
 def pytest_collection_modifyitems(items):

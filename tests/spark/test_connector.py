@@ -6,7 +6,7 @@ import json
 
 import pytest
 from confluent_kafka import Producer
-from maven import SPARK_CONNECTOR, NoMaven, jars_of
+from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 
 
 @pytest.fixture(scope="module")

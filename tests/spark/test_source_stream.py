@@ -6,7 +6,7 @@ import json
 import pickle
 
 import pytest
-from maven import SPARK_CONNECTOR, NoMaven, jars_of
+from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from topics import (
     delete_records,

@@ -1,4 +1,4 @@
-"""Jars of others, brought by Maven into its own cache: what the pipeline is compared with.
+"""Jars of others, brought by Maven into its own cache: what Hightide is compared with.
 
 Nothing of Hightide needs a jar.  Where there is no Maven, or it reaches nothing, `NoMaven` says so
 in words, and what would have been compared is left out.
@@ -21,6 +21,7 @@ SPARK_CONNECTOR = (
     "org.apache.commons:commons-pool2:2.13.1",
 )
 APACHE_KAFKA = "org.apache.kafka:kafka_2.13:4.3.0"
+APACHE_KAFKA_TOOLS = "org.apache.kafka:kafka-tools:4.3.0"
 LIMIT_S = 300
 
 

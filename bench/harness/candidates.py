@@ -1,0 +1,179 @@
+"""The brokers that are compared: Hightide, Apache Kafka, and any other that is a command line."""
+
+import base64
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.broker import BrokerFailure, Launch, NotSupported, Place, Settings, free_port
+from harness.maven import APACHE_KAFKA, APACHE_KAFKA_TOOLS, NoMaven, jars_of
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+
+# What Kafka's own start script gives a broker, word for word of its meaning.
+KAFKA_HEAP = ("-Xmx1G", "-Xms1G")
+KAFKA_JVM = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hightide:
+    """The Hightide of this source tree, under the interpreter that runs the harness."""
+
+    overrides: tuple[str, ...] = ()
+    name: str = "hightide"
+
+    @property
+    def about(self) -> str:
+        return " ".join(["Hightide of this source tree", *self.overrides])
+
+    def alone(self, place: Place, settings: Settings) -> Launch:
+        return self._broker(place, settings)
+
+    def together(self, places: list[Place], settings: Settings) -> list[Launch]:
+        beside, port = places[0].data.parent / "coordinator", free_port()
+        made = {**settings, "zookeeper.connect": f"127.0.0.1:{port}"}
+        brokers = [self._broker(at, made) for at in places]
+        listen = ("--listen", f"127.0.0.1:{port}", "--data", str(beside))
+        return [*brokers, self._launch("coordinator", "start", *listen)]
+
+    def _broker(self, place: Place, settings: Settings) -> Launch:
+        made = {"broker.id": place.broker_id, "log.dirs": place.data, **settings}
+        given = [*(f"{key}={value}" for key, value in made.items()), *self.overrides]
+        more = [word for each in given for word in ("--override", each)]
+        port = ("--host", "127.0.0.1", "--port", str(place.port))
+        return self._launch("broker", "start", *port, *more)
+
+    def _launch(self, *words: str) -> Launch:
+        path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+        return Launch((sys.executable, "-m", "hightide", *words), {"PYTHONPATH": path})
+
+
+@dataclass(frozen=True, slots=True)
+class ApacheKafka:
+    """Apache Kafka in KRaft mode, heap and collector as its start script has them.
+
+    Every node is broker and controller. Settings are Kafka's defaults but for addresses and
+    directories, and for its inner topics, which one broker alone cannot replicate three times.
+    """
+
+    jars: tuple[Path, ...]
+    name: str = "kafka"
+
+    @staticmethod
+    def from_maven() -> "ApacheKafka":
+        """Raises NoMaven, in words, where it cannot be had."""
+        if shutil.which("java") is None:
+            raise NoMaven("Java is not installed, so Apache Kafka cannot be run here.")
+        return ApacheKafka(tuple({*jars_of(APACHE_KAFKA), *jars_of(APACHE_KAFKA_TOOLS)}))
+
+    @property
+    def about(self) -> str:
+        java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+        return f"Apache Kafka {APACHE_KAFKA.rpartition(':')[2]}, {java.stderr.splitlines()[0]}"
+
+    @property
+    def class_path(self) -> str:
+        """Each library once: the tools bring the same ones as the broker."""
+        by_name = {path.name: path for path in self.jars}
+        return os.pathsep.join(map(str, by_name.values()))
+
+    def alone(self, place: Place, settings: Settings) -> Launch:
+        single = {
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+        }
+        return self._launch(place, {**single, **settings}, [place])
+
+    def together(self, places: list[Place], settings: Settings) -> list[Launch]:
+        return [self._launch(place, settings, places) for place in places]
+
+    def tool(self, main_class: str, *arguments: str) -> list[str]:
+        """The command line of one of Kafka's own tools."""
+        return ["java", "-Xmx512M", *KAFKA_JVM, "-cp", self.class_path, main_class, *arguments]
+
+    def _launch(self, place: Place, settings: Settings, quorum: list[Place]) -> Launch:
+        config = place.data.with_suffix(".properties")
+        lines = self._properties(place, quorum) | dict(settings)
+        java = ("java", "-cp", self.class_path)
+
+        def format_directory() -> None:
+            config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+            voters = ",".join(map(_voter, quorum))
+            how = [*java, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format"]
+            how += ["--cluster-id", CLUSTER_ID, "--config", str(config)]
+            how += ["--initial-controllers", voters]
+            done = subprocess.run(how, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise BrokerFailure(f"storage could not be formatted: {done.stderr or done.stdout}")
+
+        start = (java[0], *KAFKA_HEAP, *KAFKA_JVM, *java[1:], "kafka.Kafka", str(config))
+        return Launch(start, before=format_directory)
+
+    def _properties(self, place: Place, quorum: list[Place]) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(place.broker_id),
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": ",".join(
+                f"127.0.0.1:{at.inner_port}" for at in quorum
+            ),
+            "listeners": f"PLAINTEXT://127.0.0.1:{place.port},"
+            f"CONTROLLER://127.0.0.1:{place.inner_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{place.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(place.data),
+        }
+
+
+def _voter(place: Place) -> str:
+    """A controller with its directory's id, which is 16 bytes in base64 without padding."""
+    raw = b"hightide-bench-" + bytes([64 + place.broker_id])
+    directory_id = base64.urlsafe_b64encode(raw).decode()[:22]
+    return f"{place.broker_id}@127.0.0.1:{place.inner_port}:{directory_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """Any broker that can be started by one command; `{port}` and `{data}` are put in."""
+
+    name: str
+    command: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(text: str) -> "CommandLine":
+        name, equals, command = text.partition("=")
+        if not (name and equals and "{port}" in command):
+            raise ValueError(f"not NAME='command with {{port}} and {{data}}': {text!r}")
+        return CommandLine(name.strip(), command.strip())
+
+    @property
+    def about(self) -> str:
+        return self.command
+
+    def alone(self, place: Place, settings: Settings) -> Launch:
+        if settings:
+            raise NotSupported("takes no settings")
+        command = self.command
+        for mark, value in (("{port}", str(place.port)), ("{data}", shlex.quote(str(place.data)))):
+            command = command.replace(mark, value)
+        return Launch(tuple(shlex.split(command)), self.environment)
+
+    def together(self, places: list[Place], settings: Settings) -> list[Launch]:  # noqa: ARG002
+        raise NotSupported("is one broker only")

@@ -1,0 +1,57 @@
+"""Clusters that stand for many workloads, so that each is measured warm.
+
+A Java broker needs a while of load before its compiler has done its work. A comparison with one
+that has just started would flatter everybody else, so both sides are started once, put under the
+same load for a while, and then keep standing, side by side, for all workloads of their size.
+"""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from harness.broker import Candidate
+from harness.cluster import Cluster, cluster
+from harness.generator import Generators
+
+WARM_UP_TOPIC = "warm-up"
+# What is deleted shall be gone before it is written to the disk.
+SETTINGS = {"log.segment.delete.delay.ms": "100"}
+
+
+class Standing:
+    def __init__(self, generators: Generators, directory: Path, warm_up_s: float) -> None:
+        self._generators = generators
+        self._directory = directory
+        self._warm_up_s = warm_up_s
+        self._stack = ExitStack()
+        self._clusters: dict[str, Cluster] = {}
+        self._count = 0
+
+    def cluster(self, candidate: Candidate, count: int = 1) -> Cluster:
+        """The standing cluster of this many brokers; those of another size are ended first."""
+        if count != self._count:
+            self.close()
+            self._count = count
+        if candidate.name not in self._clusters:
+            made = self._stack.enter_context(
+                cluster(candidate, self._directory, count, SETTINGS, "standing")
+            )
+            self._warm_up(made, count)
+            self._clusters[candidate.name] = made
+        return self._clusters[candidate.name]
+
+    def close(self) -> None:
+        self._clusters.clear()
+        self._stack.close()
+        self._count = 0
+
+    def _warm_up(self, made: Cluster, replicas: int) -> None:
+        """Produce in large batches, consume, produce in smaller ones: a third of the time each."""
+        each = ("--topic", WARM_UP_TOPIC, "--seconds", str(self._warm_up_s / 3))
+        with made.topic(WARM_UP_TOPIC, 6, replicas):
+            run = self._generators.run
+            run(made, ["rdkafka", "produce", *each, "--acks", "all"])
+            run(made, ["rdkafka", "consume", *each])
+            run(
+                made,
+                ["rdkafka", "produce", *each, "--message-bytes", "100", "--batch-bytes", "1000"],
+            )
