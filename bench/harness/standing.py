@@ -51,7 +51,4 @@ class Standing:
             run = self._generators.run
             run(made, ["rdkafka", "produce", *each, "--acks", "all"])
             run(made, ["rdkafka", "consume", *each])
-            run(
-                made,
-                ["rdkafka", "produce", *each, "--message-bytes", "100", "--batch-bytes", "1000"],
-            )
+            run(made, ["rdkafka", "produce", *each, "--batch-bytes", "16384"])
