@@ -19,6 +19,11 @@ class Done:
         assert self.code == 0, self.err
         return json.loads(self.out)
 
+    @property
+    def lines(self):
+        assert self.code == 0, self.err
+        return self.out.splitlines()
+
 
 def runner(bootstrap, capfd, monkeypatch):
     def command(*arguments):

@@ -7,46 +7,18 @@ import signal
 import subprocess
 import sys
 import uuid
-from dataclasses import dataclass
 
 import pytest
 from adapters import Record, confluent, values
+from commands import Done, runner
 
-from hightide.__main__ import main
 from hightide.process import environment
 from hightide.testing import Cluster
 
 
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-    @property
-    def lines(self):
-        assert self.code == 0, self.err
-        return self.out.splitlines()
-
-
 @pytest.fixture
 def run(broker, capfd, monkeypatch):
-    """Run a command in this process, which is faster than a process for each."""
-    monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", broker.bootstrap)
-
-    def run(*arguments):
-        capfd.readouterr()
-        code = main(list(arguments))
-        said = capfd.readouterr()
-        assert "Traceback" not in said.err
-        return Done(code, said.out, said.err)
-
-    return run
+    return runner(broker.bootstrap, capfd, monkeypatch)
 
 
 @pytest.fixture
