@@ -6,7 +6,7 @@ turns. Opening gives a function that measures one round.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.broker import Candidate
@@ -49,20 +49,40 @@ def afresh(measure: Callable[[Lab, Candidate], Sample]) -> Opener:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure that a round gives. `goal` is the worst value the project is content with."""
+    """A figure that a round gives.
+
+    `goal` is the worst value the project is content with; `ratio_goal` the worst ratio to what
+    Hightide is measured beside, and `ratio_aim` the ratio it would like to have.
+    """
 
     key: str
     title: str
     digits: int = 0
     more_is_better: bool = False
     goal: float | None = None
+    ratio_goal: float | None = None
+    ratio_aim: float | None = None
 
-    def is_met_by(self, value: float) -> bool:
-        assert self.goal is not None
-        return value >= self.goal if self.more_is_better else value <= self.goal
+    @property
+    def sign(self) -> str:
+        return "≥" if self.more_is_better else "≤"
+
+    def is_met(self, goal: float, value: float) -> bool:
+        return value >= goal if self.more_is_better else value <= goal
 
     def best(self, values: list[float]) -> float:
         return max(values) if self.more_is_better else min(values)
+
+
+def held_to(metrics: tuple[Metric, ...], **bars: tuple[float, float]) -> tuple[Metric, ...]:
+    """The same metrics, some of them with a bar and an aim for their ratio, by key."""
+    assert bars.keys() <= {metric.key for metric in metrics}
+    return tuple(
+        replace(one, ratio_goal=bars[one.key][0], ratio_aim=bars[one.key][1])
+        if one.key in bars
+        else one
+        for one in metrics
+    )
 
 
 @dataclass(frozen=True, slots=True)

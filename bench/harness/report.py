@@ -17,6 +17,9 @@ from harness.lab import OTHERS, Metric, Workload
 from harness.process import QUIET_CORES
 from harness.wire import WireFailure
 
+BESIDE = ("kafka", "connector")
+"""Whom bars are held against: the broker, and in the pipeline Spark's own connector."""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -45,17 +48,27 @@ class Outcome:
 
     def ratios(self, subject: str, other: str, metric: Metric) -> list[float]:
         """The subject's figure over the other's, for each round that both ran."""
-        pairs = zip(self.values(subject, metric), self.values(other, metric), strict=False)
-        return [mine / theirs for mine, theirs in pairs if theirs > 0]
+        key = metric.key
+        pairs = zip(self.rounds.get(subject, []), self.rounds.get(other, []), strict=False)
+        return [
+            mine[key] / theirs[key]
+            for mine, theirs in pairs
+            if key in mine and theirs.get(key, 0) > 0
+        ]
+
+    def ratio_to_bar(self, subject: str, metric: Metric) -> float | None:
+        """The ratio that a bar is held against, if there is one to compare with."""
+        for other in BESIDE:
+            if other != subject and (ratios := self.ratios(subject, other, metric)):
+                return median(ratios)
+        return None
 
 
 def as_data(outcome: Outcome, subject: str) -> dict[str, Any]:
     """The outcome for the JSON file: the summary first, then every round as it was measured."""
     summary: dict[str, Any] = {}
     for metric in outcome.workload.metrics:
-        row: dict[str, Any] = {"title": metric.title, "brokers": {}, "ratios": {}}
-        if metric.goal is not None:
-            row["goal"] = metric.goal
+        row = _about(metric)
         for name in outcome.rounds:
             if values := outcome.values(name, metric):
                 row["brokers"][name] = _spread(values) | {"best": metric.best(values)}
@@ -70,6 +83,19 @@ def as_data(outcome: Outcome, subject: str) -> dict[str, Any]:
         "gaps": outcome.gaps,
         "failures": outcome.failures,
     }
+
+
+def _about(metric: Metric) -> dict[str, Any]:
+    """What is known of a metric before it is measured; the figures go beside it."""
+    row: dict[str, Any] = {
+        "title": metric.title,
+        "digits": metric.digits,
+        "more_is_better": metric.more_is_better,
+    }
+    for name in ("goal", "ratio_goal", "ratio_aim"):
+        if (value := getattr(metric, name)) is not None:
+            row[name] = value
+    return row | {"brokers": {}, "ratios": {}}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
@@ -100,7 +126,9 @@ def _row(
     ratios = [_ratio(outcome.ratios(subject, other, metric)) for other in others]
     if metric is OTHERS:
         ratios = [""] * len(others)
-    verdict = _verdict(metric, outcome.values(subject, metric))
+    verdict = _verdict(
+        metric, outcome.values(subject, metric), outcome.ratio_to_bar(subject, metric)
+    )
     return (metric.title, *figures, *ratios, verdict)
 
 
@@ -136,16 +164,28 @@ def _ratio(ratios: list[float]) -> str:
     return f"{median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
 
 
-def _verdict(metric: Metric, values: list[float]) -> str:
+def _verdict(metric: Metric, values: list[float], ratio: float | None) -> str:
     if not values:
         return ""
     if metric is OTHERS:
         return "the machine was not quiet" if median(values) > QUIET_CORES else ""
-    if metric.goal is None:
-        return ""
-    sign = "≥" if metric.more_is_better else "≤"
-    verdict = "met" if metric.is_met_by(median(values)) else "MISSED"
-    return f"goal {sign} {metric.goal:g}: {verdict}"
+    found = []
+    if metric.goal is not None:
+        verdict = verdict_of(metric.is_met(metric.goal, median(values)))
+        found.append(f"goal {metric.sign} {metric.goal:g}: {verdict}")
+    if metric.ratio_goal is not None and ratio is not None:
+        verdict = verdict_of(metric.is_met(metric.ratio_goal, ratio))
+        found.append(f"bar {metric.sign} {bound(metric.ratio_goal)}: {verdict}, {ratio:.2f}")
+    return "; ".join(found)
+
+
+def verdict_of(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
+
+
+def bound(ratio: float) -> str:
+    """A ratio that is a bound, with a decimal so that it is seen to be one."""
+    return f"{ratio:.1f}" if ratio == round(ratio, 1) else f"{ratio:g}"
 
 
 def environment_text(facts: Mapping[str, Any], notes: Sequence[str]) -> str:
