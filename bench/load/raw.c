@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "clocks.h"
+#include "durations.h"
 #include "wire.h"
 
 enum { API_PRODUCE = 0, API_FETCH = 1 };
@@ -64,8 +65,7 @@ typedef struct {
 typedef struct {
     unsigned long requests, bytes, records, errors;
     int first_error;
-    float *latency_us;
-    size_t latency_count, latency_capacity;
+    Durations latencies;
 } Tally;
 
 static Options opt = {
@@ -214,20 +214,11 @@ static void read_fetch_answer(Connection *c, In in) {
     if (code) note_error(code);
 }
 
-static void note_latency(double seconds) {
-    if (tally.latency_count == tally.latency_capacity) {
-        tally.latency_capacity = tally.latency_capacity ? tally.latency_capacity * 2 : 1 << 16;
-        tally.latency_us = realloc(tally.latency_us, tally.latency_capacity * sizeof(float));
-        if (!tally.latency_us) die("out of memory");
-    }
-    tally.latency_us[tally.latency_count++] = (float)(seconds * 1e6);
-}
-
 static void take_answer(Connection *c, const uint8_t *frame, size_t length) {
     In in = {frame, frame + length, 0};
     int32_t correlation = get_i32(&in);
     if (correlation != (int32_t)c->answered_count) die("answers out of order");
-    note_latency(now_s() - c->sent_at[c->answered_count++ % MAX_IN_FLIGHT]);
+    note_duration(&tally.latencies, now_s() - c->sent_at[c->answered_count++ % MAX_IN_FLIGHT]);
     tally.requests++;
     if (opt.mode == PRODUCE) read_produce_answer(in);
     else read_fetch_answer(c, in);
@@ -341,7 +332,7 @@ static Connection *open_connections(int poll) {
 
 static void forget_warm_up(void) {
     tally.requests = tally.bytes = tally.records = 0;
-    tally.latency_count = 0;
+    tally.latencies.count = 0;
 }
 
 static Window run(int poll) {
@@ -371,23 +362,15 @@ static Window run(int poll) {
 
 /* ---- result and options -------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-static double percentile(double share) {
-    if (tally.latency_count == 0) return 0;
-    return tally.latency_us[(size_t)((double)(tally.latency_count - 1) * share)];
-}
-
 static void print_result(Window w) {
-    if (tally.latency_count) qsort(tally.latency_us, tally.latency_count, sizeof(float), by_size);
+    const Durations *latencies = &tally.latencies;
+    sort_durations(&tally.latencies);
     printf("{\"requests\": %lu, \"bytes\": %lu, \"records\": %lu, \"errors\": %lu, "
            "\"first_error\": %d, \"seconds\": %.6f, \"client_cpu_s\": %.6f, "
            "\"broker_cpu_s\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f}\n",
            tally.requests, tally.bytes, tally.records, tally.errors, tally.first_error, w.seconds,
-           w.client_cpu_s, w.broker_cpu_s, percentile(0.5), percentile(0.99), percentile(0.999));
+           w.client_cpu_s, w.broker_cpu_s, percentile_us(latencies, 0.5),
+           percentile_us(latencies, 0.99), percentile_us(latencies, 0.999));
 }
 
 static void read_options(int argc, char **argv) {
