@@ -1,10 +1,11 @@
 """The load generators: compiled when needed, run as processes, their JSON read.
 
-`raw` needs a C compiler only. `rdkafka` needs librdkafka's header as well (Debian's
-librdkafka-dev) and is linked to the library inside the confluent-kafka wheel when there is one,
+`raw` needs a C compiler only. `rdkafka` and `latency` need librdkafka's header as well (Debian's
+librdkafka-dev) and are linked to the library inside the confluent-kafka wheel when there is one,
 because that is newer than a distribution's; its interface has been stable since 1.0, so the older
-header serves. Without compiler or header, confluent-kafka's Python client takes its place, with
-the cost of a Python client on the figures; without a compiler there is no `raw`.
+header serves. Without compiler or header, confluent-kafka's Python client takes the place of
+`rdkafka`, with the cost of a Python client on the figures. `latency` has no such stand-in: a Python
+client's own pauses would be most of what it measured. Without a compiler there is no `raw` either.
 """
 
 import hashlib
@@ -45,9 +46,10 @@ class Generators:
     rdkafka: tuple[str, ...]
     rdkafka_is: str
     notes: tuple[str, ...] = ()
+    latency: tuple[str, ...] = ()
 
     def run(self, broker: Loaded, arguments: Sequence[str], cpu: int | None = None) -> Sample:
-        """Run one generator (`raw` or `rdkafka`, then its arguments) against the broker."""
+        """Run one generator (`raw`, `rdkafka` or `latency`, then its arguments) on the broker."""
         command = self.command(arguments, broker)
         pids = broker.pids
         busy, used, began = machine_busy_s(), cpu_s(pids), time.perf_counter()
@@ -67,9 +69,11 @@ class Generators:
         return sample
 
     def command(self, arguments: Sequence[str], broker: Loaded) -> list[str]:
-        program = {"raw": self.raw, "rdkafka": self.rdkafka}[arguments[0]]
+        programs = {"raw": self.raw, "rdkafka": self.rdkafka, "latency": self.latency}
+        program = programs[arguments[0]]
         if not program:
-            raise NotSupported("needs a C compiler")
+            more = " and librdkafka's header" if arguments[0] == "latency" else ""
+            raise NotSupported(f"needs a C compiler{more}")
         watch = [word for pid in broker.pids for word in ("--broker-pid", str(pid))]
         return [*program, *arguments[1:], "--port", str(broker.port), *watch]
 
@@ -97,6 +101,13 @@ class _Build:
                 return None
         return program
 
+    def compile_on_librdkafka(self, source: str) -> Path | None:
+        """The same, linked to the wheel's librdkafka or else to the system's."""
+        wheel, program = _wheel_library(), None
+        if wheel is not None:
+            program = self.compile(source, str(wheel), f"-Wl,-rpath,{wheel.parent}", "-pthread")
+        return program or self.compile(source, "-lrdkafka", "-pthread")
+
 
 def _wheel_library() -> Path | None:
     """librdkafka as it ships inside the confluent-kafka wheel."""
@@ -112,16 +123,14 @@ def prepare() -> Generators:
     if build.compiler is None:
         build.notes.append("no C compiler (cc): raw workloads are left out")
     raw = build.compile("raw.c")
-    wheel = _wheel_library()
-    rdkafka = None
-    if wheel is not None:
-        rdkafka = build.compile("rdkafka.c", str(wheel), f"-Wl,-rpath,{wheel.parent}")
-    rdkafka = rdkafka or build.compile("rdkafka.c", "-lrdkafka")
+    rdkafka = build.compile_on_librdkafka("rdkafka.c")
+    latency = build.compile_on_librdkafka("latency.c") if rdkafka else None
     command = (str(rdkafka),) if rdkafka else (sys.executable, str(LOAD / "rdkafka.py"))
     if not rdkafka:
         build.notes.append(
             "librdkafka from C is not available (needs cc and librdkafka-dev): confluent-kafka's"
-            " Python client generates the load, so client figures are much lower than from C"
+            " Python client generates the load, so client figures are much lower than from C, and"
+            " end-to-end latency is left out"
         )
     version = subprocess.run([*command, "version"], capture_output=True, text=True, check=False)
     language = "C" if rdkafka else "Python"
@@ -129,5 +138,9 @@ def prepare() -> Generators:
     if not version.stdout.strip():
         build.notes.append("confluent-kafka is not installed: librdkafka workloads will fail")
     return Generators(
-        (str(raw),) if raw else (), command, f"{name}, {language}", tuple(build.notes)
+        raw=(str(raw),) if raw else (),
+        rdkafka=command,
+        rdkafka_is=f"{name}, {language}",
+        notes=tuple(build.notes),
+        latency=(str(latency),) if latency else (),
     )
