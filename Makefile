@@ -13,7 +13,7 @@ ARGS ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup lint format unit conformance bench docs clean programs \
+.PHONY: help run test setup lint format unit conformance bench bench-profile docs clean programs \
 	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos \
 	chaos-groups exactly-once bench-groups bench-transactions spark spark-long spark-kafka exactly-once-spark bench-spark soak
 
@@ -132,8 +132,11 @@ conformance-coordination: setup programs ## the same at length; minutes
 	HIGHTIDE_SUITE=full HIGHTIDE_STEPS=100000 $(BIN)/pytest $(ARGS) \
 	  tests/coordination/test_kazoo_suite.py tests/coordination/test_differential.py
 
-bench: setup ## measure; prints figures, fails on nothing
+bench: setup programs ## Hightide beside Apache Kafka in alternating rounds; fails on no figure
 	$(BIN)/python bench/run.py $(ARGS)
+
+bench-profile: setup ## where a broker's time goes, function by function
+	$(BIN)/python bench/hotspots.py $(ARGS)
 
 bench-coordination: setup programs ## the coordinator's latency, size and start beside ZooKeeper's
 	$(BIN)/python bench/coordination.py $(ARGS)

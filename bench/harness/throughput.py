@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.broker import Candidate
 from harness.cluster import Cluster
 from harness.generator import Sample
-from harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload
+from harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload, held_to
 from harness.process import peak_rss_mb
 
 KB = 1024
@@ -36,6 +36,11 @@ REQUEST_METRICS = (
     Metric("client_cpu_us_per_request", "client CPU, µs/request", 1),
     OTHERS,
 )
+
+# Bars and aims: ratios to Kafka that the project holds itself to.
+PRODUCE_BARS = held_to(BYTE_METRICS, mb_per_s=(1.0, 1.3), broker_cpu_s_per_gb=(1.2, 1.0))
+CONSUME_BARS = held_to(BYTE_METRICS, mb_per_s=(1.0, 1.3))
+REQUEST_BARS = held_to(REQUEST_METRICS, requests_per_s=(0.8, 1.2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ def produce(
         f"librdkafka produces {_said(size)} messages in {_said(batch)} batches,"
         f" {_counted(partitions, 'partition')}, acks={acks},"
         f" {_counted(replicas, 'replica')}{name.replace('-', ', ')}",
-        BYTE_METRICS,
+        PRODUCE_BARS if size == "1kb" and batch != "16kb" else BYTE_METRICS,
         Load(arguments, partitions, replicas),
         is_extra=is_extra,
     )
@@ -149,18 +154,24 @@ def consume(size: str, partitions: int = 6, *, is_extra: bool = False) -> Worklo
         f"consume-{size}-p{partitions}",
         f"librdkafka consumes {_said(size)} messages, {_counted(partitions, 'partition')},"
         " from the page cache",
-        BYTE_METRICS,
+        CONSUME_BARS,
         Load(("rdkafka", "consume"), partitions, reads_record_bytes=SIZES[size]),
         is_extra=is_extra,
     )
 
 
-def requests(name: str, title: str, *arguments: str, partitions: int = 1) -> Workload:
+def requests(
+    name: str,
+    title: str,
+    *arguments: str,
+    partitions: int = 1,
+    metrics: tuple[Metric, ...] = REQUEST_METRICS,
+) -> Workload:
     shape = ("--records", "1", "--record-bytes", "100")
     return workload(
         name,
         f"raw: one-record produce requests of 100 B, {title}",
-        REQUEST_METRICS,
+        metrics,
         Load(("raw", "produce", *shape, *arguments), partitions),
     )
 
@@ -232,7 +243,13 @@ ONE_BROKER = (
     consume("1kb", 1, is_extra=True),
     consume("100b", 1, is_extra=True),
     requests("request-1", "1 in flight", "--in-flight", "1"),
-    requests("request-16", "16 in flight on one connection", "--in-flight", "16"),
+    requests(
+        "request-16",
+        "16 in flight on one connection",
+        "--in-flight",
+        "16",
+        metrics=REQUEST_BARS,
+    ),
     requests(
         "request-16-connections",
         "16 connections with 1 in flight each",
