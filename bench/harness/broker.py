@@ -1,23 +1,21 @@
 """A broker under measurement: a process that is started, asked, stopped and killed."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from harness.process import starting_on, with_descendants
-from harness.wire import CREATE_TOPICS, Connection, WireFailure
+from harness.process import with_descendants
+from harness.wire import Connection, WireFailure
 
 BUILT = Path(__file__).resolve().parents[1] / ".build"
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 30.0
 NOT_YET = (OSError, WireFailure)
 Question = Callable[[Connection], bool]
 Settings = Mapping[str, str]
@@ -74,13 +72,17 @@ class Candidate(Protocol):
 
 @dataclass(slots=True)
 class Broker:
-    """A broker process. `start_s` is the time from exec to the first answered ApiVersions."""
+    """A broker process. `start_s` is the time from exec to the first answered ApiVersions.
+
+    `began_at` and `killed_at` are moments of time.perf_counter().
+    """
 
     launch: Launch
     data: Path
     port: int
-    cpu: int | None = None
     start_s: float = 0.0
+    began_at: float = 0.0
+    killed_at: float = 0.0
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -101,11 +103,11 @@ class Broker:
         if self.launch.before is not None and not any(self.data.iterdir()):
             self.launch.before()
 
-    def begin(self) -> float:
-        """Start the process and do not wait; returns the moment it began."""
+    def begin(self) -> None:
+        """Start the process and do not wait."""
         self.prepare()
-        with self.log_path.open("ab") as log, starting_on(self.cpu):
-            began = time.perf_counter()
+        with self.log_path.open("ab") as log:
+            self.began_at = time.perf_counter()
             # Its own process group, so that it can be ended whole; not its own session, so that
             # it stays in the scheduling group of the harness and of the generators.
             self._process = subprocess.Popen(
@@ -116,12 +118,11 @@ class Broker:
                 env=_environment() | dict(self.launch.environment),
                 process_group=0,
             )
-        return began
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        began = self.begin()
+        self.begin()
         self.wait_until(lambda ask: bool(ask.api_versions()), timeout_s)
-        self.start_s = time.perf_counter() - began
+        self.start_s = time.perf_counter() - self.began_at
 
     def wait_until(self, is_true: Question, timeout_s: float = START_TIMEOUT_S) -> None:
         """Ask the broker until it says yes. It may not be listening yet."""
@@ -140,30 +141,22 @@ class Broker:
                 raise BrokerFailure(f"not ready after {timeout_s:.0f} s{self.said()}")
             time.sleep(0.002)
 
-    def ensure_topic(self, name: str, partitions: int, *, must_create: bool = False) -> None:
-        """Create the topic where the broker can; else it must be there from the start."""
-        with Connection(self.port) as connection:
-            if CREATE_TOPICS in connection.api_versions():
-                connection.create_topic(name, partitions)
-            elif must_create:
-                raise NotSupported("has no CreateTopics")
-        self.wait_until(lambda ask: ask.led_partitions(name) >= partitions)
-        # A leader that is known may not have taken its office yet.
-        self.wait_until(lambda ask: len(ask.end_offsets(name, partitions)) == partitions)
-
     def stop(self) -> None:
-        """SIGTERM and patience."""
-        self._end(signal.SIGTERM)
+        """SIGTERM and patience. One that has to be killed would begin with a recovery."""
+        if not self._end(signal.SIGTERM):
+            raise BrokerFailure(f"did not stop within {STOP_TIMEOUT_S:.0f} s{self.said()}")
 
     def kill(self) -> None:
         """kill -9: no goodbye, what is not written is lost."""
         self._end(signal.SIGKILL)
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, how: signal.Signals) -> bool:
+        """Whether the process heeded the signal."""
         process = self._process
         if process is None:
-            return
+            return True
         self._process = None
+        self.killed_at = time.perf_counter()
         try:
             os.killpg(process.pid, how)
             process.wait(STOP_TIMEOUT_S)
@@ -172,6 +165,8 @@ class Broker:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            return False
+        return True
 
     def said(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-15:]
@@ -193,41 +188,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@contextmanager
-def prepared(
-    candidate: Candidate,
-    under: Path,
-    cpu: int | None = None,
-    settings: Settings | None = None,
-) -> Iterator[Broker]:
-    """A broker on an empty data directory, not started; killed and its data removed afterwards.
-
-    Killed, because an orderly stop would first write the data to disk that is about to be
-    removed. So most of it never gets there and the rounds that follow are not disturbed.
-    """
-    data = under / candidate.name
-    shutil.rmtree(data, ignore_errors=True)
-    place = Place(1, data, free_port(), free_port())
-    broker = Broker(candidate.alone(place, settings or {}), data, place.port, cpu)
-    try:
-        broker.prepare()
-        yield broker
-    finally:
-        broker.kill()
-        shutil.rmtree(data, ignore_errors=True)
-        broker.log_path.unlink(missing_ok=True)
-
-
-@contextmanager
-def running(
-    candidate: Candidate,
-    under: Path,
-    cpu: int | None = None,
-    settings: Settings | None = None,
-) -> Iterator[Broker]:
-    """The same, started."""
-    with prepared(candidate, under, cpu, settings) as broker:
-        broker.start()
-        yield broker

@@ -16,7 +16,7 @@ from harness.broker import (
     Settings,
     free_port,
 )
-from harness.wire import Connection
+from harness.wire import DESCRIBE_QUORUM, Connection
 
 PATIENCE_S = 60.0
 
@@ -46,11 +46,12 @@ class Cluster:
     def broker_pids(self) -> list[int]:
         return [pid for each in self.brokers.values() for pid in each.pids]
 
-    def start(self) -> None:
-        everybody = [*self._beside, *self.brokers.values()]
-        for each in everybody:
+    def prepare(self) -> None:
+        for each in (*self._beside, *self.brokers.values()):
             each.prepare()
-        for each in everybody:
+
+    def start(self) -> None:
+        for each in (*self._beside, *self.brokers.values()):
             each.begin()
         for each in self.brokers.values():
             each.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
@@ -59,9 +60,16 @@ class Cluster:
         self.brokers[broker_id].kill()
 
     def restart(self, broker_id: int) -> None:
-        broker = self.brokers[broker_id]
-        broker.start()
-        broker.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
+        """Start it again; until all brokers know that it is back."""
+        self.brokers[broker_id].start()
+        for each in self.brokers.values():
+            each.wait_until(lambda ask: len(ask.brokers()) == len(self.brokers))
+
+    def controller(self) -> int:
+        """The node that decides who leads what."""
+        with Connection(self.port) as ask:
+            has_quorum = DESCRIBE_QUORUM in ask.api_versions()
+            return ask.quorum_leader() if has_quorum else ask.controller()
 
     def end(self) -> None:
         """Killed, because an orderly stop would write what is about to be removed."""
@@ -90,10 +98,16 @@ class Cluster:
 
     @contextmanager
     def topic(
-        self, topic: str, partitions: int, replicas: int = 1, *, settings: Settings | None = None
+        self,
+        topic: str,
+        partitions: int,
+        replicas: int = 1,
+        *,
+        settings: Settings | None = None,
+        assignment: Sequence[Sequence[int]] = (),
     ) -> Iterator[str]:
         """A topic that is there as long as the block runs."""
-        self.create_topic(topic, partitions, replicas, settings=settings)
+        self.create_topic(topic, partitions, replicas, settings=settings, assignment=assignment)
         try:
             yield topic
         finally:
@@ -149,14 +163,14 @@ class Cluster:
 
 
 @contextmanager
-def cluster(
+def prepared(
     candidate: Candidate,
     under: Path,
     count: int = 1,
     settings: Settings | None = None,
     label: str = "cluster",
 ) -> Iterator[Cluster]:
-    """A running cluster on empty directories, which are removed afterwards."""
+    """A cluster on empty directories, not started; killed and removed afterwards."""
     folder = under / f"{candidate.name}-{label}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -176,8 +190,22 @@ def cluster(
     ]
     made = Cluster(candidate.name, brokers, beside)
     try:
-        made.start()
+        made.prepare()
         yield made
     finally:
         made.end()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def cluster(
+    candidate: Candidate,
+    under: Path,
+    count: int = 1,
+    settings: Settings | None = None,
+    label: str = "cluster",
+) -> Iterator[Cluster]:
+    """The same, started."""
+    with prepared(candidate, under, count, settings, label) as made:
+        made.start()
+        yield made

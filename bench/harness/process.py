@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -50,6 +50,13 @@ def _status_bytes(pid: int, name: str) -> int:
 
 def rss_mb(pids: Iterable[int]) -> float:
     return sum(_status_bytes(pid, "VmRSS:") for pid in pids) / MB
+
+
+def forget_peak_rss(pids: Iterable[int]) -> None:
+    """Let the peak begin anew. Where the kernel does not allow it, the peak is since the start."""
+    for pid in pids:
+        with suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def peak_rss_mb(pids: Iterable[int]) -> float:
@@ -99,9 +106,3 @@ def starting_on(cpu: int | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def pinning() -> tuple[int | None, int | None]:
-    """One CPU for the broker and one for the client, where there are two."""
-    cpus = sorted(os.sched_getaffinity(0))
-    return (cpus[0], cpus[1]) if len(cpus) > 1 else (None, None)

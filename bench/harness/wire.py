@@ -6,13 +6,17 @@ neither on the code it measures nor on a client library that does more than it i
 
 import socket
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 18, 19, 20
+PRODUCE, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 2, 3, 18
+CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_QUORUM = 19, 20, 55
 LATEST = -1
+ALL_REPLICAS = -1
 TOPIC_ALREADY_EXISTS = 36
+QUORUM_TOPIC = "__cluster_metadata"
 
 
 class WireFailure(Exception):
@@ -50,6 +54,15 @@ class Answer:
     def i64(self) -> int:
         return self._unpack(">q")
 
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.skip(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
     def string(self) -> str | None:
         length = self.i16()
         if length < 0:
@@ -63,6 +76,29 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(raw)) + raw
 
 
+def _crc32c(data: bytes) -> int:
+    """Bit by bit: it is needed once for each run, so it is written to be short."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def one_record(size: int = 50) -> bytes:
+    """A batch (version 2) of one record without a key; its value has `size` bytes, at most 50."""
+    assert size <= 50, "all lengths must fit into one byte"
+    value = bytes([size * 2]) + b"x" * size
+    # No attributes, both deltas 0, a key of length -1, the value, no headers.
+    record = b"\0\0\0\1" + value + b"\0"
+    now_ms = int(time.time() * 1000)
+    counted = struct.pack(">hiqqqhii", 0, 0, now_ms, now_ms, -1, -1, -1, 1)
+    counted += bytes([len(record) * 2]) + record
+    rest = struct.pack(">ibI", -1, 2, _crc32c(counted)) + counted
+    return struct.pack(">qi", 0, len(rest)) + rest
+
+
 @dataclass(slots=True)
 class Connection:
     """One blocking connection that asks one question at a time."""
@@ -74,6 +110,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         self._socket = socket.create_connection(("127.0.0.1", self.port), self.timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> "Connection":
         return self
@@ -143,6 +180,18 @@ class Connection:
             answer.string()
             _check(answer.i16(), f"DeleteTopics {name}")
 
+    def produce(self, topic: str, partition: int, batch: bytes) -> None:
+        """Write the batch with acks=all; returns when it is acknowledged."""
+        body = struct.pack(">hhii", -1, ALL_REPLICAS, 30_000, 1) + _string(topic)
+        body += struct.pack(">iii", 1, partition, len(batch)) + batch
+        answer = self.ask(PRODUCE, 3, body)
+        for _ in range(answer.i32()):
+            answer.string()
+            for _ in range(answer.i32()):
+                answer.i32()
+                _check(answer.i16(), f"Produce {topic}-{partition}")
+                answer.skip(8 + 8)
+
     def brokers(self) -> dict[int, int]:
         """The port of each living broker."""
         answer = self.ask(METADATA, 4, struct.pack(">ib", 0, 0))
@@ -158,6 +207,24 @@ class Connection:
         answer.string()
         return answer.i32()
 
+    def quorum_leader(self) -> int:
+        """The node that leads a KRaft quorum; Metadata names any broker as the controller there.
+
+        No older version of this request exists: lengths are varints and one more than they are.
+        """
+        name = QUORUM_TOPIC.encode()
+        topic = bytes([len(name) + 1]) + name + b"\2" + struct.pack(">i", 0) + b"\0\0"
+        # The first zero ends the header, which `ask` writes in its older form.
+        answer = self.ask(DESCRIBE_QUORUM, 0, b"\0\2" + topic + b"\0")
+        answer.uvarint()
+        _check(answer.i16(), "DescribeQuorum")
+        answer.uvarint()
+        answer.skip(answer.uvarint() - 1)
+        answer.uvarint()
+        answer.i32()
+        _check(answer.i16(), "DescribeQuorum")
+        return answer.i32()
+
     def led_partitions(self, topic: str) -> int:
         """How many partitions of the topic have a leader that takes requests."""
         return sum(leader >= 0 for leader in self.leaders(topic).values())
@@ -169,14 +236,16 @@ class Connection:
         for _ in range(answer.i32()):
             _read_broker(answer)
         answer.string(), answer.i32()
-        leaders = {}
+        leaders: dict[int, int] = {}
+        head = struct.Struct(">hiii")
         for _ in range(answer.i32()):
             answer.i16(), answer.string(), answer.i8()
             for _ in range(answer.i32()):
-                code, index, leader = answer.i16(), answer.i32(), answer.i32()
+                # Read in one go: it is asked often while a cluster that is watched works.
+                code, index, leader, replicas = head.unpack_from(answer.data, answer.skip(14))
                 leaders[index] = leader if code == 0 else -1
-                for _replicas_then_isr in range(2):
-                    answer.skip(4 * answer.i32())
+                answer.skip(4 * replicas)
+                answer.skip(4 * answer.i32())
         return leaders
 
     def end_offsets(self, topic: str, partitions: int) -> list[int]:
