@@ -1,0 +1,266 @@
+"""Members of a consumer group that do nothing but be members, all in one thread.
+
+They speak the classic protocol as clients do: they ask to join and are given an id, join, the
+leader shares the partitions out, and a heartbeat tells them when to join anew. What they do not do
+is fetch: fifty real clients would measure themselves on a small machine.
+"""
+
+import random
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from harness.broker import BrokerFailure
+from harness.wire import Answer
+
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+# The last versions before flexible ones.
+VERSIONS = {JOIN_GROUP: 5, HEARTBEAT: 3, LEAVE_GROUP: 2, SYNC_GROUP: 3}
+ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 22, 27, 79
+JOIN_ANEW = (ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS)
+SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS = 45_000, 60_000
+HEARTBEAT_S = 0.05
+NO_INSTANCE = struct.pack(">h", -1)
+PATIENCE_S = 30.0
+
+Each = TypeVar("Each")
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def sized(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def listed(items: Iterable[bytes]) -> bytes:
+    made = list(items)
+    return struct.pack(">i", len(made)) + b"".join(made)
+
+
+def read_list(answer: Answer, read: Callable[[], Each]) -> list[Each]:
+    return [read() for _ in range(answer.i32())]
+
+
+def read_sized(answer: Answer) -> bytes:
+    length = answer.i32()
+    start = answer.skip(length)
+    return answer.data[start : answer.at]
+
+
+@dataclass(slots=True)
+class Member:
+    """One member: it knows what to say next, and the group carries it there and back."""
+
+    group: str
+    topic: str
+    partitions: int
+    connection: socket.socket
+    id: str = ""
+    generation: int = -1
+    share: frozenset[int] | None = None
+    """Its partitions, while its generation lasts."""
+    asked_at: float = 0.0
+    """When it last asked to join."""
+    heartbeat_at: float = 0.0
+    _asked: int = -1
+    """The request whose answer is awaited, if there is one."""
+    _awaited: int = 0
+    _unread: bytearray = field(default_factory=bytearray)
+
+    def say(self, api_key: int, body: bytes) -> None:
+        self._asked = api_key
+        head = struct.pack(">hhi", api_key, VERSIONS[api_key], 0) + text("bench")
+        self.connection.sendall(sized(head + body))
+
+    def join(self) -> None:
+        self.share = None
+        self.asked_at = time.perf_counter()
+        subscription = struct.pack(">h", 0) + listed([text(self.topic)]) + sized(b"")
+        timeouts = struct.pack(">ii", SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS)
+        who = text(self.group) + timeouts + text(self.id) + NO_INSTANCE
+        protocols = listed([text("range") + sized(subscription)])
+        self.say(JOIN_GROUP, who + text("consumer") + protocols)
+
+    def leave(self) -> None:
+        self._awaited = 2 if self._asked >= 0 else 1
+        self.say(LEAVE_GROUP, text(self.group) + text(self.id))
+
+    def close(self) -> None:
+        """After it has left: hear the answers out, as an early end might undo what was asked."""
+        self.connection.settimeout(PATIENCE_S)
+        with self.connection, suppress(OSError, BrokerFailure):
+            while self._awaited:
+                self._receive()
+                while self._next_answer() is not None:
+                    self._awaited -= 1
+
+    def beat(self, now: float) -> None:
+        """Send a heartbeat, if it is time for one and no answer is awaited."""
+        if self._asked < 0 and now >= self.heartbeat_at:
+            self.heartbeat_at = now + HEARTBEAT_S
+            self.say(HEARTBEAT, self._as_member() + NO_INSTANCE)
+
+    def hear(self) -> None:
+        """Take what has come; with a whole answer, do what follows from it."""
+        self._receive()
+        answer = self._next_answer()
+        if answer is None:
+            return
+        answer.i32(), answer.i32()  # the correlation id and the throttle time
+        asked, self._asked = self._asked, -1
+        error = answer.i16()
+        if error in JOIN_ANEW:
+            self.join()
+        elif error == MEMBER_ID_REQUIRED:
+            self.generation, _, _, self.id = _joined(answer)
+            self.join()
+        elif error:
+            raise BrokerFailure(f"group request {asked} of a member: error code {error}")
+        elif asked == JOIN_GROUP:
+            self._sync(answer)
+        elif asked == SYNC_GROUP:
+            self.share = _partitions(read_sized(answer))
+            # Members of a group do not beat in step.
+            self.heartbeat_at = time.perf_counter() + random.uniform(0, HEARTBEAT_S)
+
+    def _receive(self) -> None:
+        data = self.connection.recv(1 << 20)
+        if not data:
+            raise BrokerFailure("the broker closed a member's connection")
+        self._unread += data
+
+    def _next_answer(self) -> Answer | None:
+        end = 4 + int.from_bytes(self._unread[:4])
+        if len(self._unread) < max(end, 8):
+            return None
+        answer = Answer(bytes(self._unread[4:end]))
+        del self._unread[:end]
+        return answer
+
+    def _as_member(self) -> bytes:
+        return text(self.group) + struct.pack(">i", self.generation) + text(self.id)
+
+    def _sync(self, answer: Answer) -> None:
+        """Ask for the share; the leader hands out everybody's."""
+        self.generation, _, leader, self.id = _joined(answer)
+        shares = self._shared_out(answer) if leader == self.id else []
+        self.say(SYNC_GROUP, self._as_member() + NO_INSTANCE + listed(shares))
+
+    def _shared_out(self, answer: Answer) -> list[bytes]:
+        def read_id() -> str:
+            member_id, _instance = answer.string(), answer.string()
+            read_sized(answer)
+            return member_id or ""
+
+        ids = sorted(read_list(answer, read_id))
+        return [
+            text(each) + sized(self._assignment(range(at, self.partitions, len(ids))))
+            for at, each in enumerate(ids)
+        ]
+
+    def _assignment(self, partitions: Iterable[int]) -> bytes:
+        numbers = listed(struct.pack(">i", each) for each in partitions)
+        return struct.pack(">h", 0) + listed([text(self.topic) + numbers]) + sized(b"")
+
+
+def _joined(answer: Answer) -> tuple[int, str | None, str | None, str]:
+    """Of an answer to JoinGroup: generation, protocol, leader, own id."""
+    return answer.i32(), answer.string(), answer.string(), answer.string() or ""
+
+
+def _partitions(assignment: bytes) -> frozenset[int]:
+    answer = Answer(assignment)
+    answer.i16()
+    found: set[int] = set()
+    for _ in range(answer.i32()):
+        answer.string()
+        found |= set(read_list(answer, answer.i32))
+    return frozenset(found)
+
+
+class Group:
+    """Members of one group, each with a connection of its own."""
+
+    def __init__(self, port: int, name: str, topic: str, partitions: int) -> None:
+        self._port, self._name = port, name
+        self._topic, self._partitions = topic, partitions
+        self._selector = selectors.DefaultSelector()
+        self.members: list[Member] = []
+        self._parted: list[Member] = []
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Everybody leaves, so that the broker has no sessions to wait for."""
+        with suppress(OSError):
+            for each in [*self.members]:
+                self.part_with(each)
+        for each in self._parted:
+            each.close()
+        self._selector.close()
+
+    def connect(self, count: int) -> list[Member]:
+        """Members that have a connection and have not asked for anything."""
+        return [
+            Member(
+                self._name,
+                self._topic,
+                self._partitions,
+                socket.create_connection(("127.0.0.1", self._port), PATIENCE_S),
+            )
+            for _ in range(count)
+        ]
+
+    def enter(self, members: Iterable[Member]) -> None:
+        for each in members:
+            self._selector.register(each.connection, selectors.EVENT_READ, each)
+            self.members.append(each)
+            each.join()
+
+    def part_with(self, member: Member) -> None:
+        """It leaves; its answer is not waited for."""
+        self._selector.unregister(member.connection)
+        self.members.remove(member)
+        self._parted.append(member)
+        member.leave()
+
+    def settle(self) -> float:
+        """Go on until all partitions are shared out; returns the moment."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not self._is_shared_out():
+            if time.monotonic() > give_up_at:
+                shares = [None if one.share is None else len(one.share) for one in self.members]
+                raise BrokerFailure(f"a group is not shared out after {PATIENCE_S:.0f} s: {shares}")
+            self._turn()
+        return time.perf_counter()
+
+    def stay(self, seconds: float) -> None:
+        """Be a group that nobody joins or leaves."""
+        end_at = time.perf_counter() + seconds
+        while time.perf_counter() < end_at:
+            self._turn()
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(HEARTBEAT_S / 10):
+            member: Member = key.data
+            member.hear()
+        now = time.perf_counter()
+        for each in self.members:
+            if each.share is not None:
+                each.beat(now)
+
+    def _is_shared_out(self) -> bool:
+        """Everybody has a share of one and the same generation, and together they have all."""
+        if len({each.generation for each in self.members}) != 1:
+            return False
+        shares = [each.share for each in self.members]
+        held = [partition for share in shares if share is not None for partition in share]
+        return None not in shares and sorted(held) == list(range(self._partitions))
