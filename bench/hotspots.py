@@ -1,14 +1,19 @@
-"""Show where Hightide spends its time under one of the benchmark's loads.
+"""Show where Hightide spends its time, function by function, under the benchmark's loads.
 
-    python bench/hotspots.py request-16
-    python bench/hotspots.py produce-1kb-64kb --with cprofile
+    python bench/hotspots.py                              every load below, about two minutes
+    python bench/hotspots.py request-16 consume           some of them
+    python bench/hotspots.py produce-64kb --native        C functions and system calls as well
+    python bench/hotspots.py produce-64kb --with cprofile
 
-With py-spy (`pip install py-spy`; it needs ptrace, so usually root) the broker runs untouched and
-is looked at from outside 500 times a second. Without it the broker runs under cProfile, which
-makes every Python call dearer: its call counts are exact, its times lean towards small functions.
+A load is first put on the broker for one round that nobody watches: that gives its CPU time for
+each request. Then py-spy looks at the broker from outside, 500 times a second, and the shares of
+its samples divide that CPU time among the functions. py-spy needs ptrace, so usually root, or a
+process that it may look at. Where it is missing or may not look, the broker runs under cProfile,
+which makes every Python call dearer: its call counts are exact, its times lean towards small
+functions.
 
-Both print the functions by their own time. py-spy's folded stacks are kept in a file that
-speedscope.app and flamegraph.pl read.
+Tables and py-spy's folded stacks, which speedscope.app and flamegraph.pl read, are kept in
+bench/.results.
 """
 
 import argparse
@@ -19,107 +24,317 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 
-from harness.broker import Candidate
+from harness.broker import BrokerFailure, Candidate, Launch, NotSupported, Place, Settings
 from harness.candidates import CommandLine, Hightide
-from harness.lab import Lab, Workload
-from harness.throughput import WORKLOADS, loaded
+from harness.cluster import Cluster, cluster
+from harness.generator import Sample, prepare
+from harness.lab import TOPIC, Lab
+from harness.process import cpu_s
+from harness.standing import SETTINGS, Standing
+from harness.throughput import KB, MB, Load, put, ready
 
 SAMPLES_PER_S = 500
+RESULTS = Path(__file__).resolve().parent / ".results"
+MOST_ROWS = 25
+# Where threads rest. py-spy leaves out those that it can see resting, which in some virtual
+# machines it cannot.
+RESTING = re.compile(r"^(_worker|\S*\bwait|\S*[sS]elect|\S*\bpoll) \(")
+
+ONE_RECORD = ("raw", "produce", "--records", "1", "--record-bytes", "100")
+LIBRDKAFKA = ("rdkafka", "produce", "--message-bytes", str(KB), "--batch-bytes")
 
 
-def find_py_spy() -> str | None:
+class CannotLook(Exception):
+    """py-spy is not installed, or may not look at the broker; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A load, which of its brokers to look at, and what its CPU time is divided by.
+
+    librdkafka does not say how many requests it sends, but for full batches it is their number.
+    """
+
+    title: str
+    load: Load
+    brokers: dict[int, str]
+    unit: str = "request"
+    unit_bytes: int | None = None
+
+    def units(self, sample: Sample) -> float:
+        return sample["bytes"] / self.unit_bytes if self.unit_bytes else sample["requests"]
+
+
+ALONE = {1: "broker"}
+PROFILES = {
+    "produce-64kb": Profile(
+        "librdkafka produces 1 KB messages in 64 KB batches, 6 partitions, acks=1",
+        Load((*LIBRDKAFKA, str(64 * KB), "--acks", "1")),
+        ALONE,
+        unit_bytes=64 * KB,
+    ),
+    "produce-1mb": Profile(
+        "librdkafka produces 1 KB messages in 1 MB batches, 6 partitions, acks=1",
+        Load((*LIBRDKAFKA, str(MB), "--acks", "1")),
+        ALONE,
+        unit_bytes=MB,
+    ),
+    "request-1": Profile(
+        "one-record Produce requests of 100 B, 1 in flight",
+        Load((*ONE_RECORD, "--in-flight", "1"), 1),
+        ALONE,
+    ),
+    "request-16": Profile(
+        "one-record Produce requests of 100 B, 16 in flight on one connection",
+        Load((*ONE_RECORD, "--in-flight", "16"), 1),
+        ALONE,
+    ),
+    "consume": Profile(
+        "librdkafka consumes 1 KB messages, 6 partitions, from the page cache",
+        Load(("rdkafka", "consume"), reads_record_bytes=KB),
+        ALONE,
+        unit="MB",
+        unit_bytes=MB,
+    ),
+    "fetch-64kb": Profile(
+        "Fetch requests of up to 64 KB, one partition, 1 in flight",
+        Load(("raw", "fetch", "--max-bytes", str(64 * KB)), 1, reads_record_bytes=KB),
+        ALONE,
+    ),
+    "produce-rf3": Profile(
+        "librdkafka produces 1 KB messages in 64 KB batches, acks=all, three replicas of which"
+        " broker 1 leads all",
+        Load((*LIBRDKAFKA, str(64 * KB), "--acks", "all"), replicas=3),
+        {1: "leader", 2: "follower"},
+        unit="batch",
+        unit_bytes=64 * KB,
+    ),
+}
+
+
+# ---- looking from outside -----------------------------------------------------------------------
+
+
+def find_py_spy() -> str:
     beside = Path(sys.executable).parent / "py-spy"
-    return str(beside) if beside.exists() else shutil.which("py-spy")
+    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    if found is None:
+        raise CannotLook("py-spy is not installed (pip install py-spy)")
+    return found
 
 
-def with_py_spy(
-    lab: Lab, candidate: Candidate, workload: Workload, seconds: float, stacks: Path, native: bool
-) -> None:
+@contextmanager
+def with_topic(lab: Lab, made: Cluster, load: Load) -> Iterator[None]:
+    """The topic of a load. With replicas, one broker leads everything, so that roles are apart."""
+    if load.replicas == 1:
+        with ready(lab, made, load):
+            yield
+        return
+    replicas = list(range(1, load.replicas + 1))
+    made.create_topic(TOPIC, load.partitions, assignment=[replicas] * load.partitions)
+    try:
+        yield
+    finally:
+        made.delete_topic(TOPIC)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One broker under a load: its CPU time per unit while nobody looked, and its stacks."""
+
+    name: str
+    profile: Profile
+    us_per_unit: float
+    stacks: list[tuple[list[str], int]]
+
+
+def look_from_outside(
+    lab: Lab, made: Cluster, name: str, seconds: float, native: bool
+) -> Iterator[Look]:
+    profile = PROFILES[name]
     program = find_py_spy()
-    if program is None:
-        sys.exit("py-spy is not installed: pip install py-spy, or use --with cprofile")
-    assert workload.load is not None
-    with loaded(lab, candidate, workload.load) as (broker, measure):
-        command = [program, "record", "--pid", str(broker.pids[0]), "--format", "raw"]
-        command += ["--rate", str(SAMPLES_PER_S), "--duration", str(round(seconds))]
-        command += ["--output", str(stacks), *(["--native"] if native else [])]
-        profiler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while profiler.poll() is None:
-            measure()
-        if profiler.returncode != 0:
-            assert profiler.stderr is not None
-            sys.exit(profiler.stderr.read().decode(errors="replace").strip())
-    print_stacks(stacks)
+    with with_topic(lab, made, profile.load):
+        put(lab, made, profile.load)
+    with with_topic(lab, made, profile.load):
+        pids = {at: made.brokers[at].pids for at in profile.brokers}
+        before = {at: cpu_s(each) for at, each in pids.items()}
+        all_before = cpu_s(made.pids)
+        sample = put(lab, made, profile.load)
+        whole = cpu_s(made.pids) - all_before
+        us_per_unit = sample["broker_cpu_s"] / profile.units(sample) * 1e6
+        shares = {at: (cpu_s(each) - before[at]) / whole for at, each in pids.items()}
+    kept = {at: RESULTS / f"{name}-{who}.folded" for at, who in profile.brokers.items()}
+    with with_topic(lab, made, profile.load):
+        spies = {at: _spy(program, pids[at][0], path, seconds, native) for at, path in kept.items()}
+        while any(spy.poll() is None for spy in spies.values()):
+            put(lab, made, profile.load)
+    for at, spy in spies.items():
+        if spy.returncode != 0 or not kept[at].exists():
+            assert spy.stderr is not None
+            said = spy.stderr.read().decode(errors="replace").strip()
+            raise CannotLook(f"py-spy could not look at the broker: {said}")
+        who = profile.brokers[at]
+        yield Look(f"{name}, {who}", profile, us_per_unit * shares[at], read_stacks(kept[at]))
 
 
-def print_stacks(stacks: Path) -> None:
-    """Functions, then single lines, by the share of samples in which they were on top."""
-    samples = []
-    for line in stacks.read_text().splitlines():
+def _spy(
+    program: str, pid: int, out: Path, seconds: float, native: bool
+) -> "subprocess.Popen[bytes]":
+    out.unlink(missing_ok=True)
+    command = [program, "record", "--pid", str(pid), "--format", "raw"]
+    command += ["--rate", str(SAMPLES_PER_S), "--duration", str(round(seconds))]
+    command += ["--output", str(out), *(["--native"] if native else [])]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def read_stacks(path: Path) -> list[tuple[list[str], int]]:
+    """Folded stacks: frames from the outermost to the one on top, and how often they were seen."""
+    found = []
+    for line in path.read_text().splitlines():
         folded, _, count = line.rpartition(" ")
-        samples.append((folded.split(";"), int(count)))
-    _print_top("function", [([_function(f) for f in frames], n) for frames, n in samples], 30)
-    _print_top("line", samples, 30)
-    print(f"\nfolded stacks: {stacks}")
+        frames = folded.split(";")
+        if not RESTING.match(frames[-1]):
+            found.append((frames, int(count)))
+    return found
 
 
-def _function(frame: str) -> str:
-    return re.sub(r":\d+\)$", ")", frame)
-
-
-def _print_top(what: str, samples: list[tuple[list[str], int]], most: int) -> None:
+def table(look: Look, *, by_line: bool) -> str:
+    """Functions by their own time: share of samples, and that share of the CPU time of a unit."""
     own: Counter[str] = Counter()
     within: Counter[str] = Counter()
-    for frames, count in samples:
-        own[frames[-1]] += count
-        for frame in set(frames):
+    for frames, count in look.stacks:
+        seen = frames if by_line else [re.sub(r":\d+\)$", ")", frame) for frame in frames]
+        own[seen[-1]] += count
+        for frame in set(seen):
             within[frame] += count
     total = sum(own.values()) or 1
-    print(f"\n   own    all   {what} ({total} samples)")
-    for frame, count in own.most_common(most):
-        print(f"{count / total:6.1%} {within[frame] / total:6.1%}   {frame}")
+    unit = look.profile.unit
+    lines = [f"\n    own   all  µs/{unit:<9}{'line' if by_line else 'function'}"]
+    for frame, count in own.most_common(MOST_ROWS):
+        share = count / total
+        lines.append(
+            f"{share:7.1%}{within[frame] / total:6.0%}{share * look.us_per_unit:9.2f}     {frame}"
+        )
+    return "\n".join(lines)
 
 
-def with_cprofile(lab: Lab, candidate: Candidate, workload: Workload, seconds: float) -> None:
-    assert workload.load is not None
-    lab = replace(lab, seconds=seconds)
-    written = lab.directory / "cprofile.out"
-    command = candidate.command.replace(" -m hightide", f" -m cProfile -o {written} -m hightide", 1)
-    profiled = replace(candidate, command=command)
-    with loaded(lab, profiled, workload.load) as (broker, measure):
-        measure()
-        # The profile is written at an orderly end only.
-        broker.stop()
-    pstats.Stats(str(written)).sort_stats("tottime").print_stats(35)
+def report(look: Look) -> str:
+    samples = sum(count for _, count in look.stacks)
+    head = f"{look.name}: {look.profile.title}\n"
+    head += f"{look.us_per_unit:.1f} µs of CPU for each {look.profile.unit}, {samples} samples"
+    return f"\n{head}{table(look, by_line=False)}\n{table(look, by_line=True)}\n"
+
+
+# ---- from inside --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UnderCProfile:
+    """Hightide with its first broker under cProfile, which writes its figures when that stops."""
+
+    under: Candidate
+    written: Path
+    name: str = "profiled"
+
+    @property
+    def about(self) -> str:
+        return f"{self.under.about} under cProfile"
+
+    def alone(self, place: Place, settings: Settings) -> Launch:
+        return self._profiled(self.under.alone(place, settings))
+
+    def together(self, places: list[Place], settings: Settings) -> list[Launch]:
+        first, *rest = self.under.together(places, settings)
+        return [self._profiled(first), *rest]
+
+    def _profiled(self, launch: Launch) -> Launch:
+        words = list(launch.words)
+        if "-m" not in words:
+            raise NotSupported("only what is started by `python -m` can run under cProfile")
+        at = words.index("-m")
+        words[at:at] = ["-m", "cProfile", "-o", str(self.written)]
+        return replace(launch, words=tuple(words))
+
+
+def look_from_inside(lab: Lab, candidate: Candidate, name: str) -> str:
+    """cProfile's table of the broker that leads."""
+    profile = PROFILES[name]
+    written = lab.directory / f"{name}.cprofile"
+    profiled = UnderCProfile(candidate, written)
+    with cluster(profiled, lab.directory, profile.load.replicas, SETTINGS) as made:
+        with with_topic(lab, made, profile.load):
+            put(lab, made, profile.load)
+        made.brokers[1].stop()
+    if not written.exists():
+        raise BrokerFailure("the broker left no profile when it stopped")
+    shutil.copy(written, RESULTS / written.name)
+    said = StringIO()
+    pstats.Stats(str(written), stream=said).strip_dirs().sort_stats("tottime").print_stats(35)
+    return f"\n{name}: {profile.title}, under cProfile\n{said.getvalue()}"
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def looks(options: argparse.Namespace, lab: Lab, candidate: Candidate) -> Iterator[str]:
+    """One report after the other. Without py-spy the broker looks at itself from there on."""
+    tool = options.tool
+    for name in options.load or PROFILES:
+        if tool != "cprofile":
+            try:
+                made = lab.standing.cluster(candidate, PROFILES[name].load.replicas)
+                for look in look_from_outside(lab, made, name, options.seconds, options.native):
+                    yield report(look)
+                continue
+            except CannotLook as reason:
+                if tool == "py-spy":
+                    sys.exit(str(reason))
+                print(f"{reason}; cProfile is used instead", file=sys.stderr)
+                tool = "cprofile"
+        yield look_from_inside(replace(lab, seconds=options.seconds), candidate, name)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Show where Hightide spends its time, function by function.",
+        epilog="loads: " + ", ".join(PROFILES),
+    )
+    add = parser.add_argument
+    add("load", nargs="*", metavar="LOAD", help="which to look at; all if none is named")
+    add("--with", dest="tool", choices=["py-spy", "cprofile"])
+    add("--native", action="store_true", help="py-spy: show C functions as well")
+    add("--seconds", type=float, default=5.0, help="how long to look at each load")
+    add("--override", metavar="K=V", action="append", default=[], help="a setting of the broker")
+    add("--broker", metavar="NAME='COMMAND'", help="instead of Hightide")
+    options = parser.parse_args()
+    for name in options.load:
+        if name not in PROFILES:
+            parser.error(f"there is no load {name}; there are {', '.join(PROFILES)}")
+    return options
 
 
 def main() -> None:
-    loads = {one.name: one for one in WORKLOADS}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("workload", choices=loads, metavar="WORKLOAD", help=", ".join(loads))
-    parser.add_argument("--with", dest="tool", choices=["py-spy", "cprofile"])
-    parser.add_argument("--native", action="store_true", help="py-spy: show C frames as well")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--override", metavar="K=V", action="append", default=[])
-    parser.add_argument("--broker", metavar="NAME='COMMAND'", help="instead of Hightide")
-    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "stacks.txt")
-    options = parser.parse_args()
-    candidate = (
-        CommandLine.parse(options.broker) if options.broker else Hightide(tuple(options.override))
-    )
-    tool = options.tool or ("py-spy" if find_py_spy() else "cprofile")
-    workload = loads[options.workload]
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        lab = Lab(
-            generators, Path(directory), Standing(generators, Path(directory), 0), seconds=1.0
-        )
-        if tool == "py-spy":
-            with_py_spy(lab, candidate, workload, options.seconds, options.out, options.native)
-        else:
-            with_cprofile(lab, candidate, workload, options.seconds)
+    options = parse_arguments()
+    candidate: Candidate = Hightide(tuple(options.override))
+    if options.broker:
+        candidate = CommandLine.parse(options.broker)
+    RESULTS.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        generators = prepare()
+        standing = stack.enter_context(closing(Standing(generators, directory, 3.0)))
+        lab = Lab(generators, directory, standing, seconds=1.0)
+        tables = stack.enter_context((RESULTS / "hotspots.txt").open("w"))
+        for text in looks(options, lab, candidate):
+            print(text, flush=True)
+            tables.write(text)
+    print(f"kept in {RESULTS}: this, and the stacks of each load")
 
 
 if __name__ == "__main__":
