@@ -1,0 +1,148 @@
+"""A consumer that catches up on a log which is on the disk and no longer in the page cache.
+
+The log is written once for all rounds, synced, and dropped from the page cache before each of them;
+that it is gone is checked. A virtual disk may still have it in a cache of its host, which nobody
+here can see: what the same files give to a plain reader stands beside the figures.
+"""
+
+import ctypes
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.broker import BrokerFailure, Candidate, NotSupported
+from harness.cluster import Cluster
+from harness.generator import Sample
+from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
+from harness.throughput import BYTE_METRICS, GB, KB, MB, fill, with_rates
+
+COLD_GB = 5.0
+PATIENCE_S = 600
+READ_AT_ONCE = 1 << 20
+MOST_LEFT_CACHED = 0.01
+
+METRICS = (
+    *held_to(BYTE_METRICS, mb_per_s=(1.0, 1.3)),
+    Metric("seconds", "time to catch up, s", 1),
+    Metric("file_mb_per_s", "a plain reader of one partition's file, MB/s", 0, more_is_better=True),
+)
+
+
+# ---- files in the page cache ------------------------------------------------------------------
+
+
+def drop_from_cache(path: Path) -> None:
+    """Write the file to the disk and let the page cache forget it."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def cached_share(path: Path) -> float:
+    """How much of the file is in the page cache, from 0 to 1."""
+    size = path.stat().st_size
+    if size == 0:
+        return 0.0
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    )
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    finally:
+        os.close(fd)
+    if at == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap", str(path))
+    pages = -(-size // mmap.PAGESIZE)
+    found = ctypes.create_string_buffer(pages)
+    try:
+        if libc.mincore(at, size, found):
+            raise OSError(ctypes.get_errno(), "mincore", str(path))
+    finally:
+        libc.munmap(at, size)
+    # The lowest bit of each byte tells; the others are undefined.
+    return sum(byte & 1 for byte in found.raw) / pages
+
+
+def read_rate_mb_per_s(path: Path) -> float:
+    """What the disk gives to one who only reads the file from the beginning to the end."""
+    buffer, size, began = bytearray(READ_AT_ONCE), 0, time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            size += count
+    return size / (time.perf_counter() - began) / MB
+
+
+# ---- the workload -----------------------------------------------------------------------------
+
+
+def segments(cluster: Cluster, topic: str) -> list[Path]:
+    """The files with the records of a topic, on all brokers."""
+    folders = [broker.data for broker in cluster.brokers.values()]
+    found = [path for data in folders for path in sorted(data.glob(f"{topic}-[0-9]*/*.log"))]
+    if not found:
+        raise NotSupported("keeps its log where it cannot be found")
+    return found
+
+
+def make_cold(paths: list[Path]) -> None:
+    for path in paths:
+        drop_from_cache(path)
+    whole = sum(path.stat().st_size for path in paths)
+    left = sum(path.stat().st_size * cached_share(path) for path in paths)
+    if left > whole * MOST_LEFT_CACHED:
+        raise BrokerFailure(f"{left / whole:.0%} of the log would not leave the page cache")
+
+
+def _catch_up(lab: Lab, cluster: Cluster, written: int) -> Sample:
+    paths = segments(cluster, TOPIC)
+    make_cold(paths)
+    file_rate = read_rate_mb_per_s(paths[0])
+    make_cold(paths)
+    how = ["rdkafka", "consume", "--topic", TOPIC, "--partitions", str(PARTITIONS)]
+    how += ["--messages", str(written), "--seconds", str(PATIENCE_S)]
+    sample = with_rates(lab.generators.run(cluster, how), cluster)
+    if sample["records"] < written:
+        read = int(sample["records"])
+        raise BrokerFailure(f"{read} of {written} records were read in {PATIENCE_S} s")
+    return sample | {"file_mb_per_s": file_rate}
+
+
+@contextmanager
+def _cold(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
+    cluster = lab.standing.cluster(candidate)
+    free_gb = shutil.disk_usage(lab.directory).free / GB
+    if free_gb < 1.5 * COLD_GB:
+        raise NotSupported(f"needs {1.5 * COLD_GB:.0f} GB on the disk, there are {free_gb:.0f}")
+    with cluster.topic(TOPIC, PARTITIONS):
+        fill(lab, cluster, int(COLD_GB * GB), KB, PARTITIONS)
+        written = sum(cluster.end_offsets(TOPIC).values())
+        yield lambda: _catch_up(lab, cluster, written)
+
+
+WORKLOADS = (
+    Workload(
+        "catch-up-cold",
+        f"librdkafka consumes {COLD_GB:.0f} GB of 1 KB messages in 64 KB batches,"
+        f" {PARTITIONS} partitions, none of it in the page cache",
+        METRICS,
+        _cold,
+        most_rounds=2,
+    ),
+)

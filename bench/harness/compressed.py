@@ -1,0 +1,54 @@
+"""Workloads with streams that the client compresses. Rates are those of messages before it.
+
+Kafka unpacks every batch that it takes and looks at its records; Hightide checks the batch as a
+whole and unpacks it only where the topic's settings make it: that is a part of what is compared.
+Nobody unpacks anything for a consumer, so there the client's codec is most of the time, and there
+is no bar.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.broker import Candidate
+from harness.cluster import Cluster
+from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Workload
+from harness.throughput import BATCHES, BYTE_METRICS, KB, MB, SIZES, Load, produce, put
+
+CODECS = ("lz4", "zstd")
+SIZE = "1kb"
+BATCH = "64kb"
+
+
+def _fill(lab: Lab, cluster: Cluster, codec: str) -> None:
+    """Messages of the same shape as the producing workloads write."""
+    how = ["rdkafka", "produce", "--compression", codec, "--message-bytes", str(SIZES[SIZE])]
+    how += ["--batch-bytes", str(BATCHES[BATCH]), "--messages", str(lab.fill_mb * MB // KB)]
+    lab.generators.run(cluster, [*how, "--topic", TOPIC, "--partitions", str(PARTITIONS)])
+
+
+def _consume(codec: str) -> Workload:
+    load = Load(("rdkafka", "consume"), PARTITIONS, reads_record_bytes=SIZES[SIZE])
+
+    @contextmanager
+    def open_(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
+        cluster = lab.standing.cluster(candidate)
+        with cluster.topic(TOPIC, PARTITIONS):
+            _fill(lab, cluster, codec)
+            yield lambda: put(lab, cluster, load)
+
+    return Workload(
+        f"consume-{SIZE}-p{PARTITIONS}-{codec}",
+        f"librdkafka consumes 1 KB messages in 64 KB batches, {PARTITIONS} partitions, {codec},"
+        " from the page cache",
+        BYTE_METRICS,
+        open_,
+    )
+
+
+def _produce(codec: str) -> Workload:
+    return produce(
+        SIZE, BATCH, PARTITIONS, "1", 1, "--compression", codec, name=f"-{codec}", is_extra=False
+    )
+
+
+WORKLOADS = (*map(_produce, CODECS), *map(_consume, CODECS))
