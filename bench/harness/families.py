@@ -1,0 +1,383 @@
+"""Which workloads are told of together, in which words, and how they are drawn."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from harness.plots import Names, Panel, bars, curves, plain
+from harness.results import SPARK, Figure, Measured
+
+Plot = Callable[[Sequence[Measured], Names], str | None]
+"""Makes the picture of workloads, with those who may be in it; nothing if it would be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A section of the page. A workload belongs to the first family that has its name."""
+
+    title: str
+    words: str
+    patterns: tuple[str, ...]
+    plots: tuple[tuple[str, Plot], ...] = ()
+    """The names of the files, with what draws them."""
+    openings: tuple[str, ...] = ()
+    """How titles begin that need not be repeated in each row."""
+    leaves_out: tuple[str, ...] = ()
+    """Metrics, by their keys, that are not worth a line here."""
+
+    def takes(self, name: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in self.patterns)
+
+    def said(self, workload: Measured) -> str:
+        return without(workload.title, self.openings)
+
+
+def without(title: str, openings: Sequence[str]) -> str:
+    return next((title.removeprefix(one) for one in openings if title.startswith(one)), title)
+
+
+# ---- kinds of plots ---------------------------------------------------------------------------
+
+
+def compared(
+    title: str, unit: str, key: str, openings: Sequence[str] = (), only: str = "*"
+) -> Plot:
+    """One figure of several workloads, as bars."""
+
+    def plot(workloads: Sequence[Measured], names: Names) -> str | None:
+        groups = {
+            without(one.title, openings): series
+            for one in workloads
+            if fnmatch(one.name, only) and (series := one.series(key))
+        }
+        return bars(title, unit, groups, names) if groups else None
+
+    return plot
+
+
+def listed(title: str, unit: str, wanted: Sequence[tuple[str, str, str]]) -> Plot:
+    """Several figures of one unit, each from a workload of its own, as bars: name, key, label."""
+
+    def plot(workloads: Sequence[Measured], names: Names) -> str | None:
+        groups = {
+            label: series
+            for pattern, key, label in wanted
+            for one in workloads
+            if fnmatch(one.name, pattern) and (series := one.series(key))
+        }
+        return bars(title, unit, groups, names) if groups else None
+
+    return plot
+
+
+def distributed(title: str, unit: str, points: Sequence[tuple[str, str]], per_unit: float) -> Plot:
+    """The points of a distribution as a curve, a panel for each workload: key and label."""
+
+    def plot(workloads: Sequence[Measured], names: Names) -> str | None:
+        panels = []
+        for one in workloads:
+            found = [(number, one.series(key)) for number, (key, _) in enumerate(points)]
+            by_name = {
+                name: [(at, each[name].over(per_unit)) for at, each in found if name in each]
+                for name in names
+                if any(name in each for _, each in found)
+            }
+            ticks = [(float(number), label) for number, (_, label) in enumerate(points)]
+            if by_name:
+                panels.append(Panel(_short(one), by_name, ticks))
+        return curves(title, unit, panels, names, is_log_y=True) if panels else None
+
+    return plot
+
+
+def _short(workload: Measured) -> str:
+    """What a panel has room for: the rate, and what is unusual."""
+    rate, *more = workload.name.split("-")[1:]
+    return ", ".join([f"{int(rate):,} messages/s", *map(_spelled, more)])
+
+
+def _spelled(word: str) -> str:
+    letters = re.match(r"(rf|linger)(\d+)$", word)
+    if letters is None:
+        return word
+    return f"{letters[2]} replicas" if letters[1] == "rf" else f"linger {letters[2]} ms"
+
+
+def grown(title: str, unit: str, axes: Sequence[tuple[str, str, str]]) -> Plot:
+    """Curves over the number at the end of keys, as in `mb_at_100` or `produce_at_0_1gb`.
+
+    Each panel is a workload, the beginning of its keys, and the title of the axis.
+    """
+
+    def plot(workloads: Sequence[Measured], names: Names) -> str | None:
+        panels = []
+        for wanted, key, axis in axes:
+            points = sorted(
+                (point for one in workloads if one.name == wanted for point in _points(one, key)),
+                key=lambda point: point[0],
+            )
+            by_name = {
+                name: [(at, series[name]) for at, series in points if name in series]
+                for name in names
+                if any(name in series for _, series in points)
+            }
+            if len(points) > 1:
+                ticks = [(at, plain(at)) for at, _ in points]
+                panels.append(Panel(axis, by_name, ticks, is_log_x=True))
+        return curves(title, unit, panels, names) if panels else None
+
+    return plot
+
+
+def _points(workload: Measured, key: str) -> Iterator[tuple[float, dict[str, Figure]]]:
+    keys = dict.fromkeys(each for s in workload.rounds.values() for one in s for each in one)
+    for each in keys:
+        if found := re.fullmatch(rf"{key}_at_([\d_]+?)[a-z]*", each):
+            yield float(found[1].replace("_", ".")), workload.series(each)
+
+
+# ---- the page ---------------------------------------------------------------------------------
+
+PRODUCES = ("librdkafka produces ",)
+CONSUMES = ("librdkafka consumes ",)
+SINGLE = ("raw: one-record produce requests of 100 B, ", "raw: ")
+THROUGHPUT = "MB/s, more is better"
+SECONDS = "seconds, less is better"
+US_PER_MS = 1000.0
+POINTS = (
+    ("p50_us", "p50"),
+    ("p90_us", "p90"),
+    ("p99_us", "p99"),
+    ("p999_us", "p99.9"),
+)
+
+
+def _bytes(file: str, title: str, openings: tuple[str, ...] = ()) -> tuple[str, Plot]:
+    return file, compared(title, THROUGHPUT, "mb_per_s", openings)
+
+
+PRODUCE_ONE = Family(
+    "Produce, one broker",
+    "What was acknowledged inside the window.",
+    ("produce-*-rf1",),
+    (_bytes("produce", "Produce, one broker", PRODUCES),),
+    PRODUCES,
+)
+PRODUCE_THREE = Family(
+    "Produce, three brokers",
+    "The same to a cluster of three, which share the CPUs with each other and with the client.",
+    ("produce-*-rf3",),
+    (_bytes("produce-three", "Produce, three brokers", PRODUCES),),
+    PRODUCES,
+)
+CONSUME = Family(
+    "Consume",
+    "One consumer without a group reads a log that is in the page cache.",
+    ("consume-*-p[0-9]",),
+    (_bytes("consume", "Consume", CONSUMES),),
+    CONSUMES,
+)
+COLD = Family(
+    "Catch-up on a cold log",
+    "The log was dropped from the page cache before it is read, so that the disk is measured too.",
+    ("catch-up*",),
+    (_bytes("catch-up", "Catch-up on a cold log"),),
+)
+COMPRESSED = Family(
+    "Compressed streams",
+    "The producer compresses, the broker keeps what it is given, the consumer unpacks."
+    " Bytes are those of messages before compression.",
+    ("*-lz4*", "*-zstd*"),
+    (_bytes("compressed", "Compressed streams", ("librdkafka ",)),),
+    ("librdkafka ",),
+)
+REQUESTS = Family(
+    "Single records",
+    "Produce requests with one record each, over plain sockets: what a request costs, without the"
+    " share of a client library.",
+    ("request-*", "replicated-*", "raw-*"),
+    (
+        (
+            "requests",
+            compared("One-record requests", "requests/s, more is better", "requests_per_s", SINGLE),
+        ),
+    ),
+    SINGLE,
+)
+LATENCY = Family(
+    "Latency from end to end",
+    "Messages are due at even intervals, whatever happened to those before. What counts is from"
+    " when one was due until a consumer has it.",
+    ("latency-*",),
+    (("latency", distributed("End-to-end latency", "ms, less is better", POINTS, US_PER_MS)),),
+    ("from due to received: ",),
+    ("max_us", "rate", "client_late_p99_us"),
+)
+FOOTPRINT = Family(
+    "Start, memory, recovery",
+    "What it takes to be there: fresh processes, and what they hold. What something adds is a"
+    " difference of two states of the same broker.",
+    ("start*", "memory*", "partitions*", "recovery*"),
+    (
+        (
+            "start",
+            listed(
+                "Start",
+                SECONDS,
+                (
+                    ("start", "first_answer_s", "first answer"),
+                    ("start", "first_ack_s", "first acknowledged record"),
+                    ("partitions", "ready_s", "with 1,000 partitions"),
+                    ("recovery", "recovery_s", "after kill -9"),
+                ),
+            ),
+        ),
+        (
+            "memory",
+            listed(
+                "Resident memory",
+                "MB, less is better",
+                (
+                    ("memory", "idle_mb", "idle"),
+                    ("memory", "loaded_mb", "peak under load"),
+                    ("memory", "connections_mb", "1,000 connections add"),
+                    ("partitions", "written_cost_mb", "1,000 partitions add"),
+                ),
+            ),
+        ),
+    ),
+)
+FAILOVER = Family(
+    "Failover",
+    "The leader is killed with SIGKILL. Most of the time is the silence that a cluster waits for"
+    " before it believes in a death.",
+    ("failover*",),
+    (
+        (
+            "failover",
+            listed(
+                "Failover of a killed leader",
+                SECONDS,
+                (
+                    ("failover-1", "acked_s", "1 partition, next record"),
+                    ("failover-1000", "acked_s", "1,000 partitions, next record"),
+                    ("failover-1000", "known_s", "1,000 partitions, all led again"),
+                    ("failover-defaults", "acked_s", "default timeouts, next record"),
+                    ("failover-controller", "acked_s", "the controller too, next record"),
+                ),
+            ),
+        ),
+    ),
+)
+GROWTH = Family(
+    "Growth",
+    "The same load on more and more of something. What counts is whether the curve stays flat"
+    " where Kafka's does.",
+    ("growth-*",),
+    (
+        (
+            "growth",
+            grown(
+                "Throughput as things grow",
+                THROUGHPUT,
+                (
+                    ("growth-partitions", "mb", "produce, by partitions"),
+                    ("growth-log", "produce", "produce, by GB of log"),
+                    ("growth-log", "tail", "consume the end, by GB of log"),
+                    ("growth-fetch-connections", "mb", "consume, by connections"),
+                ),
+            ),
+        ),
+        (
+            "growth-requests",
+            grown(
+                "Requests as connections grow",
+                "requests/s, more is better",
+                (("growth-connections", "requests", "connections"),),
+            ),
+        ),
+    ),
+)
+EXACTLY_ONCE = Family(
+    "Idempotent and transactional producers",
+    "The same load from a producer that numbers its batches, and records in transactions.",
+    ("*-idempotent*", "transactions-*"),
+    (
+        (
+            "idempotent",
+            compared("Idempotent producer", THROUGHPUT, "mb_per_s", PRODUCES, "*-idempotent"),
+        ),
+        (
+            "transactions",
+            compared(
+                "Transactions",
+                "transactions/s, more is better",
+                "transactions_per_s",
+                ("librdkafka commits transactions of ",),
+            ),
+        ),
+    ),
+    ("librdkafka ",),
+)
+GROUPS = Family(
+    "Groups",
+    "How long a group takes to share out its partitions anew, against the number of its members.",
+    ("rebalance*", "group*"),
+    (
+        (
+            "groups",
+            grown("Rebalance of a group", SECONDS, (("rebalance", "rebalance_s", "members"),)),
+        ),
+    ),
+)
+TOOLS = Family(
+    "Kafka's own tools",
+    "kafka-producer-perf-test and kafka-consumer-perf-test, with Java's client, on both brokers.",
+    ("tool*", "perf*", "java-*"),
+    (_bytes("java-client", "Kafka's own tools"),),
+)
+PIPELINE = Family(
+    "The pipeline on Spark",
+    "Hightide's source and sinks beside Spark's own Kafka connector, both on a Hightide broker and"
+    " in Spark on two cores. Hightide's sink writes exactly once, the connector's at least once.",
+    (f"{SPARK}*",),
+    (
+        (
+            "spark",
+            listed(
+                "Pipeline on Spark",
+                "million rows/s, more is better",
+                (
+                    (f"{SPARK}source-100b", "batch_rate", "source, 100 B, batch"),
+                    (f"{SPARK}source-100b", "stream_rate", "source, 100 B, stream"),
+                    (f"{SPARK}source-1kb", "batch_rate", "source, 1 KB, batch"),
+                    (f"{SPARK}source-1kb", "stream_rate", "source, 1 KB, stream"),
+                    (f"{SPARK}sink-100b", "rate", "sink, 100 B"),
+                    (f"{SPARK}sink-1kb", "rate", "sink, 1 KB"),
+                    (f"{SPARK}windows", "rate", "windows, 100 B"),
+                ),
+            ),
+        ),
+    ),
+)
+OTHER = Family("Other workloads", "What belongs to none of the above.", ("*",))
+
+FAMILIES = (
+    PRODUCE_ONE,
+    PRODUCE_THREE,
+    CONSUME,
+    COLD,
+    COMPRESSED,
+    REQUESTS,
+    LATENCY,
+    FOOTPRINT,
+    FAILOVER,
+    GROWTH,
+    EXACTLY_ONCE,
+    GROUPS,
+    TOOLS,
+    PIPELINE,
+    OTHER,
+)
+"""In the order of the page, the last one for whatever is left."""
