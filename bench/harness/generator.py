@@ -50,23 +50,14 @@ class Generators:
 
     def run(self, broker: Loaded, arguments: Sequence[str], cpu: int | None = None) -> Sample:
         """Run one generator (`raw`, `rdkafka` or `latency`, then its arguments) on the broker."""
-        command = self.command(arguments, broker)
-        pids = broker.pids
-        busy, used, began = machine_busy_s(), cpu_s(pids), time.perf_counter()
-        children = os.times()
         with starting_on(cpu):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - began
-        after = os.times()
-        client = after.children_user + after.children_system
-        client -= children.children_user + children.children_system
+            done, used = run_and_account(self.command(arguments, broker), broker.pids)
         if done.returncode != 0:
             why = done.stderr.strip().splitlines()[-3:]
             raise BrokerFailure(f"{' '.join(arguments[:2])}: {' / '.join(why)}")
-        sample: Sample = json.loads(done.stdout.splitlines()[-1])
-        others = machine_busy_s() - busy - (cpu_s(pids) - used) - client
-        sample["other_cores"] = max(0.0, others / seconds)
-        return sample
+        # The generator's own CPU figures, of the window that counts, go before those of it all.
+        measured: Sample = json.loads(done.stdout.splitlines()[-1])
+        return used | measured
 
     def command(self, arguments: Sequence[str], broker: Loaded) -> list[str]:
         programs = {"raw": self.raw, "rdkafka": self.rdkafka, "latency": self.latency}
@@ -76,6 +67,35 @@ class Generators:
             raise NotSupported(f"needs a C compiler{more}")
         watch = [word for pid in broker.pids for word in ("--broker-pid", str(pid))]
         return [*program, *arguments[1:], "--port", str(broker.port), *watch]
+
+
+def run_and_account(
+    command: Sequence[str], pids: Sequence[int], timeout_s: float | None = None
+) -> tuple[subprocess.CompletedProcess[str], Sample]:
+    """Run a client, and tell the CPU that it, these processes and all others used meanwhile."""
+    busy, used, began = machine_busy_s(), cpu_s(pids), time.perf_counter()
+    children = os.times()
+    # Figures are read from what it prints, so they shall not follow the user's language.
+    environment = os.environ | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise BrokerFailure(f"{Path(command[0]).name} was not done in {timeout_s} s") from None
+    seconds = time.perf_counter() - began
+    after = os.times()
+    client = after.children_user + after.children_system
+    client -= children.children_user + children.children_system
+    brokers = cpu_s(pids) - used
+    others = (machine_busy_s() - busy - brokers - client) / seconds
+    spent = {"client_cpu_s": client, "broker_cpu_s": brokers, "other_cores": max(0.0, others)}
+    return done, spent
 
 
 @dataclass(slots=True)
