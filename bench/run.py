@@ -16,14 +16,28 @@ import os
 import resource
 import sys
 import tempfile
-from contextlib import ExitStack, closing, suppress
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
-from harness import footprint, throughput
+from harness import (
+    cold,
+    compressed,
+    exactly_once,
+    failover,
+    footprint,
+    groups,
+    kafka_tools,
+    latency,
+    replicated,
+    throughput,
+)
 from harness.broker import Candidate
 from harness.candidates import ApacheKafka, CommandLine, Hightide
-from harness.generator import prepare
+from harness.generator import Generators, prepare
 from harness.lab import Lab, Measure, Workload
 from harness.machine import facts
 from harness.maven import NoMaven
@@ -31,12 +45,24 @@ from harness.process import wait_for_quiet
 from harness.report import Outcome, as_data, as_text, environment_text
 from harness.standing import Standing
 
-# Those of one broker first: a standing cluster is ended when one of another size is asked for.
+# In the order of cluster sizes: a standing cluster is ended when one of another size is asked for.
+# Those that start brokers of their own come where none is standing.
 WORKLOADS = (
     *throughput.ONE_BROKER,
-    *footprint.WORKLOADS,
+    *compressed.WORKLOADS,
+    *exactly_once.ONE_BROKER,
+    *latency.ONE_BROKER,
+    *kafka_tools.ONE_BROKER,
+    *cold.WORKLOADS,
+    *groups.ONE_BROKER,
+    *footprint.FRESH,
+    *failover.FRESH,
     *throughput.THREE_BROKERS,
+    *exactly_once.THREE_BROKERS,
+    *latency.THREE_BROKERS,
+    *replicated.THREE_BROKERS,
 )
+RESULTS = Path(__file__).resolve().parent / ".results"
 
 
 def measure(lab: Lab, workload: Workload, candidates: list[Candidate], most_rounds: int) -> Outcome:
@@ -99,6 +125,7 @@ def parse_arguments() -> argparse.Namespace:
         help="load on a broker that has been started, before anything is measured",
     )
     add("--fill-mb", type=int, default=1000, help="data to read in consume and fetch workloads")
+    add("--cold-gb", type=float, default=5.0, help="size of the log that is read from disk")
     add("--recovery-gb", type=float, default=2.0, help="size of the log that is recovered")
     add(
         "--recovery-cold",
@@ -111,7 +138,12 @@ def parse_arguments() -> argparse.Namespace:
         default=Path(tempfile.gettempdir()),
         help="where to make the data directory, which is removed at the end",
     )
-    add("--json", type=Path, help="write everything, every round, to this file")
+    add(
+        "--json",
+        type=Path,
+        default=RESULTS / time.strftime("%Y-%m-%d-%H%M%S.json"),
+        help="write everything, every round, to this file",
+    )
     add(
         "--quiet",
         type=float,
@@ -168,10 +200,11 @@ def main() -> None:
     options = parse_arguments()
     workloads = chosen(options.only, everything=options.all)
     if options.list:
-        print("\n".join(f"{one.name:24} {one.title}" for one in workloads))
+        print("\n".join(f"{one.name:36} {one.title}" for one in workloads))
         return
-    hightide = Hightide(tuple(options.override))
-    subject = CommandLine.parse(options.subject) if options.subject else hightide
+    subject = (
+        CommandLine.parse(options.subject) if options.subject else Hightide(tuple(options.override))
+    )
     others, notes = beside(options)
     candidates = [subject, *others]
     if len({one.name for one in candidates}) < len(candidates):
@@ -180,40 +213,51 @@ def main() -> None:
     if options.autogroup_nice is not None:
         enter_own_autogroup(options.autogroup_nice)
     generators = prepare()
+    about = facts(options.data) | {"librdkafka client": generators.rdkafka_is}
+    about |= {one.name: one.about for one in candidates}
+    notes += generators.notes
+    print(environment_text(about, notes), flush=True)
+    arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+    result: dict[str, Any] = {
+        "environment": about | {"notes": notes},
+        "arguments": arguments,
+        "subject": subject.name,
+        "workloads": [],
+    }
+    with laboratory(options, generators) as lab:
+        for workload in workloads:
+            outcome = measure(lab, workload, candidates, options.rounds)
+            print("\n" + as_text(outcome, subject.name), flush=True)
+            result["workloads"].append(as_data(outcome, subject.name))
+            # After each, so that a run that is broken off leaves what it had.
+            write(options.json, result)
+    print(f"\nall rounds: {options.json}")
+    if any(subject.name in each["failures"] for each in result["workloads"]):
+        sys.exit(1)
+
+
+@contextmanager
+def laboratory(options: argparse.Namespace, generators: Generators) -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.data) as directory:
         standing = Standing(generators, Path(directory), options.warm_brokers)
-        lab = Lab(
-            generators,
-            directory=Path(directory),
-            standing=standing,
-            seconds=options.seconds,
-            warm_up_s=options.warm_up,
-            fill_mb=options.fill_mb,
-            recovery_gb=options.recovery_gb,
-            recovery_cold=options.recovery_cold,
-            quiet_s=options.quiet,
-        )
-        about = facts(options.data) | {"librdkafka client": generators.rdkafka_is}
-        about |= {one.name: one.about for one in candidates}
-        notes += generators.notes
-        print(environment_text(about, notes), flush=True)
-        outcomes = []
         with closing(standing):
-            for workload in workloads:
-                outcome = measure(lab, workload, candidates, options.rounds)
-                outcomes.append(outcome)
-                print("\n" + as_text(outcome, subject.name), flush=True)
-    if options.json:
-        arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-        result = {
-            "environment": about | {"notes": notes},
-            "arguments": arguments,
-            "subject": subject.name,
-            "workloads": [as_data(outcome, subject.name) for outcome in outcomes],
-        }
-        options.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    if any(subject.name in outcome.failures for outcome in outcomes):
-        sys.exit(1)
+            yield Lab(
+                generators,
+                directory=Path(directory),
+                standing=standing,
+                seconds=options.seconds,
+                warm_up_s=options.warm_up,
+                fill_mb=options.fill_mb,
+                cold_gb=options.cold_gb,
+                recovery_gb=options.recovery_gb,
+                recovery_cold=options.recovery_cold,
+                quiet_s=options.quiet,
+            )
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

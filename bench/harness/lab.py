@@ -29,6 +29,7 @@ class Lab:
     seconds: float = 0.6
     warm_up_s: float = 0.3
     fill_mb: int = 1000
+    cold_gb: float = 5.0
     recovery_gb: float = 2.0
     recovery_cold: bool = False
     quiet_s: float = 0.0
