@@ -27,11 +27,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from io import StringIO
 from pathlib import Path
 
 from harness.broker import BrokerFailure, Candidate, Launch, NotSupported, Place, Settings
-from harness.candidates import CommandLine, Hightide
+from harness.candidates import SOURCE, CommandLine, Hightide
 from harness.cluster import Cluster, cluster
 from harness.generator import Sample, prepare
 from harness.lab import TOPIC, Lab
@@ -48,6 +49,25 @@ RESTING = re.compile(r"^(_worker|\S*\bwait|\S*[sS]elect|\S*\bpoll) \(")
 
 ONE_RECORD = ("raw", "produce", "--records", "1", "--record-bytes", "100")
 LIBRDKAFKA = ("rdkafka", "produce", "--message-bytes", str(KB), "--batch-bytes")
+
+
+# What a moment is spent on, by the line that is on top of the stack: its text, or where it is.
+# The first that fits counts. C functions are no lines: their time is that of who calls them.
+STEPS = (
+    ("prove the CRC of a batch", r"\bcrc32c\("),
+    ("write to the page cache: pwrite", r"\b_pwrite\("),
+    ("read from the page cache: preadv", r"\bpreadv?\("),
+    ("send: write to the socket", r"\bos\.write\(|_transport\.write\("),
+    ("event loop: epoll, recv, timers", r"asyncio/|uvloop"),
+    ("frames, buffers and order of answers", r"broker/(connection|server|dispatch)\.py"),
+    ("what a Produce means, and its answer", r"(produce|acknowledgement)\.py|hot/produce"),
+    ("what a Fetch means, and its answer", r"handlers/|hot/(fetch|replica_fetch|read)|sessions"),
+    ("asking the leader, and where followers are", r"fetcher|following|follower|client/"),
+    ("high watermark, and whom it wakes", r"replica\.py|replicas\.py|waiting\.py"),
+    ("checks, stamp, index", r"hightide/(log|wire)/"),
+    ("the clock", r"surroundings\.py"),
+    ("everything else", r""),
+)
 
 
 class CannotLook(Exception):
@@ -224,11 +244,44 @@ def table(look: Look, *, by_line: bool) -> str:
     return "\n".join(lines)
 
 
+def step_of(frames: list[str]) -> str:
+    """The step of a stack. What has no source here, such as C functions, counts as its caller."""
+    for frame in reversed(frames):
+        found = re.search(r"\((\S+\.py):(\d+)\)$", frame)
+        if found is None:
+            continue
+        where = f"{frame} {_line(found[1], int(found[2]))}"
+        return next(title for title, pattern in STEPS if re.search(pattern, where))
+    return STEPS[-1][0]
+
+
+@cache
+def _line(path: str, number: int) -> str:
+    """A line of Hightide's source; nothing of anybody else's."""
+    try:
+        return (SOURCE / path).read_text().splitlines()[number - 1].strip()
+    except (OSError, IndexError):
+        return ""
+
+
+def steps(look: Look) -> str:
+    """What the time of a unit is spent on."""
+    own: Counter[str] = Counter()
+    for frames, count in look.stacks:
+        own[step_of(frames)] += count
+    total = sum(own.values()) or 1
+    lines = [f"\n  share  µs/{look.profile.unit:<9}step"]
+    for title, count in own.most_common():
+        lines.append(f"{count / total:7.1%}{count / total * look.us_per_unit:9.2f}     {title}")
+    return "\n".join(lines)
+
+
 def report(look: Look) -> str:
     samples = sum(count for _, count in look.stacks)
     head = f"{look.name}: {look.profile.title}\n"
     head += f"{look.us_per_unit:.1f} µs of CPU for each {look.profile.unit}, {samples} samples"
-    return f"\n{head}{table(look, by_line=False)}\n{table(look, by_line=True)}\n"
+    tables = (steps(look), table(look, by_line=False), table(look, by_line=True))
+    return "\n" + "\n".join([head, *tables]) + "\n"
 
 
 # ---- from inside --------------------------------------------------------------------------------
