@@ -13,9 +13,9 @@ ARGS ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup lint format unit conformance bench bench-profile docs clean programs \
-	coordination conformance-coordination bench-coordination bench-replication sim simulation chaos \
-	chaos-groups exactly-once bench-groups bench-transactions spark spark-long spark-kafka exactly-once-spark bench-spark soak
+.PHONY: help run test setup lint format unit conformance bench bench-profile docs clean programs bench-programs \
+	coordination conformance-coordination bench-coordination sim simulation chaos \
+	chaos-groups exactly-once spark spark-long spark-kafka exactly-once-spark bench-spark soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,24 +43,38 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 # Programs of the system and not of the environment: kcat is a client, zookeeper the ensemble that the
-# embedded coordinator is compared with, openssl makes the certificates of tests, Java runs Spark. What
-# cannot be installed is said, and its tests are left out.
-programs:
-	@wanted=; \
-	command -v kcat >/dev/null || wanted="$$wanted kcat"; \
-	command -v openssl >/dev/null || wanted="$$wanted openssl"; \
-	test -e /usr/share/java/zookeeper.jar || wanted="$$wanted zookeeper"; \
-	command -v java >/dev/null || test -n "$$JAVA_HOME" || wanted="$$wanted default-jre-headless"; \
+# embedded coordinator is compared with, openssl makes the certificates of tests, Java runs Spark.
+# The benchmark has its load made by C programs, and Maven bring Apache Kafka. What cannot be installed
+# is said, and what needs it is left out.
+JAVA_WANTED = command -v java >/dev/null || test -n "$$JAVA_HOME" || wanted="$$wanted default-jre-headless"
+define INSTALL
 	test -z "$$wanted" && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  export DEBIAN_FRONTEND=noninteractive; \
 	  install="apt-get install --yes --quiet --no-install-recommends"; \
 	  $$install $$wanted >/dev/null 2>&1 \
 	    || { apt-get update --quiet >/dev/null && $$install $$wanted >/dev/null; } \
-	    || echo "Could not install$$wanted: the tests that need them are left out." >&2; \
+	    || echo "Could not install$$wanted: what needs them is left out." >&2; \
 	else \
-	  echo "Not installed:$$wanted. The tests that need them are left out." >&2; \
+	  echo "Not installed:$$wanted. What needs them is left out." >&2; \
 	fi
+endef
+
+programs:
+	@wanted=; \
+	command -v kcat >/dev/null || wanted="$$wanted kcat"; \
+	command -v openssl >/dev/null || wanted="$$wanted openssl"; \
+	test -e /usr/share/java/zookeeper.jar || wanted="$$wanted zookeeper"; \
+	$(JAVA_WANTED); \
+	$(INSTALL)
+
+bench-programs:
+	@wanted=; \
+	command -v cc >/dev/null || wanted="$$wanted gcc libc6-dev"; \
+	test -e /usr/include/librdkafka/rdkafka.h || wanted="$$wanted librdkafka-dev"; \
+	command -v mvn >/dev/null || wanted="$$wanted maven"; \
+	$(JAVA_WANTED); \
+	$(INSTALL)
 
 lint: setup ## style, layout, types and the direction of imports
 	$(BIN)/ruff check .
@@ -132,29 +146,21 @@ conformance-coordination: setup programs ## the same at length; minutes
 	HIGHTIDE_SUITE=full HIGHTIDE_STEPS=100000 $(BIN)/pytest $(ARGS) \
 	  tests/coordination/test_kazoo_suite.py tests/coordination/test_differential.py
 
-bench: setup programs ## Hightide beside Apache Kafka in alternating rounds; fails on no figure
+bench: setup bench-programs ## Hightide beside Apache Kafka: ratios, docs/benchmarks.md; half an hour
 	$(BIN)/python bench/run.py $(ARGS)
+	$(BIN)/python bench/document.py bench/.results/*.json
 
-bench-profile: setup ## where a broker's time goes, function by function
+bench-profile: setup bench-programs ## where a broker's time goes, function by function
 	$(BIN)/python bench/hotspots.py $(ARGS)
 
 bench-coordination: setup programs ## the coordinator's latency, size and start beside ZooKeeper's
 	$(BIN)/python bench/coordination.py $(ARGS)
 
-bench-replication: setup ## three brokers: throughput, latency, failover, 1,000 partitions; minutes
-	$(BIN)/python bench/replication.py $(ARGS)
+bench-spark: setup bench-programs ## source, sink and windows beside Spark's own Kafka connector; minutes
+	$(BIN)/python bench/spark.py $(ARGS)
 
-bench-groups: setup ## how soon groups form, and how many offsets they commit
-	$(BIN)/python bench/groups.py $(ARGS)
-
-bench-transactions: setup ## how many transactions a broker commits
-	$(BIN)/python bench/transactions.py $(ARGS)
-
-bench-spark: setup programs ## source, sink and windows beside Spark's own Kafka connector; minutes
-	PYTHONPATH=tests/spark $(BIN)/python bench/spark.py $(ARGS)
-
-soak: setup programs ## a windowed query for half an hour: make soak MINUTES=30
-	PYTHONPATH=tests/spark $(BIN)/python bench/spark.py --soak $(or $(MINUTES),30) $(ARGS)
+soak: setup bench-programs ## a windowed query for half an hour: make soak MINUTES=30
+	$(BIN)/python bench/spark.py --soak $(or $(MINUTES),30) $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference
