@@ -219,7 +219,8 @@ def read_stacks(path: Path) -> list[tuple[list[str], int]]:
     for line in path.read_text().splitlines():
         folded, _, count = line.rpartition(" ")
         frames = folded.split(";")
-        if not RESTING.match(frames[-1]):
+        python = next((frame for frame in reversed(frames) if ".py:" in frame), "")
+        if not RESTING.match(python):
             found.append((frames, int(count)))
     return found
 
