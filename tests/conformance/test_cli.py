@@ -10,6 +10,7 @@ import uuid
 
 import pytest
 from adapters import Record, confluent, values
+from replicated import eventually
 from commands import Done, runner
 
 from hightide.process import environment
@@ -366,6 +367,89 @@ def test_figures_of_producing_and_consuming(run, broker):
 def test_perf_says_when_there_is_nothing_to_read(run, topic):
     done = run("perf", "consume", topic)
     assert (done.code, "holds no records" in done.err) == (1, True)
+
+
+def test_latency_end_to_end(run, broker):
+    topic = broker.create_topic(partitions=2)
+    short = ("perf", "latency", topic, "--rate", "500", "--seconds", "0.4", "--size", "100")
+    found = run(*short, "-o", "json").json
+    assert (found["records"], found["failed"], found["unconsumed"]) == (200, 0, 0)
+    assert 0 < found["latency_p50_ms"] <= found["latency_p99_ms"] <= found["latency_max_ms"]
+    assert found["latency_p999_ms"] is None
+    assert [each["percent"] for each in found["percentiles"]] == [10, 25, 50, 75, 90, 95, 99]
+    lines = run(*short, "--acks", "1", "--percentiles").lines
+    assert any(line.split() == ["PERCENT", "MS"] for line in lines)
+
+
+def test_messages_that_the_library_refuses_are_said(run, topic):
+    done = run("perf", "latency", topic, "--size", "3000000", "--seconds", "0.1")
+    assert (done.code, "refuses the record" in done.err) == (1, True)
+
+
+def test_too_few_replicas_are_said_before_anything_is_measured(run):
+    name = fresh()
+    assert run("topic", "create", name, "-c", "min.insync.replicas=2").code == 0
+    done = run("perf", "latency", name, "--seconds", "0.1")
+    assert (done.code, "but min.insync.replicas is 2" in done.err) == (1, True)
+    done = run("perf", "run", "--replication-factor", "2")
+    assert (done.code, len(done.err.splitlines())) == (1, 1)
+    assert not perf_topics(run)
+
+
+SHORT = ("--rounds", "1", "--seconds", "0.2", "--mb", "1", "--rate", "500", "-p", "2")
+
+
+def perf_topics(run):
+    return [each for each in run("topic", "list").lines if each.startswith("hightide-perf-")]
+
+
+def test_a_cluster_is_measured_on_a_topic_that_does_not_stay(run):
+    found = run("perf", "run", *SHORT, "-z", "lz4", "-o", "json").json
+    assert (found["partitions"], found["replication_factor"]) == (2, 1)
+    assert found["not_shown"]
+    measured = {each["measurement"] for each in found["figures"]}
+    for what in ("produce, 1 MB batches, acks=1", "consume, 64 KB batches, lz4"):
+        assert what in measured
+    assert {each["figure"] for each in found["figures"]} >= {"MB/s", "requests/s", "p99 ms"}
+    assert all(each["lowest"] <= each["median"] <= each["highest"] for each in found["figures"])
+    assert not perf_topics(run)
+
+
+def test_two_clusters_are_compared(run, broker, strict_broker):
+    both = f"{broker.bootstrap},{strict_broker.bootstrap}"
+    lines = run("perf", "run", *SHORT, "--compare", both).lines
+    heading = next(line.split() for line in lines if line.startswith("MEASUREMENT"))
+    assert heading[1:7] == ["FIGURE", "FIRST", "SECOND", "RATIO", "LOWEST", "HIGHEST"]
+    assert "Not shown:" in lines
+    assert not perf_topics(run)
+
+
+def test_a_topic_that_exists_is_not_measured_on(run, broker, topic):
+    confluent.produce(broker.bootstrap, topic, [Record(b"mine")])
+    done = run("perf", "run", *SHORT, "--topic", topic)
+    assert (done.code, "exists already" in done.err) == (1, True)
+    assert values(confluent.read(broker.bootstrap, topic, 1)) == [b"mine"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_topic_is_deleted_even_if_the_measurement_is_broken_off(run, broker, number):
+    name = fresh()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hightide", "perf", "run", "--topic", name, "--seconds", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment(), "HIGHTIDE_BOOTSTRAP": broker.bootstrap},
+    )
+    eventually(lambda: name in run("topic", "list").out and holds_records(run, name))
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode != 0, out, b"Traceback" in err) == (True, b"", False)
+    assert name not in run("topic", "list").out
+
+
+def holds_records(run, topic):
+    (found,) = run("topic", "describe", topic, "-o", "json").json
+    return any(each["end_offset"] for each in found["partitions"])
 
 
 # -- files -------------------------------------------------------------------------------------

@@ -6,17 +6,16 @@ stderr when that is a terminal, the figures go to stdout.
 
 from __future__ import annotations
 
-import random
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, render
+from hightide.cli import librdkafka, perf_latency, render
 from hightide.cli.consume import plan
 from hightide.cli.options import (
     LOCALHOST,
@@ -25,17 +24,31 @@ from hightide.cli.options import (
     Failed,
     OutputOption,
     ask,
+    misused,
     pairs,
+    spelt,
 )
+from hightide.cli.perf_latency import MOST_MESSAGES, STAMP, Pace
+from hightide.cli.perf_load import BATCH, MB, hand_over, payloads, percentile, progress
+from hightide.cli.perf_rounds import (
+    NOT_SHOWN,
+    FigureRow,
+    RatioRow,
+    figure_rows,
+    ratio_rows,
+    rounds,
+)
+from hightide.cli.perf_suite import Amount, Target, suite
+from hightide.cli.perf_topic import await_writable, own_topic
 from hightide.cli.position import Beginning
 from hightide.cli.produce import producer_settings
 from hightide.cli.render import Output
+from hightide.client.admin import Admin
+from hightide.client.route import addresses
 
 app = typer.Typer(no_args_is_help=True, help="Measure how fast records go in and come out.")
 
-MB = 1_000_000
-PAYLOADS = 64
-BATCH = 1_000
+CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +76,6 @@ class ConsumeFigures:
     records_per_s: float
     mb_per_s: float
     first_record_ms: float
-
-
-def percentile(ordered: list[float], share: float) -> float:
-    """The value below which `share` of the sorted values lie (nearest rank)."""
-    if not ordered:
-        return 0.0
-    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
 
 
 @app.command("produce")
@@ -121,9 +127,7 @@ def run_produce(
         else:
             failures.append(error)
 
-    # A few different payloads, so that compression has something to do and not everything.
-    letters = b"abcdefghijklmnopqrstuvwxyz0123456789"
-    payloads = [bytes(random.choices(letters, k=size)) for _ in range(PAYLOADS)]
+    values = payloads(size)
     started = time.perf_counter()
     sent = shown = 0
 
@@ -136,12 +140,7 @@ def run_produce(
     while sent < count:
         batch = min(BATCH if rate is None else max(1, rate // 100), count - sent)
         for at in range(sent, sent + batch):
-            while True:
-                try:
-                    producer.produce(topic, payloads[at % PAYLOADS], on_delivery=delivered)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+            hand_over(producer, topic, values[at % len(values)], on_delivery=delivered)
         sent += batch
         producer.poll(0)
         show()
@@ -220,7 +219,8 @@ def run_consume(
     open_partitions = set(ends)
     while records < wanted and open_partitions:
         before = records
-        for message in consumer.consume(BATCH, 0.1):
+        # Never more than there are: the call waits for the whole number.
+        for message in consumer.consume(min(BATCH, wanted - records), 0.1):
             error = message.error()
             if error is None:
                 records += 1
@@ -244,32 +244,162 @@ def run_consume(
     )
 
 
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if a person is looking; otherwise nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+@app.command("latency")
+def latency(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    rate: Annotated[
+        int, typer.Option("--rate", min=1, max=1_000_000, help="Messages a second.")
+    ] = 5_000,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.01, max=86_400, help="How long to send.")
+    ] = 10.0,
+    size: Annotated[
+        int, typer.Option("--size", min=STAMP.size, help="Bytes of each value.")
+    ] = 1_000,
+    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    percentiles: Annotated[
+        bool, typer.Option("--percentiles", help="Also print the whole distribution.")
+    ] = False,
+    settings: ClientSettings = None,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time messages from a producer through the cluster to a consumer, at an even pace.
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(show_speed=True),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
+    Each message has a moment at which it is due, and its latency counts from there, even if it was
+    sent late. The consumer reads from the end, sees only the messages of this run, and those that
+    did not arrive are counted. linger.ms is 0 unless -X says otherwise. Producer and consumer are
+    threads of this process: SENT-LATE is how late it was itself, and is part of the latencies.
+    """
+    pace = Pace(rate, seconds, size)
+    acks = spelt(acks, ("all", "1", "0", "-1"), "value of --acks")
+    if pace.count > MOST_MESSAGES:
+        misused(f"{pace.count} messages are more than {MOST_MESSAGES}: too many to keep the times")
+    given = pairs(settings, "client setting")
+
+    async def prepare(admin: Admin) -> None:
+        await admin.ensure_topic(topic)
+        await await_writable(admin, topic, acks)
+
+    ask(bootstrap, prepare)
+    with progress(f"latency {topic}", pace.count) as advance:
+        figures = perf_latency.measure(bootstrap, topic, pace, acks, given, advance)
+    render.show_one(figures, output, leave_out=() if percentiles else ("percentiles",))
+    if figures.records_per_s < rate * 0.95:
+        render.say(f"This client sent {figures.records_per_s:.0f} of {rate} messages a second.")
+    perf_latency.complain(figures, pace)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    cluster: str
+    bootstrap: str
+    brokers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    partitions: int
+    replication_factor: int
+    record_bytes: int
+    rounds: int
+    clusters: list[ClusterRow]
+    figures: list[FigureRow] | list[RatioRow]
+    not_shown: list[str]
+
+
+@app.command("run")
+def run(
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="A,B",
+            help="Two clusters instead of --bootstrap: a HOST:PORT of each, which take turns.",
+        ),
+    ] = None,
+    round_count: Annotated[
+        int, typer.Option("--rounds", min=1, max=1_000, help="How often to measure everything.")
+    ] = 3,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.05, max=3_600, help="Of each measurement, at most.")
+    ] = 2.0,
+    most_mb: Annotated[
+        int, typer.Option("--mb", min=1, help="Megabytes that a measurement writes, at most.")
+    ] = 100,
+    size: Annotated[
+        int, typer.Option("--size", min=STAMP.size, max=500_000, help="Bytes of each value.")
+    ] = 1_000,
+    rate: Annotated[
+        int, typer.Option("--rate", min=1, max=100_000, help="Messages a second for latencies.")
+    ] = 1_000,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the topic.")] = 6,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor", "-r", min=1, help="Default: 3, or all brokers if fewer."
+        ),
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option("--compression", "-z", help="Also compressed, e.g. lz4,zstd.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="The new topic's name. Default: one of chance.")
+    ] = None,
+    settings: ClientSettings = None,
+    bootstrap: Bootstrap = LOCALHOST,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Measure a running cluster, Hightide or Kafka, or two of them side by side.
+
+    Writes streams of 16 KB, 64 KB and 1 MB batches with acks=1 and acks=all and reads them back,
+    sends one record at a time, and times messages end to end at an even pace. All of it happens on
+    a new topic, which is deleted at the end, also after Ctrl-C; a topic that exists is refused.
+
+    With --compare the clusters take turns in every measurement. RATIO is first / second, the median
+    of the rounds; LOWEST and HIGHEST are the rounds farthest from it. A cluster compared with
+    itself (A,A) shows how much is chance.
+    """
+    codecs = (
+        [spelt(each, CODECS, "codec") for each in compression.split(",")] if compression else []
     )
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda step: bar.advance(task, step)
+    places = two_clusters(compare) if compare is not None else [bootstrap]
+    given = pairs(settings, "client setting")
+    brokers = [len(ask(each, lambda admin: admin.describe_cluster()).nodes) for each in places]
+    replicas = replication_factor or min(3, *brokers)
+    measurements = suite(codecs)
+    amount = Amount(seconds, most_mb * MB, size, rate)
+    with ExitStack() as topics:
+        targets = []
+        for place in places:
+            name = topic or f"hightide-perf-{uuid.uuid4().hex[:12]}"
+            topics.enter_context(own_topic(place, name, partitions, replicas))
+            targets.append(Target(place, name, given))
+        total = (round_count + 1) * len(measurements) * len(targets)
+        with progress("perf", total) as advance:
+            found = rounds(targets, measurements, amount, round_count, advance)
+        names = ("first", "second")
+        report = Report(
+            partitions=partitions,
+            replication_factor=replicas,
+            record_bytes=size,
+            rounds=round_count,
+            clusters=[ClusterRow(*each) for each in zip(names, places, brokers, strict=False)],
+            figures=figure_rows(found[0]) if len(found) == 1 else ratio_rows(found[0], found[1]),
+            not_shown=list(NOT_SHOWN),
+        )
+        render.show_one(report, output, leave_out=("not_shown",))
+        if output is Output.TABLE:
+            render.write("\nNot shown:\n" + "".join(f"- {each}\n" for each in NOT_SHOWN))
+
+
+def two_clusters(text: str) -> list[str]:
+    found = [each.strip() for each in text.split(",")]
+    if len(found) != 2 or not all(found):
+        misused(f"--compare {text} should be two addresses, HOST:PORT,HOST:PORT")
+    for each in found:
+        try:
+            addresses(each)
+        except ValueError as error:
+            misused(str(error))
+    return found

@@ -13,7 +13,6 @@ import pytest
 from hightide.__main__ import main
 from hightide.cli.consume import line_template, read_output
 from hightide.cli.options import Failed, confirm, misused, pairs, spelt
-from hightide.cli.perf import percentile
 from hightide.cli.topics import kafka_uuid
 from hightide.process import environment
 from hightide.wire import batch
@@ -92,6 +91,8 @@ def test_help_lists_every_command(hightide):
         ("coordinator", "copy"),
         ("perf", "produce"),
         ("perf", "consume"),
+        ("perf", "latency"),
+        ("perf", "run"),
         ("produce",),
         ("consume",),
         ("dump-log",),
@@ -159,6 +160,17 @@ def test_the_version_is_told(hightide):
         ("consume", "t", "-o", "json", "-o", "table"),
         ("consume", "t", "-o", "table", "--follow"),
         ("produce", "t", "v", "--header", "=x"),
+        ("perf", "latency", "t", "--rate", "0"),
+        ("perf", "latency", "t", "--seconds", "0"),
+        ("perf", "latency", "t", "--size", "8"),
+        ("perf", "latency", "t", "--acks", "most"),
+        ("perf", "latency", "t", "--rate", "1000000", "--seconds", "3600"),
+        ("perf", "run", "--rounds", "0"),
+        ("perf", "run", "--partitions", "0"),
+        ("perf", "run", "--compression", "lz5"),
+        ("perf", "run", "--compare", "localhost:9092"),
+        ("perf", "run", "--compare", "localhost:9092,"),
+        ("perf", "run", "--compare", "localhost:9092,no-port"),
         ("up", "--brokers", "0"),
         ("up", "--port", "70000"),
         ("up", "--memory", "--data", "x"),
@@ -198,6 +210,8 @@ def test_wrong_usage_is_exit_code_2_and_no_traceback(hightide, arguments):
         ("consume", "t"),
         ("produce", "t", "v"),
         ("perf", "produce", "t"),
+        ("perf", "latency", "t"),
+        ("perf", "run"),
     ],
 )
 def test_a_broker_that_is_not_there_is_said_in_words_with_its_address(hightide, arguments):
@@ -301,15 +315,6 @@ def test_only_a_person_at_a_terminal_is_asked(monkeypatch):
     with pytest.raises(Failed, match="Nothing was changed"):
         confirm("Sure?", yes=False)
     assert asked == ["Sure?"]
-
-
-def test_percentiles_are_of_the_nearest_rank():
-    values = [float(n) for n in range(1, 101)]
-    assert percentile(values, 0.5) == 50
-    assert percentile(values, 0.99) == 99
-    assert percentile(values, 0.999) == 100
-    assert percentile([7.0], 0.5) == 7
-    assert percentile([], 0.5) == 0
 
 
 def test_ids_are_written_as_kafka_writes_them():
