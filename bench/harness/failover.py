@@ -9,7 +9,8 @@ Most of a failover is waiting: a broker is taken for dead when it has been silen
 time is a setting with different defaults, 18 s for a Hightide that coordinates as with ZooKeeper
 and 9 s for Kafka in KRaft mode. So there is a workload with the defaults, and the others have the
 same time on both sides. It is 6 s, as Hightide's coordinator takes no less than 4 s unless it is
-told to; then both sides give a sign of life every 2 s.
+told to; then both sides give a sign of life every 2 s. The kill falls anywhere between two of them,
+and Hightide's coordinator looks every 2 s, as ZooKeeper does: a round may be 2 s off its neighbour.
 """
 
 import threading
@@ -193,7 +194,7 @@ TIMES = (
     Metric("acked_s", "until a client's record is acknowledged, s", 2),
     Metric("known_s", "until all know other leaders, s", 2),
 )
-BEYOND = Metric("beyond_s", f"the same beyond the {SESSION_MS / 1000:g} s, s", 2, goal=1.0)
+BEYOND = Metric("beyond_s", f"the same beyond the {SESSION_MS / 1000:g} s, s", 2)
 
 
 def _workload(

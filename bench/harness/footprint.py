@@ -271,4 +271,3 @@ FRESH = (
         is_extra=True,
     ),
 )
-WORKLOADS = FRESH
