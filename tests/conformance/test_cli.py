@@ -10,8 +10,8 @@ import uuid
 
 import pytest
 from adapters import Record, confluent, values
-from replicated import eventually
 from commands import Done, runner
+from replicated import eventually
 
 from hightide.process import environment
 from hightide.testing import Cluster
