@@ -4,6 +4,7 @@
     python bench/hotspots.py request-16 consume           some of them
     python bench/hotspots.py produce-64kb --native        C functions and system calls as well
     python bench/hotspots.py produce-64kb --with cprofile
+    python bench/hotspots.py --floor                      what the kernel takes for the same work
 
 A load is first put on the broker for one round that nobody watches: that gives its CPU time for
 each request. Then py-spy looks at the broker from outside, 500 times a second, and the shares of
@@ -17,18 +18,22 @@ bench/.results.
 """
 
 import argparse
+import os
 import pstats
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from io import StringIO
+from itertools import count as numbers
 from pathlib import Path
 
 from harness.broker import BrokerFailure, Candidate, Launch, NotSupported, Place, Settings
@@ -333,6 +338,57 @@ def look_from_inside(lab: Lab, candidate: Candidate, name: str) -> str:
     return f"\n{name}: {profile.title}, under cProfile\n{said.getvalue()}"
 
 
+# ---- the floor ----------------------------------------------------------------------------------
+
+
+def floor() -> str:
+    """What the kernel alone takes for a batch: the best of many, so that others do not count."""
+    lines = [f"\n{'µs, the best of many':38}{'161 B':>9}{'64 KB':>9}{'1 MB':>9}"]
+    rows: dict[str, list[float]] = {}
+    for size in (161, 64 * KB, MB):
+        for step, took_s in _floor_of(size):
+            rows.setdefault(step, []).append(took_s * 1e6)
+    for step, found in rows.items():
+        lines.append(f"{step:38}" + "".join(f"{each:9.1f}" for each in found))
+    return "\n".join(lines) + "\n"
+
+
+def _floor_of(size: int) -> Iterator[tuple[str, float]]:
+    data = memoryview(bytearray(size))
+    into = memoryview(bytearray(size))
+    with tempfile.TemporaryFile() as file, socket.create_server(("127.0.0.1", 0)) as listener:
+        fd = file.fileno()
+        places = numbers(0, size)
+        yield (
+            "append: pwrite at the end of a file",
+            _best(lambda: os.pwrite(fd, data, next(places))),
+        )
+        yield "read again: preadv", _best(lambda: os.preadv(fd, [into], 0))
+        with (
+            socket.create_connection(listener.getsockname()) as one,
+            listener.accept()[0] as other,
+        ):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+            def through_the_kernel() -> None:
+                sent = got = 0
+                while got < size:
+                    if sent < size:
+                        sent += one.send(data[sent : sent + 64 * KB])
+                    got += other.recv_into(into)
+
+            yield "send and receive over loopback", _best(through_the_kernel)
+
+
+def _best(do: Callable[[], object], times: int = 300) -> float:
+    best = float("inf")
+    for _ in range(times):
+        began = time.perf_counter()
+        do()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
 # ---- the command --------------------------------------------------------------------------------
 
 
@@ -362,6 +418,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("load", nargs="*", metavar="LOAD", help="which to look at; all if none is named")
     add("--with", dest="tool", choices=["py-spy", "cprofile"])
+    add("--floor", action="store_true", help="only what the kernel takes for the same work")
     add("--native", action="store_true", help="py-spy: show C functions as well")
     add("--seconds", type=float, default=5.0, help="how long to look at each load")
     add("--override", metavar="K=V", action="append", default=[], help="a setting of the broker")
@@ -375,6 +432,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
+    if options.floor:
+        print(floor())
+        return
     candidate: Candidate = Hightide(tuple(options.override))
     if options.broker:
         candidate = CommandLine.parse(options.broker)
