@@ -68,7 +68,10 @@ def _java() -> None:
 
 
 def transcript(backend: Any) -> tuple[list[str], list[str], list[str]]:
-    """What it prints, what it complains of, and its watch events, which come when they please."""
+    """What it prints, what it complains of, and its watch events, which come when they please.
+
+    Not that its session is closed: it tells itself so, and may be gone before it has printed it.
+    """
     words = command(backend.hosts)
     ended = subprocess.run(
         words, input=SCRIPT, text=True, capture_output=True, timeout=60, check=False
@@ -78,7 +81,8 @@ def transcript(backend: Any) -> tuple[list[str], list[str], list[str]]:
     said = [line for line in output.splitlines() if line not in ("", "WATCHER::")]
     events = [line for line in said if line.startswith("WatchedEvent")]
     said = [plain(line) for line in said if line not in events and "Connecting to" not in line]
-    return said, ended.stderr.splitlines(), sorted(events)
+    seen = sorted(line for line in events if "state:Closed" not in line)
+    return said, ended.stderr.splitlines(), seen
 
 
 def plain(line: str) -> str:
