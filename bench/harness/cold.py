@@ -20,7 +20,6 @@ from harness.generator import Sample
 from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
 from harness.throughput import BYTE_METRICS, GB, KB, MB, fill, with_rates
 
-COLD_GB = 5.0
 PATIENCE_S = 600
 READ_AT_ONCE = 1 << 20
 MOST_LEFT_CACHED = 0.01
@@ -128,10 +127,11 @@ def _catch_up(lab: Lab, cluster: Cluster, written: int) -> Sample:
 def _cold(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
     cluster = lab.standing.cluster(candidate)
     free_gb = shutil.disk_usage(lab.directory).free / GB
-    if free_gb < 1.5 * COLD_GB:
-        raise NotSupported(f"needs {1.5 * COLD_GB:.0f} GB on the disk, there are {free_gb:.0f}")
+    need_gb = 1.5 * lab.cold_gb
+    if free_gb < need_gb:
+        raise NotSupported(f"needs {need_gb:.0f} GB on the disk, there are {free_gb:.0f}")
     with cluster.topic(TOPIC, PARTITIONS):
-        fill(lab, cluster, int(COLD_GB * GB), KB, PARTITIONS)
+        fill(lab, cluster, int(lab.cold_gb * GB), KB, PARTITIONS)
         written = sum(cluster.end_offsets(TOPIC).values())
         yield lambda: _catch_up(lab, cluster, written)
 
@@ -139,8 +139,8 @@ def _cold(lab: Lab, candidate: Candidate) -> Iterator[Measure]:
 WORKLOADS = (
     Workload(
         "catch-up-cold",
-        f"librdkafka consumes {COLD_GB:.0f} GB of 1 KB messages in 64 KB batches,"
-        f" {PARTITIONS} partitions, none of it in the page cache",
+        f"librdkafka catches up on 5 GB (--cold-gb) of 1 KB messages in 64 KB batches,"
+        f" {PARTITIONS} partitions, none of them in the page cache",
         METRICS,
         _cold,
         most_rounds=2,

@@ -8,13 +8,16 @@
  * opens after --warm-up-seconds and lasts --seconds; the queue is emptied after it.  With
  * --messages it produces so many instead, and the window closes when all are acknowledged.
  * --compression is one of librdkafka's codecs, --idempotence true or false (with --acks all).
+ * A partition gets --burst messages before the next has its turn; 0 stands for 1,000 messages or a
+ * batch, whichever is more, so that linger does not cut batches short.
  *
  * With --transaction-messages N it produces N messages, spread over the partitions one by one,
  * commits, and begins anew.  The window then opens and closes between two transactions, and what
  * counts are messages that were committed inside it.
  *
- * Consume reads all partitions from offset 0.  Its window opens with the first messages and
- * closes after --seconds or --messages, whichever comes first.
+ * Consume reads all partitions from offset 0, or with --tail N the last N messages of each and
+ * what follows.  Its window opens with the first messages and closes after --seconds or --messages,
+ * whichever comes first.
  * The result is one line of JSON; bytes are those of message values before compression.
  */
 #define _GNU_SOURCE
@@ -34,7 +37,7 @@ typedef struct {
     const char *port, *topic, *batch_bytes, *acks, *linger_ms, *idempotence, *compression;
     int partitions, message_bytes, transaction_messages;
     double seconds, warm_up_s;
-    long messages;
+    long messages, burst, tail;
 } Options;
 
 typedef struct {
@@ -173,9 +176,8 @@ static Window produce(void) {
     Producer p = new_producer();
     produce_first(&p);
 
-    /* A partition gets a whole batch at a time, so that linger never cuts a batch short. */
-    long burst = atol(opt.batch_bytes) / opt.message_bytes + 1;
-    if (burst < 1000) burst = 1000;
+    long burst = opt.burst ? opt.burst : atol(opt.batch_bytes) / opt.message_bytes + 1;
+    if (!opt.burst && burst < 1000) burst = 1000;
     double warm_at = now_s() + opt.warm_up_s, end_at = warm_at + opt.seconds;
     Window window;
     int warm = 0;
@@ -245,8 +247,9 @@ static rd_kafka_queue_t *start_consumer(void) {
     rd_kafka_t *client = new_client(RD_KAFKA_CONSUMER, conf);
     rd_kafka_topic_t *topic = rd_kafka_topic_new(client, opt.topic, NULL);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(client);
+    int64_t from = opt.tail ? RD_KAFKA_OFFSET_TAIL(opt.tail) : 0;
     for (int32_t p = 0; p < opt.partitions; p++)
-        if (rd_kafka_consume_start_queue(topic, p, 0, queue))
+        if (rd_kafka_consume_start_queue(topic, p, from, queue))
             die("%s", rd_kafka_err2str(rd_kafka_last_error()));
     return queue;
 }
@@ -315,7 +318,8 @@ static void read_options(int argc, char **argv) {
         {"message-bytes", 1, 0, 'b'}, {"batch-bytes", 1, 0, 'B'}, {"acks", 1, 0, 'a'},
         {"linger-ms", 1, 0, 'l'},   {"idempotence", 1, 0, 'e'}, {"seconds", 1, 0, 's'},
         {"warm-up-seconds", 1, 0, 'u'}, {"messages", 1, 0, 'm'}, {"broker-pid", 1, 0, 'k'},
-        {"compression", 1, 0, 'c'}, {"transaction-messages", 1, 0, 'x'}, {0, 0, 0, 0}};
+        {"compression", 1, 0, 'c'}, {"transaction-messages", 1, 0, 'x'},
+        {"burst", 1, 0, 'r'},       {"tail", 1, 0, 'T'},    {0, 0, 0, 0}};
     for (int o; (o = getopt_long(argc - 1, argv + 1, "", names, NULL)) != -1;) {
         switch (o) {
         case 'p': opt.port = optarg; break;
@@ -330,13 +334,16 @@ static void read_options(int argc, char **argv) {
         case 'u': opt.warm_up_s = atof(optarg); break;
         case 'm': opt.messages = atol(optarg); break;
         case 'c': opt.compression = optarg; break;
+        case 'r': opt.burst = atol(optarg); break;
+        case 'T': opt.tail = atol(optarg); break;
         case 'x': opt.transaction_messages = atoi(optarg); break;
         case 'k': watch_broker(optarg); break;
         default: exit(2);
         }
     }
     if (!opt.port) die("--port is missing");
-    if (opt.partitions < 1 || opt.message_bytes < 1 || opt.transaction_messages < 0)
+    if (opt.partitions < 1 || opt.message_bytes < 1 || opt.transaction_messages < 0 ||
+        opt.burst < 0 || opt.tail < 0)
         die("a number is out of range");
     if (opt.transaction_messages) opt.acks = "all", opt.idempotence = "true";
 }

@@ -154,7 +154,7 @@ class Producer:
 def produce(opt: argparse.Namespace) -> dict[str, float]:
     producer = Producer(opt)
     producer.send_first()
-    burst = max(1000, opt.batch_bytes // opt.message_bytes + 1)
+    burst = opt.burst or max(1000, opt.batch_bytes // opt.message_bytes + 1)
     warm_at = time.monotonic() + opt.warm_up_seconds
     end_at = warm_at + opt.seconds
     window: Window | None = None
@@ -236,9 +236,11 @@ def consume(opt: argparse.Namespace) -> dict[str, float]:
             "queued.min.messages": 1_000_000,
         }
     )
-    consumer.assign(
-        [confluent_kafka.TopicPartition(opt.topic, p, 0) for p in range(opt.partitions)]
-    )
+    assigned = [confluent_kafka.TopicPartition(opt.topic, p, 0) for p in range(opt.partitions)]
+    for each in assigned if opt.tail else ():
+        _first, end = consumer.get_watermark_offsets(each, GIVE_UP_AFTER_S)
+        each.offset = max(0, end - opt.tail)
+    consumer.assign(assigned)
     give_up_at = time.monotonic() + GIVE_UP_AFTER_S
     end_at, window = 0.0, None
     tally = {"records": 0, "bytes": 0, "errors": 0}
@@ -281,6 +283,8 @@ def read_options() -> argparse.Namespace:
     add("--seconds", type=float, default=1)
     add("--warm-up-seconds", type=float, default=0)
     add("--messages", type=int, default=0)
+    add("--burst", type=int, default=0)
+    add("--tail", type=int, default=0)
     add("--broker-pid", type=int, action="append", default=[])
     opt = parser.parse_args()
     if opt.transaction_messages:
