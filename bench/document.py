@@ -24,6 +24,9 @@ CALLED = {
     "kafka": "Apache Kafka",
     "connector": "Spark's connector",
 }
+# A broker whose later rounds are better than the first ones by more than this is still warming up.
+WARM_GAIN = 0.2
+NOT_MEASURED = "not measured"
 LIMITS = """\
 - **More than one small machine.** Brokers and clients share {cpus}. What a client takes, a broker
   lacks, and a cluster of three has no more than one broker has.
@@ -82,7 +85,7 @@ def head(results: Results, others: Sequence[str]) -> Iterator[str]:
     yield ""
     beside = " and ".join(map(called, others))
     if others:
-        yield f"Hightide beside {beside}, measured in the same run on the same machine."
+        yield f"Hightide beside {beside}: every ratio is between neighbours in one run."
     else:
         yield (
             "Hightide alone: no other broker was measured in this run, so that there are no ratios"
@@ -131,26 +134,36 @@ def method(results: Results, others: Sequence[str]) -> Iterator[str]:
     yield "- MB and GB are powers of ten, and count message values as an application sees them."
 
 
-def verdict(metric: Metric, value: Figure | None) -> str:
+def verdict(metric: Metric, value: Figure | None, doubt: str) -> str:
+    """In a word; with why it is to be doubted, because that is the place where it is read."""
     assert metric.ratio_goal is not None
     if value is None:
-        return "not measured"
+        return NOT_MEASURED
     if metric.ratio_aim is not None and metric.is_met(metric.ratio_aim, value.median):
-        return "aim reached"
-    return "met" if metric.is_met(metric.ratio_goal, value.median) else "**missed**"
+        found = "aim reached"
+    else:
+        found = "met" if metric.is_met(metric.ratio_goal, value.median) else "**missed**"
+    return f"{found}, but {doubt}" if doubt else found
+
+
+def doubt_of(workload: Measured, subject: str) -> str:
+    cold = [one for one in workload.rounds if one != subject and workload.gain(one) > WARM_GAIN]
+    doubts = ["the machine was not quiet"] if workload.was_disturbed else []
+    return " and ".join([*doubts, *(f"{called(one)} was not warm yet" for one in cold)])
 
 
 def bar_rows(results: Results) -> Iterator[list[str]]:
     for family, workloads in by_family(results):
         for workload in workloads:
             what = f"{family.title}: {family.said(workload)}"
+            doubt = doubt_of(workload, results.subject)
             for row in workload.rows.values():
                 if row.metric.ratio_goal is not None:
-                    yield [what, *bar_row(row, results.subject)]
+                    yield [what, *bar_row(row, results.subject, doubt)]
                     what = ""
 
 
-def bar_row(row: Row, subject: str) -> list[str]:
+def bar_row(row: Row, subject: str, doubt: str) -> list[str]:
     metric = row.metric
     other = next((name for name in BESIDE if name in row.brokers), "")
     bars = (metric.ratio_goal, metric.ratio_aim)
@@ -160,13 +173,13 @@ def bar_row(row: Row, subject: str) -> list[str]:
         figure(metric, row.brokers.get(other)),
         ratio(row.ratio),
         *("–" if one is None else f"{metric.sign} {bound(one)}" for one in bars),
-        verdict(metric, row.ratio),
+        verdict(metric, row.ratio, doubt),
     ]
 
 
 def the_bars(results: Results) -> Iterator[str]:
     rows = list(bar_rows(results))
-    if not rows or all(row[-1] == "not measured" for row in rows):
+    if not rows or all(row[-1] == NOT_MEASURED for row in rows):
         return
     yield "## Bars"
     yield ""
@@ -214,6 +227,12 @@ def remarks(family: Family, workloads: Sequence[Measured]) -> Iterator[str]:
         said = family.said(one)
         found += [f"- {called(who)} left out of “{said}”: {why}" for who, why in one.gaps.items()]
         found += [f"- {called(who)} failed in “{said}”: {why}" for who, why in one.failures.items()]
+        found += [
+            f"- {called(who)} was not warm yet in “{said}”: the later rounds were"
+            f" {one.gain(who):.0%} better than the first."
+            for who in one.rounds
+            if one.gain(who) > WARM_GAIN
+        ]
         if one.was_disturbed:
             found.append(f"- The machine was not quiet during “{said}”.")
     if found:

@@ -105,16 +105,16 @@ def _spelled(word: str) -> str:
 
 
 def grown(title: str, unit: str, axes: Sequence[tuple[str, str, str]]) -> Plot:
-    """Curves over the number at the end of keys, as in `mb_at_100` or `produce_at_0_1gb`.
+    """Curves over a number: at the end of keys (`mb_at_100`, `produce_at_0_1gb`), or of names.
 
-    Each panel is a workload, the beginning of its keys, and the title of the axis.
+    Each panel is a workload, or how the names of several begin, then the key and the axis' title.
     """
 
     def plot(workloads: Sequence[Measured], names: Names) -> str | None:
         panels = []
         for wanted, key, axis in axes:
             points = sorted(
-                (point for one in workloads if one.name == wanted for point in _points(one, key)),
+                (point for one in workloads for point in _points(one, wanted, key)),
                 key=lambda point: point[0],
             )
             by_name = {
@@ -130,11 +130,14 @@ def grown(title: str, unit: str, axes: Sequence[tuple[str, str, str]]) -> Plot:
     return plot
 
 
-def _points(workload: Measured, key: str) -> Iterator[tuple[float, dict[str, Figure]]]:
-    keys = dict.fromkeys(each for s in workload.rounds.values() for one in s for each in one)
-    for each in keys:
-        if found := re.fullmatch(rf"{key}_at_([\d_]+?)[a-z]*", each):
-            yield float(found[1].replace("_", ".")), workload.series(each)
+def _points(workload: Measured, wanted: str, key: str) -> Iterator[tuple[float, dict[str, Figure]]]:
+    number = re.fullmatch(rf"{wanted}-(\d+)", workload.name)
+    if number and (series := workload.series(key)):
+        yield float(number[1]), series
+    if workload.name == wanted:
+        for each in workload.keys:
+            if at := re.fullmatch(rf"{key}_at_([\d_]+?)[a-z]*", each):
+                yield float(at[1].replace("_", ".")), workload.series(each)
 
 
 # ---- the page ---------------------------------------------------------------------------------
@@ -182,7 +185,8 @@ COLD = Family(
     "Catch-up on a cold log",
     "The log was dropped from the page cache before it is read, so that the disk is measured too.",
     ("catch-up*",),
-    (_bytes("catch-up", "Catch-up on a cold log"),),
+    (_bytes("catch-up", "Catch-up on a cold log", CONSUMES),),
+    CONSUMES,
 )
 COMPRESSED = Family(
     "Compressed streams",
@@ -327,15 +331,24 @@ GROUPS = Family(
     (
         (
             "groups",
-            grown("Rebalance of a group", SECONDS, (("rebalance", "rebalance_s", "members"),)),
+            grown(
+                "Rebalance of a group",
+                SECONDS,
+                (
+                    ("rebalance", "formed_s", "it forms, by members"),
+                    ("rebalance", "rebalance_s", "one joins, by members"),
+                    ("rebalance", "left_s", "one leaves, by members"),
+                ),
+            ),
         ),
     ),
 )
 TOOLS = Family(
     "Kafka's own tools",
     "kafka-producer-perf-test and kafka-consumer-perf-test, with Java's client, on both brokers.",
-    ("tool*", "perf*", "java-*"),
-    (_bytes("java-client", "Kafka's own tools"),),
+    ("kafka-*",),
+    (_bytes("kafka-tools", "Kafka's own tools", ("Kafka's own ",)),),
+    ("Kafka's own ",),
 )
 PIPELINE = Family(
     "The pipeline on Spark",

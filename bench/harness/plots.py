@@ -186,7 +186,9 @@ def _bar(figure: Figure, x: float, y: float, scale: float, shade: int) -> Iterat
     yield f'<rect class="f{shade}" {shape}/>'
     end = x + wide
     if figure.has_spread:
-        low, high, middle = x + max(0.0, figure.low) * scale, x + figure.high * scale, y + BAR / 2
+        # What something adds may come out below zero; there is no room for that, only the number.
+        low, high = (x + max(0.0, value) * scale for value in (figure.low, figure.high))
+        middle = y + BAR / 2
         yield f'<path class="w" d="M{low:.1f} {middle:.1f}H{high:.1f}M{high:.1f} {y + 4:.1f}v7"/>'
         end = max(end, high)
     yield _text(end + 6, y + 12, plain(figure.median))
@@ -202,8 +204,9 @@ def curves(
     used = [name for name in names if any(name in panel.curves for panel in panels)]
     figures = [f for panel in panels for curve in panel.curves.values() for _, f in curve]
     top = max(figure.high for figure in figures)
-    # Not below a thousandth: what was measured as nothing would stretch the scale without end.
+    # What was measured as nothing must not stretch the scale without end.
     floor = max(min(figure.low for figure in figures), top / 1e5)
+    is_log_y = is_log_y and top > 0
     ticks = powers(floor, top) if is_log_y else steps(top, 5)
     across = min(3, len(panels))
     axis = LETTER * max(len(plain(at)) for at in ticks) + 8

@@ -106,6 +106,25 @@ class Measured:
             figure.median > QUIET_CORES for figure in row.brokers.values()
         )
 
+    @property
+    def keys(self) -> list[str]:
+        """Everything that a round gives."""
+        found = (key for rounds in self.rounds.values() for sample in rounds for key in sample)
+        return list(dict.fromkeys(found))
+
+    def gain(self, name: str) -> float:
+        """How much better the later half of the rounds was than the first, in the first metric.
+
+        A broker that still gets better was not warm yet, and its median is too modest.
+        """
+        metric = next(row.metric for row in self.rows.values())
+        values = [sample[metric.key] for sample in self.rounds[name] if metric.key in sample]
+        half = len(values) // 2
+        if half < 2 or min(values) <= 0:
+            return 0.0
+        early, late = median(values[:half]), median(values[-half:])
+        return (late / early if metric.more_is_better else early / late) - 1
+
     def series(self, key: str) -> dict[str, Figure]:
         """Everybody's figure of what a round gives, also if it is not one of the metrics."""
         found = {}
