@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, cast
 
+from hightide.broker.pace import Pace
 from hightide.log.log import Slice
 from hightide.wire.errors import WireError
 from hightide.wire.hot.fetch import Part
@@ -81,11 +82,13 @@ class Connection(asyncio.BufferedProtocol):
         "_view",
         "client_address",
         "commits",
+        "fetch_next",
         "frame_since",
         "idle_checks",
         "is_closed",
         "listener",
         "local_address",
+        "pace",
         "produce_prefix",
         "stuck_since",
         "verified",
@@ -108,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         # What the coordinator said of the transaction of the Produce that is served next.
         self.verified: Mapping[Replica, Guard | KafkaError | None] = {}
         self.commits = 0  # of offsets, which are not answered yet
+        self.pace = Pace()
+        self.fetch_next: tuple[bytes, int] | None = None  # topic and partition to begin with
         self.idle_checks = 0
         self.frame_since: float | None = None
         self.stuck_since: float | None = None

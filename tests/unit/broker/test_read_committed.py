@@ -25,6 +25,7 @@ from transactional_world import (
 
 from hightide.broker.broker import Broker
 from hightide.broker.handlers.fetch import fetch
+from hightide.broker.pace import Pace
 from hightide.core.transactions.transaction import Producer
 from hightide.log.log import Slice
 from hightide.wire import batch
@@ -48,6 +49,7 @@ class Reader:
 
     def __init__(self, broker: Broker, version: int) -> None:
         self.broker, self.version = broker, version
+        self.pace, self.fetch_next = Pace(), None
 
     def ask(self, offset: int, max_bytes: int, level: int):
         request = FetchRequest(

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING
 from hightide.broker.connection import Connection, Slot
 from hightide.broker.handlers.fetch_plan import Plan, check_epoch, not_here, parting
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
+from hightide.broker.pace import PARTITION_BYTES
 from hightide.broker.replica import Replica
 from hightide.core.replica import Leader
-from hightide.core.sessions import INITIAL_EPOCH, Session
+from hightide.core.sessions import INITIAL_EPOCH, Session, TopicPartition
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
 from hightide.wire.hot import fetch as hot
 from hightide.wire.hot import replica_fetch
@@ -69,10 +70,14 @@ class PendingFetch:
 
     def answer(self, is_last_try: bool) -> list[hot.Part] | None:
         """The answer if there is enough to say, else None and `need_bytes` is what is missing."""
-        planned = ConsumerPlan(self.broker, self.request, self.version)
-        for topic, wanted in self.topics:
-            planned.add(topic, wanted)
         least = self.request.min_bytes
+        # To look at many partitions takes its time too, so they are given more.
+        count = sum(len(wanted) for _, wanted in self.topics)
+        pace = self.connection.pace
+        enough = max(pace.enough_bytes, count * PARTITION_BYTES, least)
+        planned = ConsumerPlan(self.broker, self.request, self.version, enough)
+        for topic, wanted in self._in_turn():
+            planned.add(topic, wanted)
         if planned.byte_count < least and not planned.is_urgent and not is_last_try:
             self.need_bytes = least - planned.byte_count
             self.replicas = planned.replicas
@@ -82,8 +87,30 @@ class PendingFetch:
             is_first = self.request.session_epoch == INITIAL_EPOCH
             answered = self.session.news(planned.topics, everything=is_first)
             session_id = self.session.id
+        else:
+            self.connection.fetch_next = planned.left_out
+            answered = _together(planned.topics)
+        if planned.left_out is not None:
+            pace.gave(planned.byte_count, self.broker.now_ms())
         nodes = planned.nodes(self.connection)
         return hot.encode(self.correlation_id, self.version, answered, session_id, nodes=nodes)
+
+    def _in_turn(self) -> list[tuple[bytes, list[hot.Wanted]]]:
+        """What is wanted, beginning with what the last answer had no room for.
+
+        A session has an order of its own, in which all have their turns.
+        """
+        following = self.connection.fetch_next
+        if self.session is not None or following is None:
+            return self.topics
+        for i, (topic, wanted) in enumerate(self.topics):
+            if topic == following[0]:
+                for j, each in enumerate(wanted):
+                    if each.partition == following[1]:
+                        before = [(topic, wanted[:j])] if j else []
+                        rest = [*self.topics[i + 1 :], *self.topics[:i]]
+                        return [(topic, wanted[j:]), *rest, *before]
+        return self.topics
 
     def wait(self, max_wait_ms: int) -> None:
         self.slot = self.connection.defer(self.leave)
@@ -134,13 +161,24 @@ class PendingFetch:
 class ConsumerPlan(Plan):
     """What a consumer gets."""
 
-    __slots__ = ("_from_leader_only", "_rack", "_read_committed", "replicas", "topics")
+    __slots__ = (
+        "_enough",
+        "_from_leader_only",
+        "_rack",
+        "_read_committed",
+        "left_out",
+        "replicas",
+        "topics",
+    )
 
-    def __init__(self, broker: Broker, request: hot.Fetch, version: int) -> None:
+    def __init__(self, broker: Broker, request: hot.Fetch, version: int, enough: int) -> None:
         super().__init__(broker, request, version)
         self._from_leader_only = version < _ANY_REPLICA
         self._rack = (request.rack_id or b"").decode(errors="replace")
         self._read_committed = request.isolation_level == _READ_COMMITTED
+        self._enough = enough
+        self.left_out: TopicPartition | None = None
+        """The first that has records, and gets none because there is enough."""
         self.replicas: list[Replica] = []
         self.topics: Answered = []
 
@@ -154,12 +192,12 @@ class ConsumerPlan(Plan):
                 if replica is None:
                     raise not_here(self._broker, topic, each.partition, self._by_id)
                 check_epoch(replica, each.current_leader_epoch)
-                results.append(self._read(replica, each))
+                results.append(self._read(replica, topic, each))
             except KafkaError as error:
                 results.append(self.refused(topic, each.partition, replica, error))
         self.topics.append((topic, results))
 
-    def _read(self, replica: Replica, wanted: hot.Wanted) -> hot.Fetched:
+    def _read(self, replica: Replica, topic: bytes, wanted: hot.Wanted) -> hot.Fetched:
         leader = replica.leader
         if leader is None and (replica.follower is None or self._from_leader_only):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -183,7 +221,11 @@ class ConsumerPlan(Plan):
             self.is_urgent = True
         else:
             self.replicas.append(replica)
-            if wanted.fetch_offset != end_offset:
+            if wanted.fetch_offset == end_offset:
+                pass
+            elif self.byte_count >= self._enough:
+                self.left_out = self.left_out or (topic, wanted.partition)
+            else:
                 records = self.slice(replica, wanted, end_offset)
                 if records is not None and self._read_committed:
                     found = log_.aborted_between(wanted.fetch_offset, records.end_offset)
@@ -211,6 +253,14 @@ class ConsumerPlan(Plan):
         return next(near, -1)
 
 
+def _together(topics: Answered) -> Answered:
+    """Each topic once. Only the first may be there twice: when it was begun with in its middle."""
+    if len(topics) > 1 and topics[0][0] == topics[-1][0]:
+        (topic, results), *between, (_, before) = topics
+        return [(topic, before + results), *between]
+    return topics
+
+
 def _count(request: hot.Fetch) -> int:
     return sum(len(wanted) for _, wanted in request.topics)
 
@@ -236,6 +286,7 @@ def fetch(
             return hot.encode(correlation_id, version, [], error_code=error.code)
     if request.replica_id >= 0:
         return fetch_as_follower(broker, connection, version, correlation_id, request, session)
+    connection.pace.asked(broker.now_ms())
     topics = request.topics if session is None else session.topics()
     pending = PendingFetch(broker, connection, version, correlation_id, request, session, topics)
     has_to_wait = request.max_wait_ms > 0 and any(wanted for _, wanted in topics)

@@ -1,0 +1,133 @@
+"""A consumer that is soon back gets few partitions in one answer, and all of them in turn."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from transactional_world import World, part, produce_request, world
+
+from hightide.broker import pace
+from hightide.broker.handlers import fetch
+from hightide.client.connection import Connection
+from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+SESSIONLESS, FIRST = -1, 0
+
+
+def run(
+    test: Callable[[World, Connection], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+    enough: int = 100,
+) -> None:
+    """The test with two partitions that have three batches of 200 bytes and more each."""
+    monkeypatch.setattr(pace, "LEAST_BYTES", enough)
+    monkeypatch.setattr(pace, "_WAY_MS", 60_000)
+    monkeypatch.setattr(fetch, "PARTITION_BYTES", 1)
+
+    async def all_of_it() -> None:
+        async with world() as it:
+            client = await it.client()
+            for partition in (0, 1):
+                for _ in range(3):
+                    batch = part(
+                        0, b"x" * 200, producer=None, partition=partition, transactional=False
+                    )
+                    await client.send(produce_request(batch, name=None, acks=1))
+            await test(it, client)
+            client.close()
+
+    asyncio.run(asyncio.wait_for(all_of_it(), 30))
+
+
+class Reader:
+    """Reads both partitions from the beginning, always in the same order."""
+
+    def __init__(self, client: Connection, *, epoch: int = SESSIONLESS) -> None:
+        self.client = client
+        self.offsets = {0: 0, 1: 0}
+        self.session_id, self.epoch = 0, epoch
+
+    async def ask(self, **more: int) -> list[int]:
+        """Which partitions gave records."""
+        wanted = [
+            FetchPartition(partition=each, fetch_offset=at, partition_max_bytes=300)
+            for each, at in self.offsets.items()
+        ]
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=more.get("min_bytes", 1),
+            max_bytes=1 << 20,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=[FetchTopic(topic="t", partitions=wanted)],
+        )
+        answer = await self.client.send(request, version=12)
+        assert answer.error_code == 0
+        assert len(answer.responses) <= 1, "a topic is told once"
+        self.session_id = answer.session_id
+        self.epoch += self.epoch != SESSIONLESS
+        gave = []
+        for each in (each for topic in answer.responses for each in topic.partitions):
+            assert each.error_code == 0
+            if each.records:
+                gave.append(each.partition_index)
+                self.offsets[each.partition_index] += 1
+        return gave
+
+
+@pytest.mark.parametrize("epoch", [SESSIONLESS, FIRST])
+def test_partitions_take_turns_though_they_are_always_asked_for_in_one_order(
+    monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    async def test(_it: World, client: Connection) -> None:
+        reader = Reader(client, epoch=epoch)
+        assert [await reader.ask() for _ in range(7)] == [[0], [1]] * 3 + [[]]
+
+    run(test, monkeypatch)
+
+
+def test_who_is_late_gets_all_that_he_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_it: World, client: Connection) -> None:
+        reader = Reader(client)
+        assert [await reader.ask() for _ in range(4)] == [[0, 1]] * 3 + [[]]
+
+    run(test, monkeypatch, pace.UNLIMITED)
+
+
+def test_what_a_consumer_waits_for_it_gets_in_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_it: World, client: Connection) -> None:
+        assert await Reader(client).ask(min_bytes=400) == [0, 1]
+
+    run(test, monkeypatch)
+
+
+def test_who_comes_back_late_gets_more_each_time_and_who_comes_soon_less() -> None:
+    one = pace.Pace()
+    now_ms = 0
+    for times in (1, 2, 4, 8):
+        assert one.enough_bytes == times * pace.LEAST_BYTES
+        one.gave(one.enough_bytes, now_ms)
+        now_ms += 60
+        one.asked(now_ms)
+    for times in (16, 8, 4, 2, 1, 1):
+        assert one.enough_bytes == times * pace.LEAST_BYTES
+        one.gave(one.enough_bytes, now_ms)
+        now_ms += 1
+        one.asked(now_ms)
+
+
+def test_only_an_answer_that_was_full_says_something_of_the_pace() -> None:
+    one = pace.Pace()
+    one.asked(0)
+    one.gave(pace.LEAST_BYTES, 0)
+    one.asked(1)
+    one.asked(10_000)
+    assert one.enough_bytes == pace.LEAST_BYTES
+
+
+def test_what_is_given_is_no_more_than_can_be_counted() -> None:
+    one = pace.Pace()
+    for now_ms in range(0, 10_000_000, 100_000):
+        one.asked(now_ms)
+        one.gave(1, now_ms)
+    assert one.enough_bytes == pace.UNLIMITED
