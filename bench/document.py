@@ -26,6 +26,7 @@ CALLED = {
 }
 # A broker whose later rounds are better than the first ones by more than this is still warming up.
 WARM_GAIN = 0.2
+FEW_ROUNDS = 3
 NOT_MEASURED = "not measured"
 LIMITS = """\
 - **More than one small machine.** Brokers and clients share {cpus}. What a client takes, a broker
@@ -123,7 +124,7 @@ def method(results: Results, others: Sequence[str]) -> Iterator[str]:
         yield "- All get the same load from the same client on the same machine, taking turns."
         yield "- Each has its turn in every round; the order is reversed from round to round."
     if rounds:
-        yield f"- Up to {rounds} rounds of {seconds} s for each workload, after a short warm-up."
+        yield f"- Rounds of {seconds} s, up to {rounds} for each workload, after a short warm-up."
     if warm := results.argument("warm_brokers"):
         yield f"- Brokers that serve several workloads are warmed by {warm} s of load before."
     yield "- A figure is the median over the rounds, with the smallest and the largest in brackets."
@@ -149,6 +150,11 @@ def verdict(metric: Metric, value: Figure | None, doubt: str) -> str:
 def doubt_of(workload: Measured, subject: str) -> str:
     cold = [one for one in workload.rounds if one != subject and workload.gain(one) > WARM_GAIN]
     doubts = ["the machine was not quiet"] if workload.was_disturbed else []
+    fewest = min(map(len, workload.rounds.values()))
+    if fewest < FEW_ROUNDS:
+        doubts.append(
+            "there was 1 round only" if fewest == 1 else f"there were {fewest} rounds only"
+        )
     return " and ".join([*doubts, *(f"{called(one)} was not warm yet" for one in cold)])
 
 

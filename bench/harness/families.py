@@ -200,13 +200,20 @@ REQUESTS = Family(
     "Single records",
     "Produce requests with one record each, over plain sockets: what a request costs, without the"
     " share of a client library.",
-    ("request-*", "replicated-*", "raw-*"),
+    ("request-*", "replicated-*"),
     (
         (
             "requests",
             compared("One-record requests", "requests/s, more is better", "requests_per_s", SINGLE),
         ),
     ),
+    SINGLE,
+)
+SOCKETS = Family(
+    "Batches over plain sockets",
+    "Produce and Fetch of whole batches, without the share of a client library.",
+    ("raw-*",),
+    (_bytes("sockets", "Batches over plain sockets", SINGLE),),
     SINGLE,
 )
 LATENCY = Family(
@@ -303,15 +310,18 @@ GROWTH = Family(
         ),
     ),
 )
+IDEMPOTENT = tuple(
+    (f"produce-1kb-{batch}-rf{replicas}-idempotent", key, f"{said}, {counted}, {kind}")
+    for batch, said in (("64kb", "64 KB batches"), ("1mb", "1 MB batches"))
+    for replicas, counted in ((1, "1 replica"), (3, "3 replicas"))
+    for key, kind in (("mb_per_s", "idempotent"), ("plain_mb_per_s", "plain"))
+)
 EXACTLY_ONCE = Family(
     "Idempotent and transactional producers",
     "The same load from a producer that numbers its batches, and records in transactions.",
     ("*-idempotent*", "transactions-*"),
     (
-        (
-            "idempotent",
-            compared("Idempotent producer", THROUGHPUT, "mb_per_s", PRODUCES, "*-idempotent"),
-        ),
+        ("idempotent", listed("Idempotent producer, 1 KB messages", THROUGHPUT, IDEMPOTENT)),
         (
             "transactions",
             compared(
@@ -383,6 +393,7 @@ FAMILIES = (
     COLD,
     COMPRESSED,
     REQUESTS,
+    SOCKETS,
     LATENCY,
     FOOTPRINT,
     FAILOVER,

@@ -45,9 +45,15 @@ def page(tmp_path):
 
 
 def test_a_ratio_is_held_to_its_bar(page):
-    text = page([workload(PRODUCE, rates([300, 400], [200, 200]))])
+    text = page([workload(PRODUCE, rates([300, 400, 350], [200] * 3))])
     assert "| **1.75** (1.50–2.00) | ≥ 1.0 | ≥ 1.3 | aim reached |" in text
-    assert "| **0.50** | ≥ 1.0 | ≥ 1.3 | **missed** |" in page([workload(PRODUCE, rates([1], [2]))])
+    text = page([workload(PRODUCE, rates([1] * 3, [2] * 3))])
+    assert "| **0.50** | ≥ 1.0 | ≥ 1.3 | **missed** |" in text
+
+
+def test_a_verdict_of_one_round_is_doubted(page):
+    text = page([workload(PRODUCE, rates([4], [2]))])
+    assert "aim reached, but there was 1 round only" in text
 
 
 def test_sections_without_a_workload_are_left_out(page):
@@ -88,7 +94,7 @@ def test_a_verdict_is_doubted_where_the_machine_was_not_quiet(page):
         for who, cores in {"hightide": 0.0, "kafka": 0.9}.items()
     }
     text = page([workload(PRODUCE, rounds, RATE, OTHERS)])
-    assert "met, but the machine was not quiet" in text
+    assert "met, but the machine was not quiet and there was 1 round only" in text
 
 
 def test_a_verdict_is_doubted_where_the_other_was_still_warming_up(page):
