@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -156,12 +156,13 @@ class Committer:
     def __init__(self, port: int, group: str, partitions: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self._request = commit_request(group, partitions)
-        self.socket.sendall(self._request)
-        # Equal requests have equal answers; so only the first has to be understood.
-        self._answer = self._first_answer()
+        self._answer = b""
         self._unread = b""
 
     def begin(self) -> None:
+        """Equal requests have equal answers, so only the first one has to be understood."""
+        self.socket.sendall(self._request)
+        self._answer = self._first_answer()
         self.socket.sendall(self._request * IN_FLIGHT)
 
     def go_on(self) -> int:
@@ -215,21 +216,19 @@ def check_commit(answer: Answer) -> None:
 
 def commit(lab: Lab, made: Cluster, sample: Sample, key: str, partitions: int) -> None:
     """Commit for the time of a round, with requests of this many partitions each."""
-    committers = {}
-    for number in range(CONNECTIONS):
-        one = Committer(made.port, committing(number), partitions)
-        committers[one.socket] = one
-    for one in committers.values():
-        one.begin()
-    busy_s, own_s, used_s = machine_busy_s(), time.process_time(), cpu_s(made.pids)
-    done, began = 0, time.perf_counter()
-    while (now := time.perf_counter()) - began < lab.seconds:
-        for each in select.select(list(committers), [], [], PATIENCE_S)[0]:
-            done += committers[each].go_on()
-    elapsed, used_s = now - began, cpu_s(made.pids) - used_s
-    others_s = machine_busy_s() - busy_s - used_s - (time.process_time() - own_s)
-    for one in committers.values():
-        one.close()
+    with ExitStack() as stack:
+        committers = {}
+        for number in range(CONNECTIONS):
+            one = Committer(made.port, committing(number), partitions)
+            committers[stack.enter_context(closing(one)).socket] = one
+            one.begin()
+        busy_s, own_s, used_s = machine_busy_s(), time.process_time(), cpu_s(made.pids)
+        done, began = 0, time.perf_counter()
+        while (now := time.perf_counter()) - began < lab.seconds:
+            for each in select.select(list(committers), [], [], PATIENCE_S)[0]:
+                done += committers[each].go_on()
+        elapsed, used_s = now - began, cpu_s(made.pids) - used_s
+        others_s = machine_busy_s() - busy_s - used_s - (time.process_time() - own_s)
     if not done:
         raise BrokerFailure("no commit was answered inside the window")
     sample[f"{key}_rate"] = done / elapsed
