@@ -352,9 +352,10 @@ def run(
 ) -> None:
     """Measure a running cluster, Hightide or Kafka, or two of them side by side.
 
-    Writes streams of 16 KB, 64 KB and 1 MB batches with acks=1 and acks=all and reads them back,
-    sends one record at a time, and times messages end to end at an even pace. All of it happens on
-    a new topic, which is deleted at the end, also after Ctrl-C; a topic that exists is refused.
+    Writes streams of 16 KB, 64 KB and 1 MB batches with acks=1 and acks=all (idempotent) and reads
+    them back, sends one record at a time, and times messages end to end at an even pace. All of it
+    happens on a new topic, which is deleted at the end, also after Ctrl-C; a topic that exists is
+    refused.
 
     With --compare the clusters take turns in every measurement. RATIO is first / second, the median
     of the rounds; LOWEST and HIGHEST are the rounds farthest from it. A cluster compared with
@@ -375,6 +376,7 @@ def run(
             name = topic or f"hightide-perf-{uuid.uuid4().hex[:12]}"
             topics.enter_context(own_topic(place, name, partitions, replicas))
             targets.append(Target(place, name, given))
+            render.say(f"Measuring {place} on its new topic {name}; Ctrl-C stops and deletes it.")
         total = (round_count + 1) * len(measurements) * len(targets)
         with progress("perf", total) as advance:
             found = rounds(targets, measurements, amount, round_count, advance)

@@ -20,7 +20,7 @@ from typing import Any
 from hightide.cli import librdkafka
 from hightide.cli.consume import plan
 from hightide.cli.options import Failed, ask
-from hightide.cli.perf_load import Window, hand_over, payloads, percentile
+from hightide.cli.perf_load import CREATES_NOTHING, Window, hand_over, payloads, percentile
 from hightide.cli.position import End
 from hightide.cli.produce import producer_settings
 
@@ -34,6 +34,7 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999)
 
 # Messages are sent as they come, and what was acknowledged is no news: it is received or missed.
 PRODUCER = {
+    **CREATES_NOTHING,
     "linger.ms": 0,
     "socket.nagle.disable": True,
     "delivery.report.only.error": True,

@@ -18,6 +18,9 @@ BATCH = 1_000
 PAYLOAD_BYTES = 2 * MB
 WORDS = 512
 
+# A record that is still queued when its topic is deleted must not bring the topic back.
+CREATES_NOTHING = {"allow.auto.create.topics": False}
+
 
 class Window:
     """Time, and the CPU time of this process, since the window was opened."""

@@ -15,7 +15,15 @@ from hightide.cli import librdkafka, perf_latency
 from hightide.cli.consume import Span, plan
 from hightide.cli.options import Failed, ask
 from hightide.cli.perf_latency import Pace
-from hightide.cli.perf_load import BATCH, MB, Window, hand_over, payloads, percentile
+from hightide.cli.perf_load import (
+    BATCH,
+    CREATES_NOTHING,
+    MB,
+    Window,
+    hand_over,
+    payloads,
+    percentile,
+)
 from hightide.cli.position import End
 from hightide.cli.produce import producer_settings
 
@@ -53,7 +61,8 @@ class Target:
     settings: dict[str, str] = field(default_factory=dict)
 
     def producer(self, acks: str, codec: str, settings: dict[str, Any]) -> Any:
-        made = {**producer_settings(acks, codec, None), **settings, **self.settings}
+        made = {**producer_settings(acks, codec, None), **CREATES_NOTHING, **settings}
+        made |= self.settings
         return librdkafka.producer(self.bootstrap, made)
 
     def ends(self) -> list[Span]:
@@ -138,12 +147,12 @@ def write(producer: Any, topic: str, amount: Amount, what: str) -> Measured:
         sent += step
         producer.poll(0)
     finish(producer, failures)
-    return streamed(what, sent, sent * amount.size, window)
+    return streamed(what, sent * amount.size, window)
 
 
-def streamed(what: str, records: int, size: int, window: Window) -> Measured:
-    seconds, cores = window.seconds(), window.cores()
-    return Measured(what, {"MB/s": size / seconds / MB, "records/s": records / seconds}, cores)
+def streamed(what: str, size: int, window: Window) -> Measured:
+    cores = window.cores()
+    return Measured(what, {"MB/s": size / window.seconds() / MB}, cores)
 
 
 def read(target: Target, amount: Amount, begins: list[Span], name: str) -> Measured:
@@ -171,7 +180,7 @@ def read(target: Target, amount: Amount, begins: list[Span], name: str) -> Measu
                 raise Failed(f"Reading what was written took longer than {waited.seconds():.0f} s.")
     finally:
         consumer.close()
-    return streamed(f"consume, {name}", records, size, window or waited)
+    return streamed(f"consume, {name}", size, window or waited)
 
 
 def consumed(consumer: Any, wanted: int, is_open: bool) -> list[Any]:
