@@ -39,6 +39,13 @@ def run(
     asyncio.run(asyncio.wait_for(all_of_it(), 30))
 
 
+def test_who_does_not_wait_gets_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_it: World, client: Connection) -> None:
+        assert await Reader(client).ask(max_wait_ms=0) == [0, 1]
+
+    run(test, monkeypatch)
+
+
 class Reader:
     """Reads both partitions from the beginning, always in the same order."""
 
@@ -54,7 +61,7 @@ class Reader:
             for each, at in self.offsets.items()
         ]
         request = FetchRequest(
-            max_wait_ms=0,
+            max_wait_ms=more.get("max_wait_ms", 1),
             min_bytes=more.get("min_bytes", 1),
             max_bytes=1 << 20,
             session_id=self.session_id,

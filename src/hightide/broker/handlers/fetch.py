@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from hightide.broker.connection import Connection, Slot
 from hightide.broker.handlers.fetch_plan import Plan, check_epoch, not_here, parting
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
-from hightide.broker.pace import PARTITION_BYTES
+from hightide.broker.pace import PARTITION_BYTES, UNLIMITED
 from hightide.broker.replica import Replica
 from hightide.core.replica import Leader
 from hightide.core.sessions import INITIAL_EPOCH, Session, TopicPartition
@@ -70,11 +70,12 @@ class PendingFetch:
 
     def answer(self, is_last_try: bool) -> list[hot.Part] | None:
         """The answer if there is enough to say, else None and `need_bytes` is what is missing."""
-        least = self.request.min_bytes
-        # To look at many partitions takes its time too, so they are given more.
-        count = sum(len(wanted) for _, wanted in self.topics)
-        pace = self.connection.pace
-        enough = max(pace.enough_bytes, count * PARTITION_BYTES, least)
+        least, pace = self.request.min_bytes, self.connection.pace
+        enough = UNLIMITED
+        if self.request.max_wait_ms > 0:  # who does not wait looks once, and does not come for more
+            # To look at many partitions takes its time too, so they are given more.
+            count = sum(len(wanted) for _, wanted in self.topics)
+            enough = max(pace.enough_bytes, count * PARTITION_BYTES, least)
         planned = ConsumerPlan(self.broker, self.request, self.version, enough)
         for topic, wanted in self._in_turn():
             planned.add(topic, wanted)
