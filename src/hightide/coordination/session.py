@@ -25,13 +25,13 @@ class _Lease:
 
 
 class Leases:
-    """The leases of all sessions; the shell calls `expired` every `tick_ms`."""
+    """The leases of all sessions; the shell calls `expired` every `look_ms`."""
 
-    __slots__ = ("_last_tick_ms", "_leases", "_tick_ms")
+    __slots__ = ("_last_look_ms", "_leases", "_look_ms")
 
-    def __init__(self, tick_ms: int, now_ms: int) -> None:
-        self._tick_ms = tick_ms
-        self._last_tick_ms = now_ms
+    def __init__(self, look_ms: int, now_ms: int) -> None:
+        self._look_ms = look_ms
+        self._last_look_ms = now_ms
         self._leases: dict[int, _Lease] = {}
 
     def opened(self, session_id: int, timeout_ms: int, now_ms: int) -> None:
@@ -52,9 +52,9 @@ class Leases:
         If this call itself comes late, the process was stopped (a paused machine, a slow disk) and
         could not have heard its clients: every lease is extended by the lateness and none expires.
         """
-        late_ms = now_ms - self._last_tick_ms - self._tick_ms
-        self._last_tick_ms = now_ms
-        if late_ms > self._tick_ms:
+        late_ms = now_ms - self._last_look_ms - self._look_ms
+        self._last_look_ms = now_ms
+        if late_ms > self._look_ms:
             for lease in self._leases.values():
                 lease.deadline_ms += late_ms
             return []

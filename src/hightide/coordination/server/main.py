@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--data", type=Path, metavar="DIR", help=f"keep {DATABASE} here")
     where.add_argument("--memory", action="store_true", help="keep everything in memory")
     add("--tick-ms", type=int, default=2000, metavar="MS",
-        help="how often sessions are looked at (default: %(default)s)")  # fmt: skip
+        help="the unit of session timeouts (default: %(default)s)")  # fmt: skip
     add("--min-session-timeout-ms", type=int, metavar="MS", help="default: 2 ticks")
     add("--max-session-timeout-ms", type=int, metavar="MS", help="default: 20 ticks")
     add("--credentials", type=Path, metavar="FILE",

@@ -56,13 +56,18 @@ class Holder(Subscriber, Protocol):
         """The session has gone to another connection."""
 
 
+# ZooKeeper ends sessions at its ticks, so a dead broker is missed up to two seconds too late.
+LOOK_MS = 200
+
+
 class Sessions:
     """All sessions of a coordinator. Belongs to one event loop."""
 
     def __init__(self, committer: Committer, options: ServerOptions) -> None:
         self._committer = committer
         self._options = options
-        self._leases = Leases(options.tick_ms, _now_ms())
+        self._look_ms = min(options.tick_ms, LOOK_MS)
+        self._leases = Leases(self._look_ms, _now_ms())
         self._holders: dict[int, Holder] = {}
         for session_id, session in committer.tree.sessions.items():
             self._leases.opened(session_id, session.timeout_ms, _now_ms())
@@ -144,7 +149,7 @@ class Sessions:
     async def expire(self) -> None:
         """End the sessions that were silent for too long, for ever."""
         while True:
-            await asyncio.sleep(self._options.tick_ms / 1000)
+            await asyncio.sleep(self._look_ms / 1000)
             for session_id, holder in self._holders.items():
                 if holder.is_unheard:
                     self.touched(session_id)
