@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -120,7 +121,7 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--warm-brokers",
         type=float,
-        default=30.0,
+        default=40.0,
         metavar="SECONDS",
         help="load on a broker that has been started, before anything is measured",
     )
@@ -210,6 +211,8 @@ def main() -> None:
     if len({one.name for one in candidates}) < len(candidates):
         sys.exit("each broker needs a name of its own")
     raise_file_limit()
+    # Brokers and their data are removed also when a run is ended from outside.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.autogroup_nice is not None:
         enter_own_autogroup(options.autogroup_nice)
     generators = prepare()

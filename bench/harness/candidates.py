@@ -148,6 +148,10 @@ def _voter(place: Place) -> str:
     return f"{place.broker_id}@127.0.0.1:{place.inner_port}:{directory_id}"
 
 
+HARMLESS = {"log.segment.delete.delay.ms"}
+"""Settings of the harness that a broker of somebody's own may go without."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandLine:
     """Any broker that can be started by one command; `{port}` and `{data}` are put in."""
@@ -168,7 +172,7 @@ class CommandLine:
         return self.command
 
     def alone(self, place: Place, settings: Settings) -> Launch:
-        if settings:
+        if settings.keys() - HARMLESS:
             raise NotSupported("takes no settings")
         command = self.command
         for mark, value in (("{port}", str(place.port)), ("{data}", shlex.quote(str(place.data)))):

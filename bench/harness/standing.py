@@ -45,10 +45,14 @@ class Standing:
         self._count = 0
 
     def _warm_up(self, made: Cluster, replicas: int) -> None:
-        """Produce in large batches, consume, produce in smaller ones: a third of the time each."""
-        each = ("--topic", WARM_UP_TOPIC, "--seconds", str(self._warm_up_s / 3))
+        """Produce in large and in smaller batches, consume, single records: a quarter each."""
+        each = ("--topic", WARM_UP_TOPIC, "--seconds", str(self._warm_up_s / 4))
+        run = self._generators.run
         with made.topic(WARM_UP_TOPIC, 6, replicas):
-            run = self._generators.run
             run(made, ["rdkafka", "produce", *each, "--acks", "all"])
             run(made, ["rdkafka", "consume", *each])
             run(made, ["rdkafka", "produce", *each, "--batch-bytes", "16384"])
+        if self._generators.raw:
+            # Led by the first broker, to which the generator speaks.
+            with made.topic(WARM_UP_TOPIC, 1, assignment=[tuple(made.brokers)]):
+                run(made, ["raw", "produce", *each, "--acks", "-1", "--in-flight", "16"])
