@@ -1,8 +1,10 @@
 """How long a message takes from when it was due to be sent until a consumer has it.
 
-Messages of 1 KB are due at even intervals, whatever happened to those before them, and no client
-waits to fill a batch (linger 0). The brokers are standing ones, warm, and share the CPUs with the
-client; `client late` is how much of a message's time had passed before librdkafka was given it.
+Messages of 1 KB are due at even intervals, whatever happened to those before them. The client does
+not wait to fill a batch (linger 0), so that a request carries little more than one message; with
+librdkafka's own linger of 5 ms it carries what is due in that time. The brokers are standing ones,
+warm, and share the CPUs with the client; `client late` is how much of a message's time had passed
+before librdkafka was given it.
 """
 
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from contextlib import contextmanager
 
 from harness.broker import Candidate
 from harness.generator import Sample
-from harness.lab import OTHERS, PARTITIONS, TOPIC, Lab, Measure, Metric, Workload
+from harness.lab import OTHERS, PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
 
 KB = 1024
 MICROSECOND = 1e-6
@@ -30,6 +32,8 @@ METRICS = (
     OTHERS,
 )
 
+# A rate whose p99 is held to a bar: at most Kafka's, and half of it is the aim.
+HELD_RATE = 5_000
 # The high percentiles of a slow stream need more messages than a round of the usual length has.
 ROUND_FACTOR = 2.5
 
@@ -58,7 +62,8 @@ def latency(
     said = f", acks=all, {replicas} replicas" if replicas > 1 else ", acks=1"
     said += f", linger {linger_ms} ms" if linger_ms else ""
     title = f"from due to received: {rate:,} messages of 1 KB a second, {PARTITIONS} partitions"
-    return Workload(f"latency-{rate}{more}", title + said, METRICS, open_, is_extra=is_extra)
+    metrics = held_to(METRICS, p99_us=(1.0, 0.5)) if rate == HELD_RATE else METRICS
+    return Workload(f"latency-{rate}{more}", title + said, metrics, open_, is_extra=is_extra)
 
 
 def with_shares(sample: Sample) -> Sample:
@@ -72,7 +77,7 @@ ONE_BROKER = (
     latency(500),
     latency(5_000),
     latency(20_000),
-    latency(5_000, linger_ms=5, is_extra=True),
+    latency(5_000, linger_ms=5),
 )
 THREE_BROKERS = (
     latency(5_000, replicas=3),

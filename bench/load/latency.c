@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "clocks.h"
+#include "durations.h"
 
 enum { GIVE_UP_AFTER_S = 30, POLL_MS = 100 };
 
@@ -207,17 +208,12 @@ static void wait_for_the_rest(rd_kafka_t *client) {
 
 /* ---- result -------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* The smallest of the sorted times that is not exceeded by this share of them. */
-static double percentile_us(const int64_t *sorted, long count, double share) {
-    long at = (long)(share * (double)count + 0.999999) - 1;
-    if (at < 0) at = 0;
-    if (at >= count) at = count - 1;
-    return (double)sorted[at] / 1000;
+static Durations counted_of(const int64_t *by_number) {
+    Durations counted = {0};
+    for (long i = warm_up_count; i < total_count; i++)
+        note_duration(&counted, (double)by_number[i] / 1e9);
+    sort_durations(&counted);
+    return counted;
 }
 
 static void print_result(const Window *window, int64_t start_ns) {
@@ -229,20 +225,18 @@ static void print_result(const Window *window, int64_t start_ns) {
     long count = total_count - warm_up_count;
     int64_t first_due = start_ns + (int64_t)((double)warm_up_count * 1e9 / opt.rate);
     double took_s = (double)(atomic_load(&last_received_ns) - first_due) / 1e9;
-    int64_t *latency = latency_ns + warm_up_count, *late = late_ns + warm_up_count;
-    double sum = 0;
-    for (long i = 0; i < count; i++) sum += (double)latency[i];
-    qsort(latency, (size_t)count, sizeof *latency, by_size);
-    qsort(late, (size_t)count, sizeof *late, by_size);
+    Durations latency = counted_of(latency_ns), late = counted_of(late_ns);
+    double sum_us = 0;
+    for (size_t i = 0; i < latency.count; i++) sum_us += latency.us[i];
     printf("{\"records\": %ld, \"bytes\": %ld, \"errors\": %ld, \"seconds\": %.6f, "
            "\"client_cpu_s\": %.6f, \"broker_cpu_s\": %.6f, \"rate\": %.1f, \"mean_us\": %.1f",
            count, count * opt.message_bytes, atomic_load(&errors), window->seconds,
            window->client_cpu_s, window->broker_cpu_s, (double)count / took_s,
-           sum / (double)count / 1000);
+           sum_us / (double)count);
     for (size_t i = 0; i < sizeof points / sizeof *points; i++)
-        printf(", \"%s_us\": %.1f", points[i].name, percentile_us(latency, count, points[i].share));
+        printf(", \"%s_us\": %.1f", points[i].name, percentile_us(&latency, points[i].share));
     printf(", \"client_late_p50_us\": %.1f, \"client_late_p99_us\": %.1f}\n",
-           percentile_us(late, count, .5), percentile_us(late, count, .99));
+           percentile_us(&late, .5), percentile_us(&late, .99));
 }
 
 /* ---- options ------------------------------------------------------------------------------- */
