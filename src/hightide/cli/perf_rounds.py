@@ -20,6 +20,7 @@ NOT_SHOWN = (
     "above, the client may be the limit, and two clusters look more alike than they are.",
     "CPU, memory and disks of the brokers. On the client's machine they share its CPUs with it.",
     "Reading from disk: what is consumed was written a moment ago and is in memory.",
+    "Brokers that have just started, at their best: a JVM gets fast after minutes of load.",
     "Many clients, many partitions, long runs, failures. Records are made-up text.",
 )
 
