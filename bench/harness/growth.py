@@ -19,9 +19,10 @@ PARTITION_COUNTS = (1, 10, 100, 1000)
 CONNECTION_COUNTS = (1, 10, 100, 1000)
 LOG_SIZES_GB = (0.1, 1.0, 10.0)
 FETCH_FILL_MB = 200
-# As many messages of 1 KB as a batch of 64 KB holds: each partition gets one batch at a time, so
-# that a second of load reaches all of them.
-BATCH_MESSAGES = 63
+# Each partition gets one batch at a time, as many messages of 1 KB as 64 KB hold, so that a second
+# of load reaches all of them. The client waits long enough for a batch to be whole: pieces of
+# batches are more requests, which a slow broker answers slower, which makes smaller pieces.
+BATCH_BY_BATCH = ("--burst", "63", "--linger-ms", "50")
 TAIL_MESSAGES = 20_000
 TAIL_READS = 3
 
@@ -66,7 +67,7 @@ def _by_partitions(lab: Lab, cluster: Cluster) -> Sample:
     found: Sample = {}
     for count in PARTITION_COUNTS:
         with cluster.topic(f"{TOPIC}-{count}", count) as topic:
-            how = ("rdkafka", "produce", *MEASURED, "--burst", str(BATCH_MESSAGES))
+            how = ("rdkafka", "produce", *MEASURED, *BATCH_BY_BATCH)
             sample = _run(lab, cluster, topic, count, *how)
         found[_key("mb", count)] = sample["mb_per_s"]
         found[_key("broker_cpu", count)] = sample["broker_cpu_s_per_gb"]
@@ -85,6 +86,7 @@ def _requests_by_connections(lab: Lab, cluster: Cluster) -> Sample:
             sample = _run(lab, cluster, TOPIC, PARTITIONS, *how)
         found[_key("requests", count)] = sample["requests_per_s"]
         found[_key("p99_us", count)] = sample["p99_us"]
+        found[_key("broker_cpu", count)] = sample["broker_cpu_us_per_request"]
     found["flatness"] = _last_over_first(found, "requests", CONNECTION_COUNTS)
     return found
 
@@ -95,6 +97,7 @@ def _fetches_by_connections(lab: Lab, cluster: Cluster) -> Sample:
         how = ("raw", "fetch", "--max-bytes", str(64 * KB), "--connections", str(count))
         sample = _run(lab, cluster, TOPIC, PARTITIONS, *how)
         found[_key("mb", count)] = sample["mb_per_s"]
+        found[_key("broker_cpu", count)] = sample["broker_cpu_s_per_gb"]
     found["flatness"] = _last_over_first(found, "mb", CONNECTION_COUNTS)
     return found
 
@@ -173,6 +176,8 @@ WORKLOADS = (
         (
             *_curve("requests", "requests/s with {}", CONNECTION_COUNTS, "connections"),
             _flat("flatness", "requests/s with 1,000 connections over 1"),
+            Metric("broker_cpu_at_1", "broker CPU with 1 connection, µs/request", 1),
+            Metric("broker_cpu_at_1000", "broker CPU with 1,000 connections, µs/request", 1),
             Metric("p99_us_at_1000", "p99 with 1,000 connections, µs", 0),
         ),
         _requests_by_connections,
@@ -185,6 +190,8 @@ WORKLOADS = (
         (
             *_curve("mb", "MB/s with {}", CONNECTION_COUNTS, "connections"),
             _flat("flatness", "MB/s with 1,000 connections over 1"),
+            Metric("broker_cpu_at_1", "broker CPU with 1 connection, s/GB", 2),
+            Metric("broker_cpu_at_1000", "broker CPU with 1,000 connections, s/GB", 2),
         ),
         _fetches_by_connections,
         most_rounds=2,
