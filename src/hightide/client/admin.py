@@ -8,6 +8,7 @@ other error becomes a `KafkaError` with the broker's own sentence.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,9 @@ from hightide.wire.messages.topics import (
 )
 from hightide.wire.types import NO_UUID
 
+# How long after each look at a topic that may be about to be there.
+CREATED_WITHIN_S = (0.05, 0.1, 0.2, 0.4, 0)
+
 
 class Admin(ReplicaAdmin, GroupAdmin, TransactionAdmin):
     """A client of a whole cluster; use it as an async context."""
@@ -56,19 +60,24 @@ class Admin(ReplicaAdmin, GroupAdmin, TransactionAdmin):
     # -- topics ----------------------------------------------------------------------------
 
     async def ensure_topic(self, name: str) -> TopicDescription:
-        """The topic; one that is missing is created if the broker is set to do so by itself."""
+        """The topic; one that is missing is created if the broker is set to do so by itself.
 
-        async def attempt() -> TopicDescription:
+        Apache Kafka says that a topic is missing also while it creates it, so we look again.
+        """
+
+        async def attempt() -> TopicDescription | None:
             answer = await self._routes.metadata([name], create=True)
-            for each in answer.topics:
-                if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise KafkaError(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}."
-                    )
-                check(each.error_code, about=name)
-            return described(answer.topics[0])
+            topic = answer.topics[0]
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            check(topic.error_code, about=name)
+            return described(topic)
 
-        return await self._routes.persist(attempt)
+        for pause_s in CREATED_WITHIN_S:
+            if (found := await self._routes.persist(attempt)) is not None:
+                return found
+            await asyncio.sleep(pause_s)
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.")
 
     async def create_topic(
         self,
