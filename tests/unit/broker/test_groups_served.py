@@ -291,6 +291,19 @@ async def test_a_group_needs_a_name(world: World) -> None:
         assert (await world.ask(request)).error_code == ErrorCode.INVALID_GROUP_ID
 
 
+def waits(world: World) -> int:
+    """How many requests wait for their group."""
+    return sum(len(each._waiting) for each in world.broker.groups)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not come about in 10 s")
+
+
 @served()
 async def test_a_connection_waits_while_its_join_does(world: World) -> None:
     await world.find()
@@ -298,7 +311,7 @@ async def test_a_connection_waits_while_its_join_does(world: World) -> None:
     other = await Connection.open(*world.address)
     waiting = asyncio.create_task(other.send(join(), version=3))
     behind = asyncio.create_task(other.send(ListGroupsRequest()))
-    await asyncio.sleep(0.05)
+    await until(lambda: waits(world) == 1)
     assert [waiting.done(), behind.done()] == [False, False]
     again = asyncio.create_task(world.ask(join(first.member_id), 3))
     assert (await waiting).generation_id == (await again).generation_id == 2
@@ -312,18 +325,11 @@ async def test_who_goes_away_while_it_joins_leaves_nothing_behind(world: World) 
     await world.ask(join(), 3)
     other = await Connection.open(*world.address)
     waiting = asyncio.create_task(other.send(join(), version=3))
-    await asyncio.sleep(0.05)
+    await until(lambda: waits(world) == 1)
     other.close()
     await asyncio.gather(waiting, return_exceptions=True)
-    (partition,) = [each for each in world.broker.groups if each.machine.groups]
-    assert len(partition._waiting) == 1
     # The first does not join again, so the rebalance ends when its time is up.
-    for _ in range(500):
-        if not partition._waiting and not world.broker._dispatch._tasks:
-            break
-        await asyncio.sleep(0.02)
-    assert not partition._waiting
-    assert not world.broker._dispatch._tasks
+    await until(lambda: waits(world) == 0 and not world.broker._dispatch._tasks)
 
 
 @served(group_coordinator_rebalance_protocols=("classic",))
