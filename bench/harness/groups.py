@@ -270,12 +270,15 @@ class RealMember(threading.Thread):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__()
-        from confluent_kafka import Consumer  # an extra of the workloads that need it
+        # Only this workload needs it.
+        from confluent_kafka import Consumer, KafkaError, KafkaException
 
         self.owned: set[int] = set()
         self.is_over = threading.Event()
         self._is_incremental = settings["group.protocol"] == NEWER
         self._consumer = Consumer(settings)
+        # Not an Exception, the former, but it is raised.
+        self._complaints = (KafkaError, KafkaException)
         # Connected, as in a process that runs.
         self._consumer.list_topics(TOPIC, timeout=PATIENCE_S)
 
@@ -284,7 +287,7 @@ class RealMember(threading.Thread):
         while not self.is_over.is_set():
             self._consumer.poll(0.01)
         # A client that is in the middle of a rebalance complains of its own end.
-        with suppress(Exception):
+        with suppress(*self._complaints):
             self._consumer.close()
 
     def _assigned(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
