@@ -277,8 +277,8 @@ class RealMember(threading.Thread):
         self.is_over = threading.Event()
         self._is_incremental = settings["group.protocol"] == NEWER
         self._consumer = Consumer(settings)
-        # Not an Exception, the former, but it is raised.
-        self._complaints = (KafkaError, KafkaException)
+        # The former is raised although it is no exception.
+        self._complaints: tuple[Any, ...] = (KafkaError, KafkaException)
         # Connected, as in a process that runs.
         self._consumer.list_topics(TOPIC, timeout=PATIENCE_S)
 
