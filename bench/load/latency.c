@@ -1,6 +1,6 @@
 /* End-to-end latency through librdkafka: from when a message was due to when it was received.
  *
- *   latency --port N --rate N [--acks N] [--linger-ms N] [--message-bytes N] [--partitions N] ...
+ *   latency --port N --rate N [--acks N] [--linger-ms N] [--in-flight N] [--message-bytes N] ...
  *   latency version
  *
  * A producer and a consumer (all partitions, no group) in one process, so that one clock serves
@@ -32,7 +32,7 @@
 enum { GIVE_UP_AFTER_S = 30, POLL_MS = 100 };
 
 typedef struct {
-    const char *port, *topic, *acks, *linger_ms;
+    const char *port, *topic, *acks, *linger_ms, *in_flight;
     int partitions, message_bytes;
     double rate, seconds, warm_up_s;
 } Options;
@@ -42,8 +42,8 @@ typedef struct {
     int64_t run, number, due_ns;
 } Stamp;
 
-static Options opt = {.topic = "t", .acks = "1", .linger_ms = "0", .partitions = 6,
-                      .message_bytes = 100, .seconds = 1};
+static Options opt = {.topic = "t", .acks = "1", .linger_ms = "0",
+                      .in_flight = "1000000", .partitions = 6, .message_bytes = 100, .seconds = 1};
 
 static int64_t this_run;
 static long warm_up_count, total_count; /* message numbers below the first do not count */
@@ -98,6 +98,7 @@ static rd_kafka_t *new_producer(void) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "acks", opt.acks);
     set(conf, "linger.ms", opt.linger_ms);
+    set(conf, "max.in.flight.requests.per.connection", opt.in_flight);
     /* That a message was acknowledged is no news here: it is received, or an error. */
     set(conf, "delivery.report.only.error", "true");
     /* A second of a stopped broker must not stop the producer, which would be no open loop. */
@@ -202,7 +203,11 @@ static void wait_for_the_rest(rd_kafka_t *client) {
     double give_up_at = now_s() + GIVE_UP_AFTER_S;
     while (atomic_load(&received) < total_count && !atomic_load(&errors)) {
         rd_kafka_poll(client, 1);
-        if (now_s() > give_up_at) die("some messages did not come back");
+        if (now_s() > give_up_at) {
+            fprintf(stderr, "latency: %ld of %ld messages had not come back %d s after the last\n",
+                    total_count - atomic_load(&received), total_count, GIVE_UP_AFTER_S);
+            _exit(1);
+        }
     }
 }
 
@@ -246,7 +251,7 @@ static void read_options(int argc, char **argv) {
         {"port", 1, 0, 'p'},        {"topic", 1, 0, 't'},     {"partitions", 1, 0, 'n'},
         {"message-bytes", 1, 0, 'b'}, {"acks", 1, 0, 'a'},    {"linger-ms", 1, 0, 'l'},
         {"rate", 1, 0, 'r'},        {"seconds", 1, 0, 's'},   {"warm-up-seconds", 1, 0, 'u'},
-        {"broker-pid", 1, 0, 'k'},  {0, 0, 0, 0}};
+        {"in-flight", 1, 0, 'f'},   {"broker-pid", 1, 0, 'k'}, {0, 0, 0, 0}};
     for (int o; (o = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         switch (o) {
         case 'p': opt.port = optarg; break;
@@ -255,6 +260,7 @@ static void read_options(int argc, char **argv) {
         case 'b': opt.message_bytes = atoi(optarg); break;
         case 'a': opt.acks = optarg; break;
         case 'l': opt.linger_ms = optarg; break;
+        case 'f': opt.in_flight = optarg; break;
         case 'r': opt.rate = atof(optarg); break;
         case 's': opt.seconds = atof(optarg); break;
         case 'u': opt.warm_up_s = atof(optarg); break;
