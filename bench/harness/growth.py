@@ -63,10 +63,21 @@ def _run(lab: Lab, cluster: Cluster, topic: str, partitions: int, *words: str) -
 # ---- partitions -------------------------------------------------------------------------------
 
 
+def _write_first(lab: Lab, cluster: Cluster, topic: str, partitions: int) -> float:
+    """A record to each partition, one after the other; the seconds that it took.
+
+    The first record of a partition may cost more than those that follow: Kafka notes the leader's
+    epoch in a file and syncs it. On a busy disk that is tens of milliseconds for each partition.
+    """
+    how = ["raw", "produce", "--topic", topic, "--partitions", str(partitions)]
+    return lab.generators.run(cluster, [*how, "--requests", str(partitions)])["seconds"]
+
+
 def _by_partitions(lab: Lab, cluster: Cluster) -> Sample:
     found: Sample = {}
     for count in PARTITION_COUNTS:
         with cluster.topic(f"{TOPIC}-{count}", count) as topic:
+            found[_key("first_s", count)] = _write_first(lab, cluster, topic, count)
             how = ("rdkafka", "produce", *MEASURED, *BATCH_BY_BATCH)
             sample = _run(lab, cluster, topic, count, *how)
         found[_key("mb", count)] = sample["mb_per_s"]
@@ -164,6 +175,7 @@ WORKLOADS = (
         (
             *_curve("mb", "MB/s with {}", PARTITION_COUNTS, "partitions"),
             _flat("flatness", "MB/s with 1,000 partitions over 1"),
+            Metric("first_s_at_1000", "a first record to each of 1,000 partitions, s", 2),
             Metric("broker_cpu_at_1", "broker CPU with 1 partition, s/GB", 2),
             Metric("broker_cpu_at_1000", "broker CPU with 1,000 partitions, s/GB", 2),
         ),
