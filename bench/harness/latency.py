@@ -79,8 +79,8 @@ ONE_BROKER = (
     latency(500),
     latency(5_000),
     latency(20_000),
-    # Each message in a request of its own: more than a Kafka on such a machine can take, so that its
-    # latency here is the length of a queue.
+    # Each message in a request of its own: more than a Kafka on such a machine can take, so that
+    # its latency here is the length of a queue.
     latency(5_000, linger_ms=0),
     latency(500, linger_ms=0, is_extra=True),
     latency(20_000, linger_ms=0, is_extra=True),
