@@ -149,6 +149,6 @@ WORKLOADS = (
         f" {PARTITIONS} partitions, none of them in the page cache",
         METRICS,
         _cold,
-        most_rounds=2,
+        most_rounds=3,
     ),
 )

@@ -373,6 +373,8 @@ class Connection(asyncio.BufferedProtocol):
                 if count == 0:
                     self.abort("the log was cut under an answer")
                     return 0
+                if self._server.read_ahead:
+                    self._server.read_ahead.reached(part.file, part.position)
                 rest: Part = Slice(part.file, part.position + count, part.length - count)
                 is_done = count == part.length
             else:

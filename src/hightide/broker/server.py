@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from hightide.broker.connection import STARTING, STARVED, STOPPING, Answer, Connection
+from hightide.broker.read_ahead import ReadAhead
 from hightide.log.log import Slice
 from hightide.settings import Broker, Listener
 from hightide.wire.errors import KafkaError
@@ -59,6 +60,7 @@ class Server:
         self.scratch = bytearray(_SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
         self.send_view = memoryview(bytearray(_SEND_BYTES))
+        self.read_ahead = ReadAhead()
         self.starved: deque[Connection] = deque()
         self._settings = settings
         self._listen = listen or listening_socket
@@ -230,6 +232,7 @@ class Server:
 
     def read_in_thread(self, connection: Connection, part: Slice, length: int) -> None:
         """Read bytes that are not in the page cache without stopping everybody else."""
+        self.read_ahead.begin(part.file, part.position + length)
         future = self._loop.run_in_executor(None, part.file.read, part.position, length)
 
         def done(read: asyncio.Future[bytes]) -> None:

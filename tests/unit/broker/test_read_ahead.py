@@ -1,0 +1,113 @@
+"""A thread goes ahead of a consumer whose records are not in memory."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from hightide.broker.read_ahead import AHEAD_BYTES, ReadAhead
+from hightide.log.disk import DiskFailed, RealFile
+
+SIZE = 4 * AHEAD_BYTES + 1000
+
+
+class Watched(RealFile):
+    """A file that remembers what was read of it."""
+
+    __slots__ = ("fails", "touched")
+
+    def __init__(self, path: Path) -> None:
+        path.touch()
+        os.truncate(path, SIZE)
+        super().__init__(os.open(path, os.O_RDONLY), str(path), SIZE)
+        self.touched: list[tuple[int, int]] = []
+        self.fails = False
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        if self.fails:
+            raise DiskFailed(self.path, "reading", OSError("it is broken"))
+        count = super().read_into(buffer, position)
+        self.touched.append((position, position + count))
+        return count
+
+    def parts(self) -> list[tuple[int, int]]:
+        """What was read, put together where it touches."""
+        found: list[tuple[int, int]] = []
+        for start, end in sorted(self.touched):
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((start, end))
+        return found
+
+
+def run(path: Path, test: Callable[[ReadAhead, Watched], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        await test(ReadAhead(), Watched(path / "00000000000000000000.log"))
+
+    asyncio.run(all_of_it())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not come about in 10 s")
+
+
+def test_nothing_is_read_ahead_where_nothing_was_missed(tmp_path: Path) -> None:
+    async def test(ahead: ReadAhead, file: Watched) -> None:
+        assert not ahead
+        ahead.reached(file, 0)
+        assert not ahead
+
+    run(tmp_path, test)
+
+
+def test_a_thread_stays_ahead_of_a_consumer_up_to_the_end_of_the_file(tmp_path: Path) -> None:
+    async def test(ahead: ReadAhead, file: Watched) -> None:
+        ahead.begin(file, 1000)
+        await until(lambda: file.parts() == [(1000, 1000 + AHEAD_BYTES)])
+        ahead.reached(file, 1000)
+        assert len(file.parts()) == 1, "it is far enough ahead"
+        for position in range(2000, SIZE, 1 << 20):
+            ahead.reached(file, position)
+        await until(lambda: file.parts() == [(1000, SIZE)])
+        assert not ahead, "there is no more to read"
+        once = sum(end - start for start, end in file.touched)
+        assert once == SIZE - 1000, "nothing is read twice"
+
+    run(tmp_path, test)
+
+
+def test_a_consumer_that_was_not_waited_for_is_caught_up_with(tmp_path: Path) -> None:
+    async def test(ahead: ReadAhead, file: Watched) -> None:
+        ahead.begin(file, 0)
+        ahead.reached(file, 2 * AHEAD_BYTES)
+        there = (2 * AHEAD_BYTES, 3 * AHEAD_BYTES)
+        await until(lambda: file.parts() == [(0, AHEAD_BYTES), there])
+
+    run(tmp_path, test)
+
+
+def test_a_disk_that_fails_is_left_to_who_needs_it(tmp_path: Path) -> None:
+    async def test(ahead: ReadAhead, file: Watched) -> None:
+        file.fails = True
+        ahead.begin(file, 0)
+        await asyncio.get_running_loop().shutdown_default_executor()
+        assert file.touched == []
+
+    run(tmp_path, test)
+
+
+def test_a_file_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        ahead = ReadAhead()
+        file = Watched(tmp_path / "00000000000000000000.log")
+        ahead.begin(file, 0)
+        assert ahead
+        del file
+        await until(lambda: not ahead)
+
+    asyncio.run(all_of_it())
