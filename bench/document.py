@@ -155,7 +155,9 @@ def doubt_of(workload: Measured, subject: str) -> str:
         doubts.append(
             "there was 1 round only" if fewest == 1 else f"there were {fewest} rounds only"
         )
-    return " and ".join([*doubts, *(f"{called(one)} was not warm yet" for one in cold)])
+    return " and ".join(
+        [*doubts, *(f"{called(one)} still got better from round to round" for one in cold)]
+    )
 
 
 def bar_rows(results: Results) -> Iterator[list[str]]:
@@ -234,7 +236,7 @@ def remarks(family: Family, workloads: Sequence[Measured]) -> Iterator[str]:
         found += [f"- {called(who)} left out of “{said}”: {why}" for who, why in one.gaps.items()]
         found += [f"- {called(who)} failed in “{said}”: {why}" for who, why in one.failures.items()]
         found += [
-            f"- {called(who)} was not warm yet in “{said}”: the later rounds were"
+            f"- {called(who)} still got better in “{said}”: the later rounds were"
             f" {one.gain(who):.0%} better than the first."
             for who in one.rounds
             if one.gain(who) > WARM_GAIN

@@ -125,7 +125,7 @@ def parse_arguments() -> argparse.Namespace:
         type=float,
         default=40.0,
         metavar="SECONDS",
-        help="load on a broker that has been started, before anything is measured",
+        help="load on each broker that has been started, before anything is measured",
     )
     add("--fill-mb", type=int, default=1000, help="data to read in consume and fetch workloads")
     add("--cold-gb", type=float, default=5.0, help="size of the log that is read from disk")

@@ -45,8 +45,12 @@ class Standing:
         self._count = 0
 
     def _warm_up(self, made: Cluster, replicas: int) -> None:
-        """Produce in large and in smaller batches, consume, single records: a quarter each."""
-        each = ("--topic", WARM_UP_TOPIC, "--seconds", str(self._warm_up_s / 4))
+        """Produce in large and in smaller batches, consume, single records: a quarter each.
+
+        Brokers share the machine, so three of them need three times as long.
+        """
+        seconds = self._warm_up_s * len(made.brokers) / 4
+        each = ("--topic", WARM_UP_TOPIC, "--seconds", str(seconds))
         run = self._generators.run
         with made.topic(WARM_UP_TOPIC, 6, replicas):
             run(made, ["rdkafka", "produce", *each, "--acks", "all"])
