@@ -153,6 +153,8 @@ class ConsumerMember:
         self.share: list[int] = []
         self._topic_id: Any = None
         self._beaten_at = 0.0
+        # Whether an answer is missing, which may have said what it shall own.
+        self._is_unsure = False
         self._new_id()
 
     def _new_id(self) -> None:
@@ -175,14 +177,17 @@ class ConsumerMember:
         """Whether it was answered."""
         copier = self._copier
         owned = [] if self._topic_id is None else [self._owned()]
+        # Who says everything again is told everything again.
+        says_all = is_first or self._is_unsure
         request = ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=self.id,
             member_epoch=self.generation,
-            rebalance_timeout_ms=REBALANCE_MS if is_first else -1,
-            subscribed_topic_names=[self._topic] if is_first else None,
+            rebalance_timeout_ms=REBALANCE_MS if says_all else -1,
+            subscribed_topic_names=[self._topic] if says_all else None,
             topic_partitions=[] if is_first else owned,
         )
+        self._is_unsure = True
         try:
             answer = await copier.ask_coordinator(GROUP_KIND, GROUP, request)
         except ConnectionFailed:
@@ -196,6 +201,7 @@ class ConsumerMember:
                 raise GiveUp(f"ConsumerGroupHeartbeat: {ErrorCode(code)!r}")
             copier.lose_coordinator(GROUP_KIND, GROUP)
             return False
+        self._is_unsure = False
         self.generation = answer.member_epoch
         self._beaten_at = copier.world.now
         if answer.assignment is not None:
