@@ -9,9 +9,6 @@ and in a virtual machine often for more. Hightide copies it itself; Kafka has th
 and over loopback the client is the first. So the CPU of both together is what to compare.
 """
 
-import ctypes
-import mmap
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -22,6 +19,7 @@ from harness.broker import BrokerFailure, Candidate, NotSupported
 from harness.cluster import Cluster
 from harness.generator import Sample
 from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
+from harness.page_cache import cached_share, drop_from_cache
 from harness.throughput import BYTE_METRICS, GB, KB, MB, fill, with_rates
 
 PATIENCE_S = 600
@@ -36,54 +34,6 @@ METRICS = (
 )
 
 
-# ---- files in the page cache ------------------------------------------------------------------
-
-
-def drop_from_cache(path: Path) -> None:
-    """Write the file to the disk and let the page cache forget it."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
-
-
-def cached_share(path: Path) -> float:
-    """How much of the file is in the page cache, from 0 to 1."""
-    size = path.stat().st_size
-    if size == 0:
-        return 0.0
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_long,
-    )
-    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    finally:
-        os.close(fd)
-    if at == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "mmap", str(path))
-    pages = -(-size // mmap.PAGESIZE)
-    found = ctypes.create_string_buffer(pages)
-    try:
-        if libc.mincore(at, size, found):
-            raise OSError(ctypes.get_errno(), "mincore", str(path))
-    finally:
-        libc.munmap(at, size)
-    # The lowest bit of each byte tells; the others are undefined.
-    return sum(byte & 1 for byte in found.raw) / pages
-
-
 def read_rate_mb_per_s(path: Path) -> float:
     """What the disk gives to one who only reads the file from the beginning to the end."""
     buffer, size, began = bytearray(READ_AT_ONCE), 0, time.perf_counter()
@@ -91,9 +41,6 @@ def read_rate_mb_per_s(path: Path) -> float:
         while count := file.readinto(buffer):
             size += count
     return size / (time.perf_counter() - began) / MB
-
-
-# ---- the workload -----------------------------------------------------------------------------
 
 
 def segments(cluster: Cluster, topic: str) -> list[Path]:

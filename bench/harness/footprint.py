@@ -4,7 +4,6 @@ Every round has a broker of its own, alone on the machine: what stands for other
 ended first.
 """
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from harness.broker import Broker, BrokerFailure, Candidate
 from harness.cluster import Cluster, cluster, prepared
 from harness.generator import Sample
 from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Opener, Workload
+from harness.page_cache import drop_from_cache
 from harness.process import cpu_s, forget_peak_rss, peak_rss_mb, rss_mb, settled_rss_mb
 from harness.throughput import fill
 from harness.wire import Connection, one_record
@@ -175,12 +175,7 @@ def _forget_cached(directory: Path) -> None:
     """Write the data to disk and drop it from the page cache, as if the machine had rebooted."""
     for path in directory.rglob("*"):
         if path.is_file():
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
+            drop_from_cache(path)
 
 
 def _recovery(lab: Lab, candidate: Candidate) -> Sample:

@@ -14,7 +14,7 @@ def facts(data: Path) -> dict[str, str]:
     return {
         "machine": f"{len(os.sched_getaffinity(0))} CPUs ({_cpu_model()}), {_memory_gb()} GB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "data": f"{data} on {_file_system(data)}",
+        "data": f"{data} on {file_system(data)}",
         "load average": load,
         "commit": _commit(),
     }
@@ -31,7 +31,7 @@ def _memory_gb() -> int:
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9)
 
 
-def _file_system(path: Path) -> str:
+def file_system(path: Path) -> str:
     """The type of the mount the path lies on: the longest mount point above it."""
     best, kind = -1, "?"
     for line in Path("/proc/mounts").read_text().splitlines():

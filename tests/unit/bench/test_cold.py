@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 from harness.broker import BrokerFailure
-from harness.cold import cached_share, make_cold
+from harness.cold import make_cold
+from harness.machine import file_system
+from harness.page_cache import cached_share
 
 PAGES = 100
 PAGE = 4096
@@ -28,5 +30,7 @@ def test_a_cold_file_is_gone_from_the_page_cache(tmp_path: Path) -> None:
     try:
         make_cold([path])
     except BrokerFailure:
+        if file_system(tmp_path) in ("ext4", "xfs"):
+            raise
         pytest.skip("this file system lives in the page cache")
     assert cached_share(path) == 0.0
