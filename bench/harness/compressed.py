@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from harness.broker import Candidate
 from harness.cluster import Cluster
 from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Workload
-from harness.throughput import BATCHES, BYTE_METRICS, KB, MB, SIZES, Load, produce, put
+from harness.throughput import BATCHES, CONSUME_BARS, KB, MB, SIZES, Load, produce, put
 
 CODECS = ("lz4", "zstd")
 SIZE = "1kb"
@@ -40,7 +40,7 @@ def _consume(codec: str) -> Workload:
         f"consume-{SIZE}-p{PARTITIONS}-{codec}",
         f"librdkafka consumes 1 KB messages in 64 KB batches, {PARTITIONS} partitions, {codec},"
         " from the page cache",
-        BYTE_METRICS,
+        CONSUME_BARS,
         open_,
     )
 
