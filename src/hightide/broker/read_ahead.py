@@ -17,14 +17,17 @@ from hightide.wire.errors import KafkaError
 
 AHEAD_BYTES = 8 << 20
 STEP_BYTES = 256 << 10
+# Others need threads too: those who wait for records, and those who make them durable.
+MOST_THREADS = 4
 
 
 class ReadAhead:
     """The files that are read from the disk, and how far a thread has been sent ahead in each."""
 
-    __slots__ = ("_until",)
+    __slots__ = ("_sent", "_until")
 
     def __init__(self) -> None:
+        self._sent = 0  # threads that have not come back
         self._until: WeakKeyDictionary[File, int] = WeakKeyDictionary()
 
     def __bool__(self) -> bool:
@@ -43,9 +46,15 @@ class ReadAhead:
     def _send(self, file: File, start: int) -> None:
         if start >= file.size:
             self._until.pop(file, None)
-            return
-        self._until[file] = end = start + AHEAD_BYTES
-        asyncio.get_running_loop().run_in_executor(None, touch, file, start, min(end, file.size))
+        elif self._sent < MOST_THREADS:
+            self._until[file] = start + AHEAD_BYTES
+            self._sent += 1
+            end = min(start + AHEAD_BYTES, file.size)
+            sent = asyncio.get_running_loop().run_in_executor(None, touch, file, start, end)
+            sent.add_done_callback(self._came_back)
+
+    def _came_back(self, _sent: asyncio.Future[None]) -> None:
+        self._sent -= 1
 
 
 def touch(file: File, start: int, end: int) -> None:
