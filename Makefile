@@ -146,7 +146,7 @@ conformance-coordination: setup programs ## the same at length; minutes
 	HIGHTIDE_SUITE=full HIGHTIDE_STEPS=100000 $(BIN)/pytest $(ARGS) \
 	  tests/coordination/test_kazoo_suite.py tests/coordination/test_differential.py
 
-bench: setup bench-programs ## Hightide beside Apache Kafka: ratios, docs/benchmarks.md; half an hour
+bench: setup bench-programs ## Hightide beside Apache Kafka: ratios, docs/benchmarks.md; an hour
 	$(BIN)/python bench/run.py $(ARGS)
 	$(BIN)/python bench/document.py bench/.results/*.json
 

@@ -126,7 +126,7 @@ def method(results: Results, others: Sequence[str]) -> Iterator[str]:
     if rounds:
         yield f"- Rounds of {seconds} s, up to {rounds} for each workload, after a short warm-up."
     if warm := results.argument("warm_brokers"):
-        yield f"- Brokers that serve several workloads are warmed by {warm} s of load before."
+        yield f"- Brokers that serve several workloads are warmed by {warm} s of load for each."
     yield "- A figure is the median over the rounds, with the smallest and the largest in brackets."
     if others:
         yield "- A ratio is Hightide's figure over the other's **in the same round**, so that drift"

@@ -1,6 +1,6 @@
 """Measure Hightide and Apache Kafka in alternating rounds of the same run.
 
-    python bench/run.py                                   what users have most, about 20 minutes
+    python bench/run.py                                   what users have most, about an hour
     python bench/run.py --all                             every workload
     python bench/run.py --only 'produce-*' --rounds 5
     python bench/run.py --alone                           without Kafka
