@@ -72,7 +72,7 @@ class Roles:
         self._one_at_a_time = asyncio.Lock()
         # Roles that a disk has kept from being carried out; they are tried again.
         self._failed: dict[tuple[uuid.UUID, int], Lead | Follow | NoLeader] = {}
-        # Logs of topics that are in the tree, and that nobody has told of yet.
+        # Logs of topics that may be in the tree, and that nobody tells of.
         self._in_doubt: set[tuple[str, int]] = set()
 
     async def receive(self, message: PublishStateRequest) -> ErrorCode:
@@ -94,14 +94,15 @@ class Roles:
                 await self._set_strays_aside(message.removed_topics)
                 self.are_known.set()
             elif self._in_doubt and received.topics_changed:
-                self._look_again()
+                self._settle_told()
             return ErrorCode.NONE
 
     async def try_again(self) -> None:
-        """Carry out what a disk has kept from being carried out."""
+        """Carry out what a disk has kept from being carried out, and settle what is in doubt."""
         async with self._one_at_a_time:
             failed, self._failed = self._failed, {}
             await self._carry_out(failed.values())
+            await self._settle_gone()
 
     async def _learn_settings(self, topics: list[str]) -> None:
         try:
@@ -191,6 +192,8 @@ class Roles:
         if change.inferred:
             then = "kept" if await self._may_exist(change.topic) else "set aside"
         self._drop(change.topic, change.topic_id, change.index, then)
+        if then == "kept" and (change.topic, change.index) in self._store.logs:
+            self._in_doubt.add((change.topic, change.index))
 
     def _drop(self, topic: str, topic_id: uuid.UUID, index: int, then: str) -> None:
         replica = self._replicas.get_by_id(topic_id.bytes, index)
@@ -222,15 +225,26 @@ class Roles:
             else:
                 self._set_stray_aside(name, index)
 
-    def _look_again(self) -> None:
+    def _settle_told(self) -> None:
         """Something is told of topics whose logs were in doubt."""
-        for name, index in [each for each in self._in_doubt if self._picture.topic(each[0])]:
-            self._in_doubt.discard((name, index))
-            is_stray = self._replicas.get(name.encode(), index) is None
-            if is_stray and (name, index) in self._store.logs:
-                self._set_stray_aside(name, index)
+        for name, index in sorted(each for each in self._in_doubt if self._picture.topic(each[0])):
+            self._set_stray_aside(name, index)
+
+    async def _settle_gone(self) -> None:
+        """Topics whose logs were in doubt have gone from the tree, and nobody tells of that.
+
+        A broker that came while a deletion was half done hears of the topic neither way.
+        """
+        for name in sorted({name for name, _index in self._in_doubt}):
+            if not await self._may_exist(name):
+                for key in sorted(each for each in self._in_doubt if each[0] == name):
+                    self._set_stray_aside(*key)
 
     def _set_stray_aside(self, name: str, index: int) -> None:
+        self._in_doubt.discard((name, index))
+        is_used = self._replicas.get(name.encode(), index) is not None
+        if is_used or (name, index) not in self._store.logs:
+            return
         state = self._picture.state(name, index)
         if state is None:
             self._set_aside((name, index), "the cluster knows no such partition")

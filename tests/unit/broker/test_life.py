@@ -155,6 +155,30 @@ def test_logs_of_a_topic_that_cannot_be_used_stay_until_it_is_known_to_be_elsewh
     run(test)
 
 
+def test_logs_of_a_topic_that_is_known_to_nobody_are_set_aside_once_it_has_gone(tmp_path: Path):
+    """As when a broker comes back while a deletion is half done."""
+
+    async def test():
+        path = znodes.topic_path("t")
+        async with running(tmp_path) as broker:
+            await create(broker, "t", 2)
+            append(broker, "t", b"precious")
+        async with tree(tmp_path) as coordination:
+            await coordination.set(path, b"{", -1)
+        async with running(tmp_path, replica_lag_time_max_ms=100) as broker:
+            await asyncio.sleep(0.2)
+            assert (tmp_path / "t-0").exists()
+            await delete_recursively(broker.coordination, path)
+            for _ in range(500):
+                if len(list(tmp_path.glob("t-*-stray"))) == 2:
+                    break
+                await asyncio.sleep(0.02)
+            assert not list(tmp_path.glob("t-?"))
+            assert not [name for name, _index in broker.store.logs if name == "t"]
+
+    run(test)
+
+
 def test_a_log_of_a_former_topic_of_the_same_name_is_not_served(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
