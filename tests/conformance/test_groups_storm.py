@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -11,8 +10,10 @@ from raw_group import new_group
 from replicated import eventually
 from storm import Storm
 
+from seeds import first_seed
+
 COOPERATIVE = (ConfluentMember.client, KafkaPythonMember.client)
-SEED = int(os.environ.get("HIGHTIDE_SEED", "0")) or random.randrange(10**6)
+SEED = first_seed()
 STEPS = 6
 
 pytestmark = pytest.mark.timeout(120)

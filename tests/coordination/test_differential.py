@@ -7,7 +7,6 @@ alone is run again with HIGHTIDE_SEED set to it. HIGHTIDE_STEPS sets the length 
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ import pytest
 from histories import History
 from kazoo_world import KazooWorld
 from wire_world import WireWorld
+
+from seeds import first_seed
 
 STEPS = int(os.environ.get("HIGHTIDE_STEPS", "10000"))
 HISTORY_STEPS = 500
@@ -38,7 +39,7 @@ def seeds(count: int) -> Iterator[int]:
     if given:
         yield int(given)
         return
-    first = secrets.randbits(40)
+    first = first_seed(is_new="HIGHTIDE_STEPS" in os.environ)
     yield from range(first, first + count)
 
 

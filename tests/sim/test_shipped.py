@@ -7,7 +7,6 @@ how many.  A seed that fails prints how to replay it.
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -18,10 +17,12 @@ from pathlib import Path
 import pytest
 from shipped.running import fingerprint_of, run
 
+from seeds import first_seed
+
 SEEDS = {"log": 24, "pipeline": 12}
 if "HIGHTIDE_SHIPPED_SEEDS" in os.environ:
     SEEDS = dict.fromkeys(SEEDS, int(os.environ["HIGHTIDE_SHIPPED_SEEDS"]))
-FIRST = int(os.environ.get("HIGHTIDE_SEED", random.SystemRandom().randrange(1 << 40)))
+FIRST = first_seed(is_new="HIGHTIDE_SHIPPED_SEEDS" in os.environ)
 
 
 @pytest.mark.timeout(3600)

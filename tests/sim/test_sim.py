@@ -1,14 +1,13 @@
 """Clusters under faults, on virtual time.
 
-`make simulation` runs new seeds, and switches old mistakes of others back in to prove that they are
-found; `make sim SEEDS=2000` runs more seeds; `make sim SEED=8123` replays one and prints its whole
-history.
+`make simulation` runs the seeds of the commit, and switches old mistakes of others back in to prove
+that they are found; `make sim SEEDS=2000` runs as many new ones; `make sim SEED=8123` replays one
+and prints its whole history.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +22,10 @@ from mutants import MUTANTS, detected
 from scenarios import SCENARIOS
 from simulation import Ran, run
 
+from seeds import first_seed
+
 SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "400"))
-FIRST = int(os.environ.get("HIGHTIDE_SEED", random.SystemRandom().randrange(1 << 40)))
+FIRST = first_seed(is_new="HIGHTIDE_SEEDS" in os.environ)
 MOST_SEEDS = 2000
 HERE = Path(__file__).parent
 
