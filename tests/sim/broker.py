@@ -57,6 +57,8 @@ class Settings:
 class SimBroker(Process):
     """Its disk outlives it; everything else is made anew by `begin`."""
 
+    is_read = True
+
     def __init__(
         self,
         world: World,

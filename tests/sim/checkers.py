@@ -158,7 +158,7 @@ class Checker:
         may be elected, the one before may go on, and what it commits will be lost."""
         truth.is_lossy = truth.is_lossy or self._shape.unclean
         broker = self._brokers[state.leader]
-        if not broker.is_up:
+        if not broker.is_up or not broker.is_read:
             return  # it has died since, and will have to be elected again
         log = broker.logs.get(partition) or SimLog()
         try:

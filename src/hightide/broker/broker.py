@@ -89,6 +89,8 @@ class Broker:
         self.settings = settings
         self.surroundings: Surroundings = surroundings or Machine()
         self.now_ms = self.surroundings.now_ms
+        """The time of day, for what is kept: somebody may set it."""
+        self._monotonic_s = asyncio.get_running_loop().time
         # Done when the broker cannot go on; its exception says why.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.served = served_versions()
@@ -227,7 +229,7 @@ class Broker:
             self.topic_configs,
             settings,
             self._epoch,
-            self.now_ms,
+            self.monotonic_ms,
         )
         self.verifier = Verifier(self)
         self.groups = Groups(self)
@@ -255,6 +257,10 @@ class Broker:
         self._readings = (self.election.reading, self._changes.reading)
         self._housekeeping = Housekeeping(self.store, self.now_ms)
         self._is_assembled = True
+
+    def monotonic_ms(self) -> int:
+        """For what only measures how long something takes, or how long ago it was."""
+        return int(self._monotonic_s() * 1000)
 
     async def stop(self) -> None:
         """Let others lead, answer what is waiting, then close everything in order."""
@@ -306,7 +312,7 @@ class Broker:
         """Look after what nobody asks for: members of an ISR that are late, disks that failed."""
         while True:
             await asyncio.sleep(self.settings.replica_lag_time_max_ms / 2000)
-            now_ms = self.now_ms()
+            now_ms = self.monotonic_ms()
             for replica in self.replicas:
                 replica.tick(now_ms)
             try:

@@ -194,8 +194,7 @@ class Copier(Coordinated):
                     await member.join()
                     positions = await self._positions(member)
                 await member.keep()
-                index = self.random.choice(list(positions)) if positions else None
-                if index is None or not await self._copy_some(life, member, index, positions):
+                if not await self._copy_from_one(life, member, positions):
                     await self.rest(self.pause_s)
             except Rejoin:
                 positions = None
@@ -250,6 +249,14 @@ class Copier(Coordinated):
             await member.keep()
             await self.rest(0.2)
         raise GiveUp("its offsets are not stable")
+
+    async def _copy_from_one(self, life: Life, member: Any, positions: dict[int, int]) -> bool:
+        """Copy from one of the partitions; in a hurry from one that has something."""
+        indexes = self.random.sample(list(positions), len(positions))
+        for index in indexes if self.hurries else indexes[:1]:
+            if await self._copy_some(life, member, index, positions):
+                return True
+        return False
 
     async def _copy_some(
         self, life: Life, member: Any, index: int, positions: dict[int, int]

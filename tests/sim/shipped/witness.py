@@ -137,10 +137,12 @@ class Shown:
     def logs(self) -> dict[Partition, Any]:
         """All that are on its disk, also before it knows what to do with them; as its last life
         left them, until the next one has opened them."""
-        if self._disk is not self._machine.disk:
-            # The power went; nobody knows what is left before the next life has opened them.
-            self._disk, self._logs = self._machine.disk, {}
-        return self._logs
+        return self._logs if self.is_read else {}
+
+    @property
+    def is_read(self) -> bool:
+        """When the power went, nobody knows what is left before the next life has opened it."""
+        return self._disk is self._machine.disk
 
     def note(self, store: LogStore) -> None:
         """A log was opened, made or taken away, or all were closed."""

@@ -61,7 +61,7 @@ class Held(list):
 
 
 def told(*replicas, topics=None, now_ms=2000):
-    broker = SimpleNamespace(replicas=Held(replicas), now_ms=lambda: now_ms)
+    broker = SimpleNamespace(replicas=Held(replicas), monotonic_ms=lambda: now_ms)
     answer = describe_replicas(broker, DescribeReplicasRequest(topics=topics), None)
     # It must also survive the wire.
     assert decode(DescribeReplicasResponse, encode(answer, 0), 0) == answer

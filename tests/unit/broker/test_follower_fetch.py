@@ -52,7 +52,7 @@ class Leader:
             state = PartitionState((1, FOLLOWER), 1, 0, isr)
             replica.lead(state, 1, LIVE[1], LIVE, frozenset(), LAG_MS, self.time_ms)
 
-    def now_ms(self) -> int:
+    def monotonic_ms(self) -> int:
         return self.time_ms
 
     def addresses(self, _connection: object) -> list[object]:

@@ -100,7 +100,7 @@ class World:
             settings=self.settings,
             throttle=ReplicationThrottle(LEADER, lambda: self.settings),
             fetch_sessions=FetchSessions(10, 60_000, Random(1)),
-            now_ms=lambda: self.now_ms,
+            monotonic_ms=lambda: self.now_ms,
             metadata=SimpleNamespace(get_by_id=lambda _: None),
         )
         self.all = [

@@ -17,6 +17,7 @@ from hightide.broker.transactions import Transactions
 from hightide.broker.transactions.hosted import Hosted
 from hightide.broker.transactions.lanes import MarkerLanes
 from hightide.client.connection import Connection
+from hightide.core.partition import NOBODY
 from hightide.core.topics import TRANSACTION_STATE
 from hightide.core.transactions.coordinator import Answer, Limits
 from hightide.core.transactions.transaction import NO_PRODUCER, Producer, State
@@ -527,6 +528,26 @@ def test_partitions_that_are_deleted_need_no_marker():
 
     async def _now() -> None:
         return None
+
+    run(test)
+
+
+def test_markers_are_sent_again_although_the_clock_was_set_back():
+    async def test(client: Client):
+        markers = client.broker.transactions._markers
+        leader_of = markers._leader_of
+        producer = await client.begin()
+        await client.add(producer, 0)
+        assert await client.produce(producer) == ErrorCode.NONE
+        markers._leader_of = lambda _partition: NOBODY  # type: ignore[method-assign]
+        client.clock.ahead_ms = 3_600_000
+        assert await client.end(producer, True) == ErrorCode.NONE
+        await asyncio.sleep(0.1)
+        assert (await client.state()).transaction_state == "PrepareCommit"
+        client.clock.ahead_ms = 0
+        markers._leader_of = leader_of  # type: ignore[method-assign]
+        await client.until_state("CompleteCommit")
+        assert client.ends() == ["COMMIT"]
 
     run(test)
 

@@ -92,7 +92,7 @@ class PendingFetch:
             self.connection.fetch_next = planned.left_out
             answered = _together(planned.topics)
         if planned.left_out is not None:
-            pace.gave(planned.byte_count, self.broker.now_ms())
+            pace.gave(planned.byte_count, self.broker.monotonic_ms())
         nodes = planned.nodes(self.connection)
         return hot.encode(self.correlation_id, self.version, answered, session_id, nodes=nodes)
 
@@ -282,12 +282,12 @@ def fetch(
     if version >= 7:
         broker.fetch_sessions.hurry(request.session_id)
         try:
-            session = broker.fetch_sessions.begin(request, version, broker.now_ms())
+            session = broker.fetch_sessions.begin(request, version, broker.monotonic_ms())
         except KafkaError as error:
             return hot.encode(correlation_id, version, [], error_code=error.code)
     if request.replica_id >= 0:
         return fetch_as_follower(broker, connection, version, correlation_id, request, session)
-    connection.pace.asked(broker.now_ms())
+    connection.pace.asked(broker.monotonic_ms())
     topics = request.topics if session is None else session.topics()
     pending = PendingFetch(broker, connection, version, correlation_id, request, session, topics)
     has_to_wait = request.max_wait_ms > 0 and any(wanted for _, wanted in topics)

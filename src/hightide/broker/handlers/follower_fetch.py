@@ -96,7 +96,7 @@ class FollowerFetches:
         for topic, indexes in request.forgotten:
             for index in indexes:
                 self._leave((topic, index))
-        now_ms = self._broker.now_ms()
+        now_ms = self._broker.monotonic_ms()
         touch_ms = self._broker.settings.replica_lag_time_max_ms // _TOUCHES
         if now_ms - session.touched_ms >= touch_ms:
             session.touched_ms = now_ms

@@ -32,7 +32,7 @@ STOPPED = {Do.WAIT: 1, Do.HALT: 2}
 def describe_replicas(
     broker: Broker, request: DescribeReplicasRequest, _context: Context
 ) -> DescribeReplicasResponse:
-    now_ms = broker.now_ms()
+    now_ms = broker.monotonic_ms()
     topics: dict[str, DescribedTopic] = {}
     for replica in _wanted(broker, request):
         topic = topics.setdefault(

@@ -93,7 +93,7 @@ class Markers:
         self._is_woken = False
         if self._is_stopped:
             return
-        due = self._outbox.due(self._leader_of, self._broker.now_ms())
+        due = self._outbox.due(self._leader_of, self._broker.monotonic_ms())
         for progress in due.progress:
             self._tell(progress)
         for broker_id, request in due.requests.items():
@@ -114,7 +114,7 @@ class Markers:
             self._timer = None
         at_ms = self._outbox.deadline_ms()
         if at_ms is not None:
-            wait_s = max(0, at_ms - self._broker.now_ms()) / 1000
+            wait_s = max(0, at_ms - self._broker.monotonic_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
 
     # -- here ------------------------------------------------------------------------------
@@ -141,11 +141,11 @@ class Markers:
 
     def _stumbled(self, broker_id: int) -> None:
         log.exception("markers for broker %d could not be written", broker_id)
-        self._outbox.unanswered(broker_id, self._broker.now_ms())
+        self._outbox.unanswered(broker_id, self._broker.monotonic_ms())
         self._wake()
 
     def _answered(self, broker_id: int, response: WriteTxnMarkersResponse) -> None:
-        for progress in self._outbox.answered(broker_id, response, self._broker.now_ms()):
+        for progress in self._outbox.answered(broker_id, response, self._broker.monotonic_ms()):
             self._tell(progress)
         self._wake()
 
@@ -162,7 +162,7 @@ class Markers:
             if broker_id not in self._unheard:
                 log.info("markers for broker %d are sent later: %s", broker_id, failure)
             self._unheard.add(broker_id)
-            self._outbox.unanswered(broker_id, self._broker.now_ms())
+            self._outbox.unanswered(broker_id, self._broker.monotonic_ms())
             self._wake()
             return
         self._unheard.discard(broker_id)
@@ -171,7 +171,7 @@ class Markers:
             response = await lane.send(connection, request)
         except ConnectionFailed as failure:
             log.info("markers for broker %d are sent again: %s", broker_id, failure)
-            lane.doubts.update(self._outbox.unanswered(broker_id, self._broker.now_ms()))
+            lane.doubts.update(self._outbox.unanswered(broker_id, self._broker.monotonic_ms()))
             self._start(self._reassure(lane))
             self._wake()
             return
