@@ -5,7 +5,7 @@
     python bench/run.py --only 'produce-*' --rounds 5
     python bench/run.py --alone                           without Kafka
     python bench/run.py --against old='env PYTHONPATH=../old/src python -m hightide \\
-        broker start --port {port} --override log.dirs={data}'
+        broker start --port {port} --override broker.id={id} --override log.dirs={data}'
 
 See bench/README.md for what the figures show and what they do not.
 """
@@ -97,7 +97,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="NAME='COMMAND'",
         action="append",
         default=[],
-        help="another broker to measure in the same run; {port} and {data} are put in",
+        help="another broker to measure in the same run; {id}, {port} and {data} are put in",
     )
     add("--subject", metavar="NAME='COMMAND'", help="measure this in place of Hightide")
     add(

@@ -154,7 +154,7 @@ HARMLESS = {"log.segment.delete.delay.ms"}
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """Any broker that can be started by one command; `{port}` and `{data}` are put in."""
+    """Any broker that can be started by one command; `{id}`, `{port}` and `{data}` are put in."""
 
     name: str
     command: str
@@ -175,8 +175,9 @@ class CommandLine:
         if settings.keys() - HARMLESS:
             raise NotSupported("takes no settings")
         command = self.command
-        for mark, value in (("{port}", str(place.port)), ("{data}", shlex.quote(str(place.data)))):
-            command = command.replace(mark, value)
+        marks = {"{id}": place.broker_id, "{port}": place.port, "{data}": place.data}
+        for mark, value in marks.items():
+            command = command.replace(mark, shlex.quote(str(value)))
         return Launch(tuple(shlex.split(command)), self.environment)
 
     def together(self, places: list[Place], settings: Settings) -> list[Launch]:  # noqa: ARG002
