@@ -90,7 +90,7 @@ class Broker:
         self.surroundings: Surroundings = surroundings or Machine()
         self.now_ms = self.surroundings.now_ms
         """The time of day, for what is kept: somebody may set it."""
-        self._monotonic_s = asyncio.get_running_loop().time
+        self.monotonic_s = asyncio.get_running_loop().time
         # Done when the broker cannot go on; its exception says why.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.served = served_versions()
@@ -260,7 +260,7 @@ class Broker:
 
     def monotonic_ms(self) -> int:
         """For what only measures how long something takes, or how long ago it was."""
-        return int(self._monotonic_s() * 1000)
+        return int(self.monotonic_s() * 1000)
 
     async def stop(self) -> None:
         """Let others lead, answer what is waiting, then close everything in order."""

@@ -16,8 +16,8 @@ LEAST_BYTES = 768 * 1024
 PARTITION_BYTES = 32 * 1024
 UNLIMITED = 1 << 40
 # Soon is a consumer that takes this time for the way, and takes answers apart at this rate.
-_WAY_MS = 3
-_BYTES_PER_MS = 200_000
+_WAY_S = 0.003
+_BYTES_PER_S = 200_000_000
 
 
 class Pace:
@@ -27,26 +27,26 @@ class Pace:
     else.
     """
 
-    __slots__ = ("_given_at_ms", "_given_bytes", "enough_bytes")
+    __slots__ = ("_given_at_s", "_given_bytes", "enough_bytes")
 
     def __init__(self) -> None:
         self.enough_bytes = LEAST_BYTES
         self._given_bytes = 0
-        self._given_at_ms = 0
+        self._given_at_s = 0.0
 
-    def gave(self, byte_count: int, now_ms: int) -> None:
-        """An answer was given, and more could have been."""
+    def gave(self, byte_count: int, now_s: float) -> None:
+        """An answer was given that was full, or would be for a consumer that is soon back."""
         self._given_bytes = byte_count
-        self._given_at_ms = now_ms
+        self._given_at_s = now_s
 
-    def asked(self, now_ms: int) -> None:
+    def asked(self, now_s: float) -> None:
         """The consumer has come for more."""
         if not self._given_bytes:
             return
-        took_ms = now_ms - self._given_at_ms
-        due_ms = _WAY_MS + self._given_bytes // _BYTES_PER_MS
+        took_s = now_s - self._given_at_s
+        due_s = _WAY_S + self._given_bytes / _BYTES_PER_S
         self._given_bytes = 0
-        if took_ms > due_ms:
+        if took_s > due_s:
             self.enough_bytes = min(2 * self.enough_bytes, UNLIMITED)
-        elif took_ms * 2 < due_ms:
+        elif took_s * 2 < due_s:
             self.enough_bytes = max(self.enough_bytes // 2, LEAST_BYTES)

@@ -21,7 +21,7 @@ def run(
 ) -> None:
     """The test with two partitions that have three batches of 200 bytes and more each."""
     monkeypatch.setattr(pace, "LEAST_BYTES", enough)
-    monkeypatch.setattr(pace, "_WAY_MS", 60_000)
+    monkeypatch.setattr(pace, "_WAY_S", 60.0)
     monkeypatch.setattr(fetch, "PARTITION_BYTES", 1)
 
     async def all_of_it() -> None:
@@ -101,6 +101,19 @@ def test_who_is_late_gets_all_that_he_asks_for(monkeypatch: pytest.MonkeyPatch) 
     run(test, monkeypatch, pace.UNLIMITED)
 
 
+def test_who_got_all_at_once_and_is_soon_back_gets_less_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(_it: World, client: Connection) -> None:
+        reader = Reader(client)
+        assert await reader.ask() == [0, 1]
+        monkeypatch.setattr(pace, "LEAST_BYTES", 100)
+        assert [await reader.ask() for _ in range(4)] == [[0], [1], [0], [1]]
+
+    monkeypatch.setattr(fetch, "LEAST_BYTES", 100)
+    run(test, monkeypatch, 400)
+
+
 def test_what_a_consumer_waits_for_it_gets_in_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(_it: World, client: Connection) -> None:
         assert await Reader(client).ask(min_bytes=400) == [0, 1]
@@ -110,31 +123,31 @@ def test_what_a_consumer_waits_for_it_gets_in_one_answer(monkeypatch: pytest.Mon
 
 def test_who_comes_back_late_gets_more_each_time_and_who_comes_soon_less() -> None:
     one = pace.Pace()
-    now_ms = 0
+    now_s = 0.0
     for times in (1, 2, 4, 8):
         assert one.enough_bytes == times * pace.LEAST_BYTES
-        one.gave(one.enough_bytes, now_ms)
-        now_ms += 60
-        one.asked(now_ms)
+        one.gave(one.enough_bytes, now_s)
+        now_s += 0.06
+        one.asked(now_s)
     for times in (16, 8, 4, 2, 1, 1):
         assert one.enough_bytes == times * pace.LEAST_BYTES
-        one.gave(one.enough_bytes, now_ms)
-        now_ms += 1
-        one.asked(now_ms)
+        one.gave(one.enough_bytes, now_s)
+        now_s += 0.0005
+        one.asked(now_s)
 
 
 def test_only_an_answer_that_was_full_says_something_of_the_pace() -> None:
     one = pace.Pace()
     one.asked(0)
     one.gave(pace.LEAST_BYTES, 0)
-    one.asked(1)
-    one.asked(10_000)
+    one.asked(0.001)
+    one.asked(10)
     assert one.enough_bytes == pace.LEAST_BYTES
 
 
 def test_what_is_given_is_no_more_than_can_be_counted() -> None:
     one = pace.Pace()
-    for now_ms in range(0, 10_000_000, 100_000):
-        one.asked(now_ms)
-        one.gave(1, now_ms)
+    for now_s in range(0, 10_000, 100):
+        one.asked(now_s)
+        one.gave(1, now_s)
     assert one.enough_bytes == pace.UNLIMITED

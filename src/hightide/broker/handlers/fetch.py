@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from hightide.broker.connection import Connection, Slot
 from hightide.broker.handlers.fetch_plan import Plan, check_epoch, not_here, parting
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
-from hightide.broker.pace import PARTITION_BYTES, UNLIMITED
+from hightide.broker.pace import LEAST_BYTES, PARTITION_BYTES, UNLIMITED
 from hightide.broker.replica import Replica
 from hightide.core.replica import Leader
 from hightide.core.sessions import INITIAL_EPOCH, Session, TopicPartition
@@ -91,8 +91,8 @@ class PendingFetch:
         else:
             self.connection.fetch_next = planned.left_out
             answered = _together(planned.topics)
-        if planned.left_out is not None:
-            pace.gave(planned.byte_count, self.broker.monotonic_ms())
+        if planned.left_out is not None or planned.byte_count > LEAST_BYTES:
+            pace.gave(planned.byte_count, self.broker.monotonic_s())
         nodes = planned.nodes(self.connection)
         return hot.encode(self.correlation_id, self.version, answered, session_id, nodes=nodes)
 
@@ -287,7 +287,7 @@ def fetch(
             return hot.encode(correlation_id, version, [], error_code=error.code)
     if request.replica_id >= 0:
         return fetch_as_follower(broker, connection, version, correlation_id, request, session)
-    connection.pace.asked(broker.monotonic_ms())
+    connection.pace.asked(broker.monotonic_s())
     topics = request.topics if session is None else session.topics()
     pending = PendingFetch(broker, connection, version, correlation_id, request, session, topics)
     has_to_wait = request.max_wait_ms > 0 and any(wanted for _, wanted in topics)
