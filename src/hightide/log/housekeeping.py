@@ -46,6 +46,7 @@ class Housekeeping:
         self._cleaned = {d.name: CheckpointFile(d, checkpoint.CLEANER_OFFSETS) for d in disks}
         self._committed = {d.name: CheckpointFile(d, checkpoint.HIGH_WATERMARKS) for d in disks}
         self._written_starts: dict[str, bytes] = {}
+        self._now_ms = 0
         self._due: dict[str, int] = {}
         self._removals: list[tuple[int, Remove]] = []
         # Logs with a job under way that must not get a second one of its kind.
@@ -66,6 +67,9 @@ class Housekeeping:
 
     def jobs(self, now_ms: int) -> Iterator[Job]:
         """The jobs that are due now."""
+        if now_ms < self._now_ms:
+            self._clock_was_set_back(self._now_ms - now_ms)
+        self._now_ms = now_ms
         settings = self._settings()
         if self._is_due("retention", now_ms, settings.log_retention_check_interval_ms):
             yield from self._drop_expired(now_ms)
@@ -92,6 +96,13 @@ class Housekeeping:
         due = [removal for due_ms, removal in self._removals if due_ms <= now_ms]
         self._removals = [(at, removal) for at, removal in self._removals if at > now_ms]
         yield from due
+
+    def _clock_was_set_back(self, by_ms: int) -> None:
+        """What was due soon is due soon: flushes must not wait until it is as late as it was."""
+        self._due = {kind: at_ms - by_ms for kind, at_ms in self._due.items()}
+        self._removals = [(at_ms - by_ms, removal) for at_ms, removal in self._removals]
+        for log in self._logs.values():
+            log.flushed_ms -= by_ms
 
     def _is_due(self, kind: str, now_ms: int, interval_ms: int) -> bool:
         if now_ms < self._due[kind]:

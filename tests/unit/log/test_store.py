@@ -237,6 +237,20 @@ class TestHousekeeping:
         assert due == [False, False, True, False, False, True, False]
         assert log.recovery_point == 6
 
+    def test_a_clock_that_is_set_back_postpones_nothing(self, disk: Disk) -> None:
+        store = open_store(disk, topic(flush_ms=1000))
+        log = store.create("t", 0, ID)
+        run_jobs(store, NOW)
+        append(log, batch([b"x"]))
+        back = NOW - 60 * MINUTE_MS
+        run_jobs(store, back)
+        assert log.recovery_point == 0
+        run_jobs(store, back + 1000)
+        assert log.recovery_point == 1
+        run_jobs(store, back + MINUTE_MS)
+        written = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
+        assert written == {("t", 0): 1}
+
     def test_a_flush_that_was_overtaken_by_a_truncation_says_nothing(self, disk: Disk) -> None:
         store = open_store(disk, topic(segment_bytes=300))
         log = store.create("t", 0, ID)
