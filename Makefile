@@ -14,7 +14,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help run test setup lint format unit conformance bench bench-profile docs clean programs bench-programs \
-	coordination conformance-coordination bench-coordination sim simulation chaos \
+	coordination conformance-coordination bench-zookeeper sim simulation chaos \
 	chaos-groups exactly-once spark spark-long spark-kafka exactly-once-spark bench-spark soak
 
 help: ## list the targets
@@ -93,37 +93,37 @@ conformance: setup programs ## real clients against a real broker
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/conformance $(ARGS)
 
 simulation: setup
-	$(BIN)/pytest tests/sim $(ARGS)
+	$(BIN)/pytest tests/simulation $(ARGS)
 
 # SEED replays one cluster and prints its whole history; SEEDS is how many new ones are run. STORY
 # takes the shipped broker instead of the machines alone: log, or pipeline with groups and transactions.
 sim: setup ## whole clusters on virtual time: make sim SEEDS=2000, or SEED=8123 for one
 ifdef SEED
-	$(BIN)/python tests/sim/$(if $(STORY),shipped/running.py,simulation.py) $(SEED) $(STORY)
+	$(BIN)/python -m tests.simulation.$(if $(STORY),shipped.running,simulation) $(SEED) $(STORY)
 else ifdef STORY
-	HIGHTIDE_SHIPPED_SEEDS=$(or $(SEEDS),100) $(BIN)/pytest tests/sim/test_shipped.py -k $(STORY) $(ARGS)
+	HIGHTIDE_SHIPPED_SEEDS=$(or $(SEEDS),100) $(BIN)/pytest tests/simulation/test_shipped.py -k $(STORY) $(ARGS)
 else
-	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) $(BIN)/pytest tests/sim/test_sim.py $(ARGS)
+	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) $(BIN)/pytest tests/simulation/test_sim.py $(ARGS)
 endif
 
 # The workload and the checker are those of the conformance tests.
 chaos: setup programs ## real clusters under load and faults: make chaos DURATION=600 SEED=7
-	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python tests/chaos/run.py \
+	$(BIN)/python -m tests.chaos.run \
 	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 exactly-once: setup programs ## a topic copied exactly once under faults: make exactly-once MESSAGES=100000 SEED=7
-	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python \
-	  tests/chaos/exactly_once.py --messages $(or $(MESSAGES),100000) \
+	$(BIN)/python -m tests.chaos.exactly_once \
+	  --messages $(or $(MESSAGES),100000) \
 	  $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Members and coordinators of groups, judged by what members saw and by what was written.
 chaos-groups: setup ## groups in a storm, their coordinator killed: make chaos-groups DURATION=600
-	PYTHONPATH=tests/chaos:tests/conformance:tests/coordination $(BIN)/python tests/chaos/groups.py \
+	$(BIN)/python -m tests.chaos.groups \
 	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # In the order of their names: some leave a ZooKeeper that is of no use to others.
 coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/coordination $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/zookeeper $(ARGS)
 
 # Each worker has a session of Spark, which takes longer to start than most tests to run.
 spark: setup programs ## the pipeline: real Spark, real brokers
@@ -136,7 +136,7 @@ spark-kafka: setup programs ## source and sink on Apache Kafka, which Maven brin
 	$(BIN)/pytest tests/spark/kafka $(ARGS)
 
 exactly-once-spark: setup programs ## queries of Spark killed again and again: make exactly-once-spark ROUNDS=100
-	PYTHONPATH=tests/spark $(BIN)/python tests/chaos/spark_exactly_once.py \
+	$(BIN)/python -m tests.chaos.spark_exactly_once \
 	  --rounds $(or $(ROUNDS),30) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # All of kazoo's own tests, and a long comparison.
@@ -144,23 +144,23 @@ conformance-coordination: setup programs ## the same at length; minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
 	  --constraint constraints.txt --editable '.[dev,conformance]'
 	HIGHTIDE_SUITE=full HIGHTIDE_STEPS=100000 $(BIN)/pytest $(ARGS) \
-	  tests/coordination/test_kazoo_suite.py tests/coordination/test_differential.py
+	  tests/zookeeper/test_kazoo_suite.py tests/zookeeper/test_differential.py
 
 bench: setup bench-programs ## Hightide beside Apache Kafka: ratios, docs/benchmarks.md; an hour
-	$(BIN)/python bench/run.py $(ARGS)
-	$(BIN)/python bench/document.py bench/.results/*.json
+	$(BIN)/python -m bench.run $(ARGS)
+	$(BIN)/python -m bench.document bench/.results/*.json
 
 bench-profile: setup bench-programs ## where a broker's time goes, function by function
-	$(BIN)/python bench/hotspots.py $(ARGS)
+	$(BIN)/python -m bench.hotspots $(ARGS)
 
-bench-coordination: setup programs ## the coordinator's latency, size and start beside ZooKeeper's
-	$(BIN)/python bench/coordination.py $(ARGS)
+bench-zookeeper: setup programs ## the coordinator's latency, size and start beside ZooKeeper's
+	$(BIN)/python -m bench.zookeeper $(ARGS)
 
 bench-spark: setup bench-programs ## source, sink and windows beside Spark's own Kafka connector; minutes
-	$(BIN)/python bench/spark.py $(ARGS)
+	$(BIN)/python -m bench.spark $(ARGS)
 
 soak: setup bench-programs ## a windowed query for half an hour: make soak MINUTES=30
-	$(BIN)/python bench/spark.py --soak $(or $(MINUTES),30) $(ARGS)
+	$(BIN)/python -m bench.spark --soak $(or $(MINUTES),30) $(ARGS)
 
 docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.families import FAMILIES, Family
-from harness.lab import Metric
-from harness.report import BESIDE, bound
-from harness.results import Figure, Measured, Results, Row, UnreadableResults, read
+from bench.harness.families import FAMILIES, Family
+from bench.harness.lab import Metric
+from bench.harness.report import BESIDE, bound
+from bench.harness.results import Figure, Measured, Results, Row, UnreadableResults, read
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLED = {

@@ -37,14 +37,14 @@ from itertools import count as numbers
 from mmap import mmap
 from pathlib import Path
 
-from harness.broker import BrokerFailure, Candidate, Launch, NotSupported, Place, Settings
-from harness.candidates import SOURCE, CommandLine, Hightide
-from harness.cluster import Cluster, cluster
-from harness.generator import Sample, prepare
-from harness.lab import TOPIC, Lab
-from harness.process import cpu_s
-from harness.standing import SETTINGS, Standing
-from harness.throughput import KB, MB, Load, put, ready
+from bench.harness.broker import BrokerFailure, Candidate, Launch, NotSupported, Place, Settings
+from bench.harness.candidates import SOURCE, CommandLine, Hightide
+from bench.harness.cluster import Cluster, cluster
+from bench.harness.generator import Sample, prepare
+from bench.harness.lab import TOPIC, Lab
+from bench.harness.process import cpu_s
+from bench.harness.standing import SETTINGS, Standing
+from bench.harness.throughput import KB, MB, Load, put, ready
 
 SAMPLES_PER_S = 500
 RESULTS = Path(__file__).resolve().parent / ".results"

@@ -24,7 +24,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from harness import (
+from bench.harness import (
     cold,
     compressed,
     exactly_once,
@@ -37,15 +37,15 @@ from harness import (
     replicated,
     throughput,
 )
-from harness.broker import Candidate
-from harness.candidates import ApacheKafka, CommandLine, Hightide
-from harness.generator import Generators, prepare
-from harness.lab import Lab, Measure, Workload
-from harness.machine import facts
-from harness.maven import NoMaven
-from harness.process import wait_for_quiet
-from harness.report import Outcome, as_data, as_text, environment_text
-from harness.standing import Standing
+from bench.harness.broker import Candidate
+from bench.harness.candidates import ApacheKafka, CommandLine, Hightide
+from bench.harness.generator import Generators, prepare
+from bench.harness.lab import Lab, Measure, Workload
+from bench.harness.machine import facts
+from bench.harness.maven import NoMaven
+from bench.harness.process import wait_for_quiet
+from bench.harness.report import Outcome, as_data, as_text, environment_text
+from bench.harness.standing import Standing
 
 # In the order of cluster sizes: a standing cluster is ended when one of another size is asked for.
 # Those that start brokers of their own come where none is standing.

@@ -23,14 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.generator import Sample
-from harness.lab import OTHERS, Measure, Metric
-from harness.machine import facts
-from harness.process import cpu_s, machine_busy_s, wait_for_quiet, with_descendants
-from harness.report import Outcome, as_data, as_text, environment_text
-from pipeline import topics
-from pipeline.latency import open_latency, serve
-from pipeline.sides import (
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, Measure, Metric
+from bench.harness.machine import facts
+from bench.harness.process import cpu_s, machine_busy_s, wait_for_quiet, with_descendants
+from bench.harness.report import Outcome, as_data, as_text, environment_text
+from bench.pipeline import topics
+from bench.pipeline.latency import open_latency, serve
+from bench.pipeline.sides import (
     AT_LEAST_ONCE,
     CONNECTOR,
     HIGHTIDE,
@@ -39,8 +39,7 @@ from pipeline.sides import (
     our_session,
     watched_memory,
 )
-from pipeline.soak import soak
-
+from bench.pipeline.soak import soak
 from hightide.testing import Cluster
 
 RESULTS = Path(__file__).resolve().parent / ".results"

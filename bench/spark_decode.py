@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
-from harness.command import Bench, Workload, run
-from harness.generator import Sample
-from harness.lab import Measure, Metric
 
+from bench.harness.command import Bench, Workload, run
+from bench.harness.generator import Sample
+from bench.harness.lab import Measure, Metric
 from hightide.spark.columns import kernels
 from hightide.spark.columns.decode import Decoder
 from hightide.spark.columns.encode import CODECS, encode

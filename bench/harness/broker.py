@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from harness.process import with_descendants
-from harness.wire import Connection, WireFailure
+from bench.harness.process import with_descendants
+from bench.harness.wire import Connection, WireFailure
 
 BUILT = Path(__file__).resolve().parents[1] / ".build"
 START_TIMEOUT_S = 60.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.broker import BrokerFailure, Launch, NotSupported, Place, Settings, free_port
-from harness.maven import APACHE_KAFKA, APACHE_KAFKA_TOOLS, NoMaven, jars_of
+from bench.harness.broker import BrokerFailure, Launch, NotSupported, Place, Settings, free_port
+from bench.harness.maven import APACHE_KAFKA, APACHE_KAFKA_TOOLS, NoMaven, jars_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"

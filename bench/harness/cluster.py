@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.broker import (
+from bench.harness.broker import (
     NOT_YET,
     START_TIMEOUT_S,
     Broker,
@@ -16,7 +16,7 @@ from harness.broker import (
     Settings,
     free_port,
 )
-from harness.wire import DESCRIBE_QUORUM, Connection
+from bench.harness.wire import DESCRIBE_QUORUM, Connection
 
 PATIENCE_S = 60.0
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.broker import BrokerFailure, Candidate, NotSupported
-from harness.cluster import Cluster
-from harness.generator import Sample
-from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
-from harness.page_cache import cached_share, drop_from_cache
-from harness.throughput import BYTE_METRICS, GB, KB, MB, fill, with_rates
+from bench.harness.broker import BrokerFailure, Candidate, NotSupported
+from bench.harness.cluster import Cluster
+from bench.harness.generator import Sample
+from bench.harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
+from bench.harness.page_cache import cached_share, drop_from_cache
+from bench.harness.throughput import BYTE_METRICS, GB, KB, MB, fill, with_rates
 
 PATIENCE_S = 600
 READ_AT_ONCE = 1 << 20

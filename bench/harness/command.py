@@ -11,9 +11,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from harness.lab import Measure, Metric
-from harness.machine import facts
-from harness.report import Outcome, as_data, as_text, environment_text
+from bench.harness.lab import Measure, Metric
+from bench.harness.machine import facts
+from bench.harness.report import Outcome, as_data, as_text, environment_text
 
 HIGHTIDE = "hightide"
 

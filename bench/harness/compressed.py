@@ -9,10 +9,10 @@ is no bar.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from harness.broker import Candidate
-from harness.cluster import Cluster
-from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Workload
-from harness.throughput import BATCHES, CONSUME_BARS, KB, MB, SIZES, Load, produce, put
+from bench.harness.broker import Candidate
+from bench.harness.cluster import Cluster
+from bench.harness.lab import PARTITIONS, TOPIC, Lab, Measure, Workload
+from bench.harness.throughput import BATCHES, CONSUME_BARS, KB, MB, SIZES, Load, produce, put
 
 CODECS = ("lz4", "zstd")
 SIZE = "1kb"

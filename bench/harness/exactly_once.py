@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 
-from harness.broker import BrokerFailure, Candidate
-from harness.cluster import Cluster
-from harness.generator import Sample
-from harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload
-from harness.process import cpu_s, machine_busy_s
-from harness.throughput import BATCHES, BYTE_METRICS, KB, MB, Load, put, ready
+from bench.harness.broker import BrokerFailure, Candidate
+from bench.harness.cluster import Cluster
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload
+from bench.harness.process import cpu_s, machine_busy_s
+from bench.harness.throughput import BATCHES, BYTE_METRICS, KB, MB, Load, put, ready
 
 MANY_PRODUCERS = 8
 RECORD_BYTES = 100

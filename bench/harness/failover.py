@@ -20,12 +20,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from harness.broker import NOT_YET, BrokerFailure, Candidate, Settings
-from harness.cluster import PATIENCE_S, Cluster, cluster
-from harness.generator import Sample
-from harness.lab import Lab, Measure, Metric, Workload
-from harness.process import cpu_s, rss_mb
-from harness.wire import Connection, WireFailure, one_record
+from bench.harness.broker import NOT_YET, BrokerFailure, Candidate, Settings
+from bench.harness.cluster import PATIENCE_S, Cluster, cluster
+from bench.harness.generator import Sample
+from bench.harness.lab import Lab, Measure, Metric, Workload
+from bench.harness.process import cpu_s, rss_mb
+from bench.harness.wire import Connection, WireFailure, one_record
 
 BROKERS = (1, 2, 3)
 SESSION_MS = 6000

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from harness.plots import Names, Panel, bars, curves, plain
-from harness.results import SPARK, Figure, Measured
+from bench.harness.plots import Names, Panel, bars, curves, plain
+from bench.harness.results import SPARK, Figure, Measured
 
 Plot = Callable[[Sequence[Measured], Names], str | None]
 """Makes the picture of workloads, with those who may be in it; nothing if it would be empty."""

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.broker import Broker, BrokerFailure, Candidate
-from harness.cluster import Cluster, cluster, prepared
-from harness.generator import Sample
-from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Opener, Workload
-from harness.page_cache import drop_from_cache
-from harness.process import cpu_s, forget_peak_rss, peak_rss_mb, rss_mb, settled_rss_mb
-from harness.throughput import fill
-from harness.wire import Connection, one_record
+from bench.harness.broker import Broker, BrokerFailure, Candidate
+from bench.harness.cluster import Cluster, cluster, prepared
+from bench.harness.generator import Sample
+from bench.harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Opener, Workload
+from bench.harness.page_cache import drop_from_cache
+from bench.harness.process import cpu_s, forget_peak_rss, peak_rss_mb, rss_mb, settled_rss_mb
+from bench.harness.throughput import fill
+from bench.harness.wire import Connection, one_record
 
 CONNECTIONS = 1000
 LOAD_S = 5.0

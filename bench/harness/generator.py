@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from harness.broker import BUILT, BrokerFailure, NotSupported
-from harness.process import cpu_s, machine_busy_s, starting_on
+from bench.harness.broker import BUILT, BrokerFailure, NotSupported
+from bench.harness.process import cpu_s, machine_busy_s, starting_on
 
 LOAD = Path(__file__).resolve().parents[1] / "load"
 Sample = dict[str, float]

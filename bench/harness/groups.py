@@ -19,13 +19,13 @@ from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from harness.broker import BrokerFailure, Candidate, NotSupported
-from harness.cluster import Cluster, cluster
-from harness.generator import Sample
-from harness.lab import OTHERS, Lab, Measure, Metric, Workload
-from harness.members import HEARTBEAT, HEARTBEAT_S, VERSIONS, Group, listed, sized, text
-from harness.process import cpu_s, machine_busy_s
-from harness.wire import Answer, Connection
+from bench.harness.broker import BrokerFailure, Candidate, NotSupported
+from bench.harness.cluster import Cluster, cluster
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, Lab, Measure, Metric, Workload
+from bench.harness.members import HEARTBEAT, HEARTBEAT_S, VERSIONS, Group, listed, sized, text
+from bench.harness.process import cpu_s, machine_busy_s
+from bench.harness.wire import Answer, Connection
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition

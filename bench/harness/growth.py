@@ -9,11 +9,11 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from harness.broker import Candidate, NotSupported
-from harness.cluster import Cluster
-from harness.generator import Sample
-from harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload
-from harness.throughput import GB, KB, MB, fill, with_rates
+from bench.harness.broker import Candidate, NotSupported
+from bench.harness.cluster import Cluster
+from bench.harness.generator import Sample
+from bench.harness.lab import PARTITIONS, TOPIC, Lab, Measure, Metric, Workload
+from bench.harness.throughput import GB, KB, MB, fill, with_rates
 
 PARTITION_COUNTS = (1, 10, 100, 1000)
 CONNECTION_COUNTS = (1, 10, 100, 1000)

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import count
 
-from harness.broker import BrokerFailure, Candidate, NotSupported
-from harness.candidates import ApacheKafka
-from harness.cluster import Cluster
-from harness.generator import Sample, run_and_account
-from harness.lab import OTHERS, PARTITIONS, TOPIC, Lab, Measure, Metric, Workload
-from harness.maven import NoMaven
-from harness.throughput import GB, KB, MB, fill
+from bench.harness.broker import BrokerFailure, Candidate, NotSupported
+from bench.harness.candidates import ApacheKafka
+from bench.harness.cluster import Cluster
+from bench.harness.generator import Sample, run_and_account
+from bench.harness.lab import OTHERS, PARTITIONS, TOPIC, Lab, Measure, Metric, Workload
+from bench.harness.maven import NoMaven
+from bench.harness.throughput import GB, KB, MB, fill
 
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER = "org.apache.kafka.tools.ConsumerPerformance"

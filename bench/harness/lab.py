@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.broker import Candidate
-from harness.generator import Generators, Sample
-from harness.standing import Standing
+from bench.harness.broker import Candidate
+from bench.harness.generator import Generators, Sample
+from bench.harness.standing import Standing
 
 TOPIC = "t"
 PARTITIONS = 6

@@ -9,9 +9,9 @@ more than one message. The brokers are standing ones, warm, and share the CPUs w
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from harness.broker import Candidate
-from harness.generator import Sample
-from harness.lab import OTHERS, PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
+from bench.harness.broker import Candidate
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, PARTITIONS, TOPIC, Lab, Measure, Metric, Workload, held_to
 
 KB = 1024
 MICROSECOND = 1e-6

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from harness.broker import BrokerFailure
-from harness.wire import Answer
+from bench.harness.broker import BrokerFailure
+from bench.harness.wire import Answer
 
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 # The last versions before flexible ones.

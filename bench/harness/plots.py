@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from harness.results import Figure
+from bench.harness.results import Figure
 
 WIDTH, PAD = 760, 16
 LETTER = 6.9  # The usual width of a letter of 12 px; a browser's own may differ a little.

@@ -10,10 +10,10 @@ flight on one connection wait for each other there; on connections of their own 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from harness.broker import Candidate
-from harness.generator import Sample
-from harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload
-from harness.throughput import REQUEST_METRICS, with_rates
+from bench.harness.broker import Candidate
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload
+from bench.harness.throughput import REQUEST_METRICS, with_rates
 
 REPLICAS = (1, 2, 3)
 # Standing brokers are warm from large batches; a compiler has yet to see many small requests.

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from harness.broker import BrokerFailure, NotSupported
-from harness.generator import Sample
-from harness.lab import OTHERS, Metric, Workload
-from harness.process import QUIET_CORES
-from harness.wire import WireFailure
+from bench.harness.broker import BrokerFailure, NotSupported
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, Metric, Workload
+from bench.harness.process import QUIET_CORES
+from bench.harness.wire import WireFailure
 
 BESIDE = ("kafka", "connector")
 """Whom bars are held against: the broker, and in the pipeline Spark's own connector."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.generator import Sample
-from harness.lab import OTHERS, Metric
-from harness.process import QUIET_CORES
-from harness.report import BESIDE
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, Metric
+from bench.harness.process import QUIET_CORES
+from bench.harness.report import BESIDE
 
 SPARK = "spark-"
 

@@ -8,9 +8,9 @@ same load for a while, and then keep standing, side by side, for all workloads o
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness.broker import Candidate
-from harness.cluster import Cluster, cluster
-from harness.generator import Generators
+from bench.harness.broker import Candidate
+from bench.harness.cluster import Cluster, cluster
+from bench.harness.generator import Generators
 
 WARM_UP_TOPIC = "warm-up"
 # What is deleted shall be gone before it is written to the disk.

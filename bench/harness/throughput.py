@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from harness.broker import Candidate
-from harness.cluster import Cluster
-from harness.generator import Sample
-from harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload, held_to
-from harness.process import peak_rss_mb
+from bench.harness.broker import Candidate
+from bench.harness.cluster import Cluster
+from bench.harness.generator import Sample
+from bench.harness.lab import OTHERS, TOPIC, Lab, Measure, Metric, Workload, held_to
+from bench.harness.process import peak_rss_mb
 
 KB = 1024
 MB = 1_000_000

@@ -19,12 +19,12 @@ from statistics import median, quantiles
 from typing import Any
 
 import pyarrow as pa
-from harness.generator import Sample
-from harness.lab import Measure
 
-from hightide.spark.brokers import brokers
+from bench.harness.generator import Sample
+from bench.harness.lab import Measure
+from bench.pipeline.sides import HIGHTIDE, Stand, connector_jars, default_session, our_session
+from hightide.spark.blocking_client import brokers
 from hightide.spark.columns.encode import encode
-from pipeline.sides import HIGHTIDE, Stand, connector_jars, default_session, our_session
 
 PARTITIONS = 1
 WARM_BATCHES = 40

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
-from harness.process import cpu_s, rss_mb, with_descendants
-
+from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
+from bench.harness.process import cpu_s, rss_mb, with_descendants
 from hightide.spark.session import session
 from hightide.spark.sink import exactly_once
 

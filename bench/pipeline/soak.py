@@ -14,11 +14,11 @@ from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
-from harness.process import rss_mb
 
-from hightide.spark.brokers import brokers
+from bench.harness.process import rss_mb
+from bench.pipeline.sides import HIGHTIDE, Stand
+from hightide.spark.blocking_client import brokers
 from hightide.spark.columns.encode import encode
-from pipeline.sides import HIGHTIDE, Stand
 
 PARTITIONS = 4
 RATE = 5_000

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
 from hightide.spark.columns.encode import encode
 
 JAVA_BATCH_BYTES = 16 << 10

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
             return broker.run(rest)
         case ["coordinator", "start", *rest]:
             from hightide import process
-            from hightide.coordination.server import main as coordinator
+            from hightide.zookeeper.server import main as coordinator
 
             process.stop_with_parent()
             return coordinator.run(rest)

@@ -44,7 +44,7 @@ class BrokerFailed(ServiceFailed):
     """It was a broker."""
 
 
-class CoordinatorFailed(ServiceFailed):
+class ZooKeeperFailed(ServiceFailed):
     """It was the coordinator."""
 
 
@@ -221,11 +221,11 @@ class BrokerProcess(ServiceProcess):
     name = "the broker"
 
 
-class CoordinatorProcess(ServiceProcess):
+class ZooKeeperProcess(ServiceProcess):
     """One `hightide coordinator start` process."""
 
     command = ("coordinator", "start")
-    failure = CoordinatorFailed
+    failure = ZooKeeperFailed
     name = "the coordinator"
 
 

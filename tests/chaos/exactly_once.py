@@ -25,12 +25,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from copying import CLIENTS, SIZE, Copying, fill
-from faults import NOT_NOW
-from raw_transactions import GROUP, find_coordinator, list_transactions
-from replicated import eventually
-from run import Report
-from world import COORDINATORS, World
+from tests.chaos.faults import NOT_NOW
+from tests.chaos.run import Report
+from tests.chaos.world import COORDINATORS, World
+from tests.conformance.copying import CLIENTS, SIZE, Copying, fill
+from tests.conformance.raw_transactions import GROUP, find_coordinator, list_transactions
+from tests.conformance.replicated import eventually
 
 SOURCE = "source"
 PARTITIONS = 3

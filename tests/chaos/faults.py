@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random
 
-from world import World
-
 from hightide.client.connection import ConnectionFailed
 from hightide.wire.errors import KafkaError
+from tests.chaos.world import World
 
 Fault = Callable[["Chaos"], Iterator[str]]
 

@@ -25,12 +25,11 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from conftest import GROUP_SETTINGS
-from members import MEMBERS, ConfluentMember, KafkaPythonMember
-from replicated import SETTINGS, Replicated, eventually
-from storm import Storm
-
-from hightide.core.topics import CONSUMER_OFFSETS
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
+from tests.chaos.conftest import GROUP_SETTINGS
+from tests.conformance.members import MEMBERS, ConfluentMember, KafkaPythonMember
+from tests.conformance.replicated import SETTINGS, Replicated, eventually
+from tests.conformance.storm import Storm
 
 BROKER_HARM = 0.25
 """How many steps are done to brokers and not to members."""

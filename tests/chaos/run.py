@@ -25,11 +25,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from faults import NOT_NOW, Chaos, chosen
-from replicated import eventually
-from transaction_load import TransactionLoad
-from workload import CarelessWriting, Load, installed
-from world import COORDINATORS, World
+from tests.chaos.faults import NOT_NOW, Chaos, chosen
+from tests.chaos.world import COORDINATORS, World
+from tests.conformance.replicated import eventually
+from tests.conformance.transaction_load import TransactionLoad
+from tests.conformance.workload import CarelessWriting, Load, installed
 
 TOPIC = "chaos"
 TRANSACTIONS = "chaos-transactions"

@@ -21,13 +21,11 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
-from copying_queries import ENDING, TAKING_OVER, WRITING, Copy
-
 from hightide.spark.session import session
 from hightide.spark.sink import foreach_batch
 from hightide.spark.sink.tasks import Append
 from hightide.testing import Cluster
+from tests.spark.copying_queries import ENDING, TAKING_OVER, WRITING, Copy
 
 MOMENTS = [*TAKING_OVER, *WRITING, *ENDING]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import servers
-from replicated import SETTINGS, Replicated
+from tests.conformance.replicated import SETTINGS, Replicated
+from tests.zookeeper import servers
 
 COORDINATORS = ("own", "zookeeper", "ensemble")
 

@@ -7,22 +7,17 @@ them that others could notice: tests make topics of their own.
 
 from __future__ import annotations
 
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 with warnings.catch_warnings():
     # The clients use what newer Pythons advise against; that is theirs to mend.
     warnings.simplefilter("ignore")
-    from adapters import aio, confluent, kafka_python, kcat
-
-from replicated import SETTINGS, Replicated
+    from tests.conformance.adapters import aio, confluent, kafka_python, kcat
 
 from hightide.testing import Cluster
+from tests.conformance.replicated import SETTINGS, Replicated
 
 TRANSACTING = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,

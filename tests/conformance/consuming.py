@@ -23,10 +23,10 @@ from typing import Any
 with warnings.catch_warnings():
     # The clients use what newer Pythons advise against; that is theirs to mend.
     warnings.simplefilter("ignore")
-    from adapters import Refused
-    from members import MEMBERS, AioMember, Change, Member
+    from tests.conformance.adapters import Refused
+    from tests.conformance.members import MEMBERS, AioMember, Change, Member
 
-from group_history import UNKNOWN, Event, GroupHistory, Partition, now_s
+from tests.conformance.group_history import UNKNOWN, Event, GroupHistory, Partition, now_s
 
 END_S = 30.0
 Note = Callable[[Event], None]

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adapters import aio, confluent, kafka_python
 from confluent_kafka import KafkaError, Producer, TopicPartition
-from raw_transactions import GROUP, find_coordinator, positions
-from transaction_history import check_copy
 
 from hightide.client.connection import ConnectionFailed
+from tests.conformance.adapters import aio, confluent, kafka_python
+from tests.conformance.raw_transactions import GROUP, find_coordinator, positions
+from tests.conformance.transaction_history import check_copy
 
 COPIER = Path(__file__).with_name("copier.py")
 CLIENTS = (confluent.NAME, kafka_python.NAME, aio.NAME)

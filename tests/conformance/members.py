@@ -17,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import aiokafka
 import kafka
-from adapters import DEADLINE_S, Refused, aio, confluent, kafka_python
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRange
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
 from aiokafka.errors import KafkaError as AioError
@@ -28,6 +27,8 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import KafkaError as PythonError
 from kafka.errors import UnknownBrokerIdError
+
+from tests.conformance.adapters import DEADLINE_S, Refused, aio, confluent, kafka_python
 
 Partition = tuple[str, int]
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raw import Raw
-
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import (
     DeleteGroupsRequest,
@@ -36,6 +34,7 @@ from hightide.wire.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from tests.conformance.raw import Raw
 
 Partition = tuple[str, int]
 JOIN, SYNC, HEARTBEAT, LEAVE = 9, 5, 4, 5

@@ -10,9 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raw import Raw, produce_request, produced
-from replicated import LIMIT_S, eventually
-
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -42,6 +39,8 @@ from hightide.wire.messages.transactions import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from tests.conformance.raw import Raw, produce_request, produced
+from tests.conformance.replicated import LIMIT_S, eventually
 
 GROUP, TRANSACTION = 0, 1
 UNCOMMITTED, COMMITTED = 0, 1

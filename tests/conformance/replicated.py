@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raw import Raw, produce_request, produced
-
 from hightide.client.connection import Connection, ConnectionFailed
 from hightide.log.dump import Damage, DumpedBatch, dump
 from hightide.testing import Cluster
@@ -56,6 +54,7 @@ from hightide.wire.messages.topics import (
     DeleteTopicState,
 )
 from hightide.wire.types import NO_UUID
+from tests.conformance.raw import Raw, produce_request, produced
 
 T = TypeVar("T")
 LIMIT_S = 30.0

@@ -13,14 +13,13 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
-from consuming import ConsumingProcess
-from group_history import GroupHistory, check_group_log, written_for
-from history import History
-from members import MEMBERS
-from replicated import eventually
-from workload import ConfluentWriting
-
 from hightide.testing import Cluster
+from tests.conformance.consuming import ConsumingProcess
+from tests.conformance.group_history import GroupHistory, check_group_log, written_for
+from tests.conformance.history import History
+from tests.conformance.members import MEMBERS
+from tests.conformance.replicated import eventually
+from tests.conformance.workload import ConfluentWriting
 
 SESSION_MS = 1500
 MOST = 4

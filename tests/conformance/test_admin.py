@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from adapters import Record, Refused, confluent, kafka_python, values
+
+from tests.conformance.adapters import Record, Refused, confluent, kafka_python, values
 
 
 def fresh():

@@ -10,28 +10,6 @@ import random
 import struct
 
 import pytest
-from raw import (
-    FETCH,
-    PRODUCE,
-    Raw,
-    advertised,
-    filled,
-    good_batch,
-    produce_request,
-    produced,
-    resident_bytes,
-    served,
-)
-from raw_group import (
-    RawMember,
-    commit,
-    commit_request,
-    fetch_group,
-    fetch_offsets,
-    find,
-    share,
-)
-from replicated import eventually
 
 from hightide.testing import Cluster
 from hightide.wire import batch
@@ -45,6 +23,28 @@ from hightide.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from hightide.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from hightide.wire.messages.offsets import OffsetFetchRequest
 from hightide.wire.types import api_of
+from tests.conformance.raw import (
+    FETCH,
+    PRODUCE,
+    Raw,
+    advertised,
+    filled,
+    good_batch,
+    produce_request,
+    produced,
+    resident_bytes,
+    served,
+)
+from tests.conformance.raw_group import (
+    RawMember,
+    commit,
+    commit_request,
+    fetch_group,
+    fetch_offsets,
+    find,
+    share,
+)
+from tests.conformance.replicated import eventually
 
 MEGABYTE = 2**20
 GROUP, TRANSACTION = 0, 1

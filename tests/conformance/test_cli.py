@@ -9,12 +9,12 @@ import sys
 import uuid
 
 import pytest
-from adapters import Record, confluent, values
-from commands import Done, runner
-from replicated import eventually
 
 from hightide.process import environment
 from hightide.testing import Cluster
+from tests.conformance.adapters import Record, confluent, values
+from tests.conformance.commands import Done, runner
+from tests.conformance.replicated import eventually
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ import sys
 import time
 
 import pytest
-from adapters import Record, confluent
-from commands import runner
-from members import MEMBERS, ConfluentMember
-from raw_group import new_group
-from replicated import eventually
 
 from hightide.client.admin import Admin
 from hightide.process import environment
 from hightide.testing import Cluster
+from tests.conformance.adapters import Record, confluent
+from tests.conformance.commands import runner
+from tests.conformance.members import MEMBERS, ConfluentMember
+from tests.conformance.raw_group import new_group
+from tests.conformance.replicated import eventually
 
 PARTITIONS = 3
 OLD_S = 100

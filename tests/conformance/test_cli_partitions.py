@@ -9,10 +9,10 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from replicated import eventually
 
 from hightide.__main__ import main
 from hightide.process import environment
+from tests.conformance.replicated import eventually
 
 MEGABYTE = 1_000_000
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from commands import runner
 from confluent_kafka import KafkaException, Producer
-from raw_transactions import RawProducer
 
 from hightide.testing import Cluster
+from tests.conformance.commands import runner
+from tests.conformance.raw_transactions import RawProducer
 
 
 @pytest.fixture

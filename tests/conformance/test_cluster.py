@@ -14,11 +14,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from adapters import Record, confluent, values
 
 from hightide.client.admin import Admin
 from hightide.process import BrokerFailed, environment, free_port, is_free
 from hightide.testing import Cluster
+from tests.conformance.adapters import Record, confluent, values
 
 pytest_plugins = ["pytester"]
 PLUGIN = "hightide.testing.plugin"

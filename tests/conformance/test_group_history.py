@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from group_history import (
-    AnomaliesFound,
-    Event,
-    GroupHistory,
-    Written,
-    check_group_log,
-)
-from raw_group import share
 
 from hightide.wire.records.consumer_offsets import (
     GroupMetadataKey,
@@ -19,6 +11,14 @@ from hightide.wire.records.consumer_offsets import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from tests.conformance.group_history import (
+    AnomaliesFound,
+    Event,
+    GroupHistory,
+    Written,
+    check_group_log,
+)
+from tests.conformance.raw_group import share
 
 P = ("topic", 0)
 RIGHT = [

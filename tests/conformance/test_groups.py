@@ -7,13 +7,14 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from adapters import DEADLINE_S, Record, Refused, confluent, kcat
-from consuming import Consuming, ConsumingProcess, told
-from group_history import GroupHistory, check_group_log, written_for
-from members import MEMBERS, ConfluentMember
-from raw import Raw
-from raw_group import describe, fetch_offsets, new_group, offsets_of
-from replicated import eventually
+
+from tests.conformance.adapters import DEADLINE_S, Record, Refused, confluent, kcat
+from tests.conformance.consuming import Consuming, ConsumingProcess, told
+from tests.conformance.group_history import GroupHistory, check_group_log, written_for
+from tests.conformance.members import MEMBERS, ConfluentMember
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import describe, fetch_offsets, new_group, offsets_of
+from tests.conformance.replicated import eventually
 
 PARTITIONS = 4
 RECORDS = 50

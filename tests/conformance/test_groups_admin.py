@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from adapters import Record, Refused, confluent, values
-from members import MEMBERS
-from raw import Raw
-from raw_group import RawMember, commit, describe, find, listed, new_group, offsets_of, share
-from replicated import eventually
 
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import DescribeGroupsRequest, ListGroupsRequest
+from tests.conformance.adapters import Record, Refused, confluent, values
+from tests.conformance.members import MEMBERS
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import (
+    RawMember,
+    commit,
+    describe,
+    find,
+    listed,
+    new_group,
+    offsets_of,
+    share,
+)
+from tests.conformance.replicated import eventually
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,21 @@ import uuid
 from contextlib import ExitStack
 
 import pytest
-from adapters import DEADLINE_S, Record, Refused, confluent, kafka_python
-from consuming import Consuming, ConsumingProcess, told
-from group_history import GroupHistory
-from members import MEMBERS, ConfluentMember
-from raw import Raw
-from raw_group import (
+
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    OwnedTopicPartitions,
+)
+from hightide.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from hightide.wire.types import NO_UUID
+from tests.conformance.adapters import DEADLINE_S, Record, Refused, confluent, kafka_python
+from tests.conformance.consuming import Consuming, ConsumingProcess, told
+from tests.conformance.group_history import GroupHistory
+from tests.conformance.members import MEMBERS, ConfluentMember
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import (
     RawMember,
     commit,
     delete_groups,
@@ -24,16 +33,7 @@ from raw_group import (
     new_group,
     offsets_of,
 )
-from replicated import eventually
-
-from hightide.wire.errors import ErrorCode
-from hightide.wire.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    OwnedTopicPartitions,
-)
-from hightide.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from hightide.wire.types import NO_UUID
+from tests.conformance.replicated import eventually
 
 NEWER = {"group.protocol": "consumer"}
 CLIENT = ConfluentMember.client

@@ -5,21 +5,29 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from adapters import Record, confluent
-from conftest import GROUP_SETTINGS
-from consuming import Consuming, ConsumingProcess
-from group_history import UNKNOWN, GroupHistory, check_group_log, written_for
-from history import History
-from members import MEMBERS, KafkaPythonMember
-from raw import Raw
-from raw_group import RawMember, commit, commit_request, fetch_group, find, new_group, offsets_of
-from replicated import SETTINGS, Replicated, eventually
-from workload import ConfluentWriting
 
-from hightide.core.topics import CONSUMER_OFFSETS
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
 from hightide.testing import Cluster
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.offsets import OffsetFetchRequest
+from tests.conformance.adapters import Record, confluent
+from tests.conformance.conftest import GROUP_SETTINGS
+from tests.conformance.consuming import Consuming, ConsumingProcess
+from tests.conformance.group_history import UNKNOWN, GroupHistory, check_group_log, written_for
+from tests.conformance.history import History
+from tests.conformance.members import MEMBERS, KafkaPythonMember
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import (
+    RawMember,
+    commit,
+    commit_request,
+    fetch_group,
+    find,
+    new_group,
+    offsets_of,
+)
+from tests.conformance.replicated import SETTINGS, Replicated, eventually
+from tests.conformance.workload import ConfluentWriting
 
 PARTITIONS = 4
 SESSION_MS = 10_000

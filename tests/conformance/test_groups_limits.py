@@ -5,14 +5,21 @@ from __future__ import annotations
 import time
 
 import pytest
-from conftest import GROUP_SETTINGS
-from raw import Raw
-from raw_group import RawMember, commit_request, find, listed, new_group, offsets_of
-from replicated import eventually
-from test_groups_consumer import heartbeat
 
 from hightide.testing import Cluster
 from hightide.wire.errors import ErrorCode
+from tests.conformance.conftest import GROUP_SETTINGS
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import (
+    RawMember,
+    commit_request,
+    find,
+    listed,
+    new_group,
+    offsets_of,
+)
+from tests.conformance.replicated import eventually
+from tests.conformance.test_groups_consumer import heartbeat
 
 DELAY_MS = 700
 

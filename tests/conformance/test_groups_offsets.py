@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from adapters import confluent, kafka_python
-from conftest import GROUP_SETTINGS
-from group_history import check_group_log, written_for
-from raw import Raw
-from raw_group import (
+
+from hightide.core.metadata.internal_topics import partition_for
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.offsets import OffsetFetchRequest
+from hightide.wire.records.consumer_offsets import GroupMetadataKey, OffsetCommitKey, decode
+from tests.conformance.adapters import confluent, kafka_python
+from tests.conformance.conftest import GROUP_SETTINGS
+from tests.conformance.group_history import check_group_log, written_for
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import (
     RawMember,
     commit,
     delete_groups,
@@ -20,13 +26,7 @@ from raw_group import (
     offsets_of,
     share,
 )
-from replicated import eventually
-
-from hightide.core.internal_topics import partition_for
-from hightide.core.topics import CONSUMER_OFFSETS
-from hightide.wire.errors import ErrorCode
-from hightide.wire.messages.offsets import OffsetFetchRequest
-from hightide.wire.records.consumer_offsets import GroupMetadataKey, OffsetCommitKey, decode
+from tests.conformance.replicated import eventually
 
 NOBODY = -1
 STRANGER = "nobody-00000000-0000-0000-0000-000000000000"

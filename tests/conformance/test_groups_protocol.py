@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from raw import Raw
-from raw_group import (
+
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.groups import FindCoordinatorRequest
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import (
     JOIN,
     RawMember,
     commit,
@@ -17,10 +20,7 @@ from raw_group import (
     offsets_of,
     share,
 )
-from replicated import eventually
-
-from hightide.wire.errors import ErrorCode
-from hightide.wire.messages.groups import FindCoordinatorRequest
+from tests.conformance.replicated import eventually
 
 STRANGER = "nobody-00000000-0000-0000-0000-000000000000"
 

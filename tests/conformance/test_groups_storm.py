@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from members import ConfluentMember, KafkaPythonMember
-from raw_group import new_group
-from replicated import eventually
-from storm import Storm
 
-from seeds import first_seed
+from tests.conformance.members import ConfluentMember, KafkaPythonMember
+from tests.conformance.raw_group import new_group
+from tests.conformance.replicated import eventually
+from tests.conformance.storm import Storm
+from tests.support.seeds import first_seed
 
 COOPERATIVE = (ConfluentMember.client, KafkaPythonMember.client)
 SEED = first_seed()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from history import AnomaliesFound, History, Writer
+
+from tests.conformance.history import AnomaliesFound, History, Writer
 
 TOPIC = "t"
 WHERE = (TOPIC, 0)

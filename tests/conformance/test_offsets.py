@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from adapters import Record, Refused, confluent, values
+
+from tests.conformance.adapters import Record, Refused, confluent, values
 
 T0 = 1_700_000_000_000
 

@@ -6,7 +6,6 @@ import struct
 import uuid
 
 import pytest
-from raw import Raw, good_batch, produce_request, produced, resident_bytes
 
 from hightide.testing import Cluster
 from hightide.wire import batch
@@ -42,6 +41,7 @@ from hightide.wire.messages.produce import (
     TopicProduceData,
 )
 from hightide.wire.types import NO_UUID
+from tests.conformance.raw import Raw, good_batch, produce_request, produced, resident_bytes
 
 T0 = 1_700_000_000_000
 

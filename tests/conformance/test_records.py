@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from adapters import CODECS, Record, Refused, values
 
 from hightide.wire.batch import batches
 from hightide.wire.compression import Codec
+from tests.conformance.adapters import CODECS, Record, Refused, values
 
 NOW_MS = 1_700_000_000_000
 
@@ -183,6 +183,6 @@ def headers_of(broker, topic):
 
 
 def confluent_read(broker, topic, count):
-    from adapters import confluent
+    from tests.conformance.adapters import confluent
 
     return confluent.read(broker.bootstrap, topic, count)

@@ -12,8 +12,9 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from replicated import eventually
-from workload import Load
+
+from tests.conformance.replicated import eventually
+from tests.conformance.workload import Load
 
 PARTITIONS = 3
 

@@ -6,18 +6,6 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from adapters import Record, confluent, values
-from raw import Raw, produced
-from replicated import (
-    LATEST,
-    eventually,
-    fetch,
-    list_offset,
-    seconds_until,
-    values_of,
-    write,
-    write_request,
-)
 
 from hightide.wire.errors import ErrorCode
 from hightide.wire.frame import decode_response, encode_request
@@ -27,6 +15,18 @@ from hightide.wire.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from hightide.wire.messages.produce import ProduceResponse
+from tests.conformance.adapters import Record, confluent, values
+from tests.conformance.raw import Raw, produced
+from tests.conformance.replicated import (
+    LATEST,
+    eventually,
+    fetch,
+    list_offset,
+    seconds_until,
+    values_of,
+    write,
+    write_request,
+)
 
 LAG_S = 1.5
 ALL = [1, 2, 3]

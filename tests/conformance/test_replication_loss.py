@@ -11,12 +11,19 @@ import gc
 import time
 
 import pytest
-from adapters import Record, confluent, values
-from raw import Raw
-from replicated import SETTINGS, Replicated, eventually, fetch, list_offset, values_of
-from workload import Load
 
 from hightide.wire.errors import ErrorCode
+from tests.conformance.adapters import Record, confluent, values
+from tests.conformance.raw import Raw
+from tests.conformance.replicated import (
+    SETTINGS,
+    Replicated,
+    eventually,
+    fetch,
+    list_offset,
+    values_of,
+)
+from tests.conformance.workload import Load
 
 ALL = [1, 2, 3]
 EARLIEST = -2

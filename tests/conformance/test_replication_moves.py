@@ -9,13 +9,13 @@ from collections import Counter
 from threading import Timer
 
 import pytest
-from adapters import Record, confluent, kafka_python, values
 from confluent_kafka import Consumer, ElectionType, TopicCollection, TopicPartition
-from raw import Raw
-from raw_group import find
-from replicated import BROKER, TOPIC, eventually, fetch, seconds_until, values_of
 
 from hightide.wire.errors import ErrorCode
+from tests.conformance.adapters import Record, confluent, kafka_python, values
+from tests.conformance.raw import Raw
+from tests.conformance.raw_group import find
+from tests.conformance.replicated import BROKER, TOPIC, eventually, fetch, seconds_until, values_of
 
 ALL = [1, 2, 3]
 MEGABYTE = 1_000_000

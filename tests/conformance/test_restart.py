@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from adapters import Record, confluent, values
 
 from hightide.process import BrokerFailed
 from hightide.testing import Cluster
+from tests.conformance.adapters import Record, confluent, values
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from adapters import DEADLINE_S, Record, confluent, values
-from replicated import segments_in
 
 from hightide.testing import Cluster
+from tests.conformance.adapters import DEADLINE_S, Record, confluent, values
+from tests.conformance.replicated import segments_in
 
 OLD_MS = 1_700_000_000_000
 

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 
 import confluent_kafka
 import pytest
-from adapters import Record, Refused, confluent, values
-from adapters.transactional import FENCED, transactional
-from raw_transactions import (
+
+from tests.conformance.adapters import Record, Refused, confluent, values
+from tests.conformance.adapters.transactional import FENCED, transactional
+from tests.conformance.raw_transactions import (
     COMMITTED,
     UNCOMMITTED,
     RawProducer,
@@ -18,7 +19,7 @@ from raw_transactions import (
     end_offset,
     positions,
 )
-from replicated import eventually, segments_in
+from tests.conformance.replicated import eventually, segments_in
 
 END = b"the end"
 

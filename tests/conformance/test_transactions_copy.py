@@ -7,8 +7,9 @@ All clients copy at the same time, each its own copy.  The same at full length, 
 from __future__ import annotations
 
 import pytest
-from copying import CLIENTS, Copying, fill, wait_for
-from transaction_load import WHILE_SOMEBODY_IS_AWAY
+
+from tests.conformance.copying import CLIENTS, Copying, fill, wait_for
+from tests.conformance.transaction_load import WHILE_SOMEBODY_IS_AWAY
 
 MESSAGES = 20_000
 PARTITIONS = 3

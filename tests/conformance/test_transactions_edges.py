@@ -7,21 +7,6 @@ import threading
 import time
 
 import pytest
-from adapters import Record, confluent, kafka_python, kcat, values
-from adapters.transactional import transactional
-from raw import Raw, produce_request, produced
-from raw_transactions import (
-    COMMITTED,
-    UNCOMMITTED,
-    RawProducer,
-    committed_values,
-    describe_transaction,
-    end_offset,
-    find_coordinator,
-    positions,
-    transactional_batch,
-)
-from replicated import eventually, fetch, values_of
 
 from hightide.testing import Cluster
 from hightide.wire import batch
@@ -33,6 +18,21 @@ from hightide.wire.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.conformance.adapters import Record, confluent, kafka_python, kcat, values
+from tests.conformance.adapters.transactional import transactional
+from tests.conformance.raw import Raw, produce_request, produced
+from tests.conformance.raw_transactions import (
+    COMMITTED,
+    UNCOMMITTED,
+    RawProducer,
+    committed_values,
+    describe_transaction,
+    end_offset,
+    find_coordinator,
+    positions,
+    transactional_batch,
+)
+from tests.conformance.replicated import eventually, fetch, values_of
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from raw import Raw, produce_request, produced
-from raw_transactions import (
+from hightide.wire import batch
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.produce import InitProducerIdRequest
+from tests.conformance.raw import Raw, produce_request, produced
+from tests.conformance.raw_transactions import (
     COMMITTED,
     UNCOMMITTED,
     RawProducer,
@@ -13,12 +16,8 @@ from raw_transactions import (
     find_coordinator,
     positions,
 )
-from replicated import eventually
-from transaction_load import WHILE_SOMEBODY_IS_AWAY, TransactionLoad
-
-from hightide.wire import batch
-from hightide.wire.errors import ErrorCode
-from hightide.wire.messages.produce import InitProducerIdRequest
+from tests.conformance.replicated import eventually
+from tests.conformance.transaction_load import WHILE_SOMEBODY_IS_AWAY, TransactionLoad
 
 NAMES = [f"failover-{number}" for number in range(50)]
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from history import AnomaliesFound
-from transaction_history import Fate, TransactionHistory, check_copy, copy_anomalies
+
+from tests.conformance.history import AnomaliesFound
+from tests.conformance.transaction_history import (
+    Fate,
+    TransactionHistory,
+    check_copy,
+    copy_anomalies,
+)
 
 LEFT, RIGHT = ("t", 0), ("t", 1)
 SOURCE = ("source", 0)

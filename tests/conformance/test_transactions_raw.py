@@ -10,24 +10,6 @@ from itertools import product
 from types import SimpleNamespace
 
 import pytest
-from raw import Raw, advertised, filled, good_batch, produce_request, produced
-from raw_transactions import (
-    COMMITTED,
-    GROUP,
-    UNCOMMITTED,
-    RawProducer,
-    committed_values,
-    describe_producers,
-    describe_transaction,
-    end_offset,
-    fetch_part,
-    find_coordinator,
-    list_transactions,
-    mark,
-    positions,
-    transactional_batch,
-)
-from replicated import eventually
 
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
@@ -43,6 +25,24 @@ from hightide.wire.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.conformance.raw import Raw, advertised, filled, good_batch, produce_request, produced
+from tests.conformance.raw_transactions import (
+    COMMITTED,
+    GROUP,
+    UNCOMMITTED,
+    RawProducer,
+    committed_values,
+    describe_producers,
+    describe_transaction,
+    end_offset,
+    fetch_part,
+    find_coordinator,
+    list_transactions,
+    mark,
+    positions,
+    transactional_batch,
+)
+from tests.conformance.replicated import eventually
 
 SERVED = {22: (0, 5), 24: (0, 3), 25: (0, 4), 26: (0, 4), 27: (1, 2), 28: (0, 4), 61: (0, 0)}
 SERVED |= {65: (0, 0), 66: (0, 1)}

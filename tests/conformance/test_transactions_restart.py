@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from adapters import confluent, values
-from raw_transactions import (
+
+from hightide.wire.errors import ErrorCode
+from tests.conformance.adapters import confluent, values
+from tests.conformance.raw_transactions import (
     COMMITTED,
     RawProducer,
     committed_values,
@@ -13,9 +15,7 @@ from raw_transactions import (
     end_offset,
     positions,
 )
-from replicated import eventually
-
-from hightide.wire.errors import ErrorCode
+from tests.conformance.replicated import eventually
 
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 
-from history import AnomaliesFound, Anomaly, Partition
+from tests.conformance.history import AnomaliesFound, Anomaly, Partition
 
 Log = list[tuple[int, bytes | None]]
 NOWHERE: Partition = ("", -1)

@@ -21,12 +21,13 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any, Self
 
-from adapters import Record, Refused, aio, confluent
-from adapters.transactional import PRODUCERS
 from confluent_kafka import Consumer, TopicPartition
-from raw_transactions import positions
-from transaction_history import Fate, TransactionHistory
-from workload import CONFLUENT_GETS_OVER
+
+from tests.conformance.adapters import Record, Refused, aio, confluent
+from tests.conformance.adapters.transactional import PRODUCERS
+from tests.conformance.raw_transactions import positions
+from tests.conformance.transaction_history import Fate, TransactionHistory
+from tests.conformance.workload import CONFLUENT_GETS_OVER
 
 TIMEOUT_MS = 10_000
 PATIENCE_S = 60.0

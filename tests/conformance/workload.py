@@ -24,14 +24,15 @@ from contextlib import closing
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from adapters import aio, confluent, kafka_python, kcat
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from history import History, Partition, Reading, Send, Writer
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
+
+from tests.conformance.adapters import aio, confluent, kafka_python, kcat
+from tests.conformance.history import History, Partition, Reading, Send, Writer
 
 PACE_S = 0.02
 PATIENCE_S = 90.0

@@ -18,8 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from harness.maven import APACHE_KAFKA, NoMaven, jars_of
+from bench.harness.maven import APACHE_KAFKA, NoMaven, jars_of
 
 USER, PASSWORD = "alice", "wonder; land = 'x'"
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")

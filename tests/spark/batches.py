@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hightide.spark.brokers import Fetched, Identity
+from hightide.spark.blocking_client import Fetched, Identity
 from hightide.wire import batch
 
 NOBODY = Identity(-1, -1)

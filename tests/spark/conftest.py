@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from pathlib import Path
 
 import pytest
 
+from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 from hightide.spark.session import NoJava, check_java
 from hightide.testing import Cluster
-
-# So that the files of this folder find each other, and Maven, which the benchmarks use as well.
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "bench")]
-from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of  # noqa: E402
 
 
 def pytest_collection_modifyitems(items):

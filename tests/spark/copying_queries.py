@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
 from hightide.spark.sink.foreach_batch import ExactlyOnce
 from hightide.spark.sink.options import of_client
 

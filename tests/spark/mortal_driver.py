@@ -13,11 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from copying_queries import Copy
-
 from hightide.spark.session import session
 from hightide.spark.sink import foreach_batch
 from hightide.spark.sink.tasks import Append
+from tests.spark.copying_queries import Copy
 
 
 def hindered(flags: Path) -> type[Append]:

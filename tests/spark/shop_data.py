@@ -6,7 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Producer
-from topics import DEADLINE_S, read
+
+from tests.spark.topics import DEADLINE_S, read
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

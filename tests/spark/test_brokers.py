@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from batches import made, values
 
 from hightide.client.connection import ConnectionFailed
-from hightide.spark.brokers import Fenced, OffsetOutOfRange, brokers, ignored
+from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, brokers, ignored
 from hightide.testing import Cluster
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode, KafkaError
+from tests.spark.batches import made, values
 
 HERE = Path(__file__).parent
 LATEST, EARLIEST = -1, -2
@@ -116,7 +116,7 @@ def test_a_group_without_members_keeps_what_is_committed_for_it(one):
 CHILD = """
 import sys
 from batches import made
-from hightide.spark.brokers import Fenced, Identity, brokers
+from hightide.spark.blocking_client import Fenced, Identity, brokers
 bootstrap, topic, who, epoch = sys.argv[1:]
 identity = Identity(int(who), int(epoch))
 cluster = brokers({"bootstrap.servers": bootstrap})
@@ -165,7 +165,7 @@ def test_two_processes_write_in_one_transaction_until_another_takes_over(one, br
 FORKING = """
 import os, sys
 from batches import made, values
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
 options = {"bootstrap.servers": sys.argv[1]}
 place = (sys.argv[2], 0)
 before = brokers(options)

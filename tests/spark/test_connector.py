@@ -6,7 +6,8 @@ import json
 
 import pytest
 from confluent_kafka import Producer
-from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
+
+from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,22 @@ import time
 from pathlib import Path
 
 import pytest
-from copying_queries import BATCH, DEADLINE_S, ENDING, LOSSES, TAKING_OVER, WRITING, Copy, committed
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
 from hightide.spark.sink import exactly_once, foreach_batch
 from hightide.spark.sink.marker import Refused, Replaced
 from hightide.spark.sink.rows import Unwritable
 from hightide.spark.sink.tasks import Append
+from tests.spark.copying_queries import (
+    BATCH,
+    DEADLINE_S,
+    ENDING,
+    LOSSES,
+    TAKING_OVER,
+    WRITING,
+    Copy,
+    committed,
+)
 
 
 @pytest.mark.parametrize(

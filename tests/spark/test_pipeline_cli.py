@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from shop_data import send, values
-from standalone import DEADLINE_S, until
 
 from hightide.cli import app as cli
+from tests.spark.shop_data import send, values
+from tests.spark.standalone import DEADLINE_S, until
 
 APP = """
 import hightide.spark.streams as st

@@ -10,10 +10,10 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-from shop_data import send, values
-from standalone import DEADLINE_S, JAVA, SparkCluster, python_without_hightide, until
 
 from hightide.spark.session import NoJava, check_java
+from tests.spark.shop_data import send, values
+from tests.spark.standalone import DEADLINE_S, JAVA, SparkCluster, python_without_hightide, until
 
 pytestmark = pytest.mark.timeout(900)
 

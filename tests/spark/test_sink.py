@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
-from copying_queries import DEADLINE_S, committed
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
+from tests.spark.copying_queries import DEADLINE_S, committed
 
 
 def create(cluster, topic, partitions=1):

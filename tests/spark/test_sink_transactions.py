@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from copying_queries import ENDING, LOSSES, TAKING_OVER, WRITING, Dead, Mortal, committed
 
-from hightide.spark.brokers import Fenced, brokers
+from hightide.spark.blocking_client import Fenced, brokers
 from hightide.spark.sink.delivery import deliver
 from hightide.spark.sink.marker import Claim, Replaced, Verdict
 from hightide.spark.sink.routing import Routes, encoded
 from hightide.spark.sink.transactions import GaveUp, Transactions
+from tests.spark.copying_queries import (
+    ENDING,
+    LOSSES,
+    TAKING_OVER,
+    WRITING,
+    Dead,
+    Mortal,
+    committed,
+)
 
 ROWS = 30
 PARTITIONS = 3

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from topics import (
+
+from hightide.spark.source import BatchReader, OptionError, for_batch
+from hightide.spark.source.loss import DataLoss
+from hightide.spark.source.positions import NoSuchOffset
+from hightide.testing import Cluster
+from hightide.wire.errors import KafkaError
+from tests.spark.topics import (
     DEADLINE_S,
     delete_records,
     eventually,
@@ -18,12 +24,6 @@ from topics import (
     transaction,
     values,
 )
-
-from hightide.spark.source import BatchReader, OptionError, for_batch
-from hightide.spark.source.loss import DataLoss
-from hightide.spark.source.positions import NoSuchOffset
-from hightide.testing import Cluster
-from hightide.wire.errors import KafkaError
 
 OLD_MS = 1_700_000_000_000
 

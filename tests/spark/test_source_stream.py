@@ -6,9 +6,14 @@ import json
 import pickle
 
 import pytest
-from harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from topics import (
+
+from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
+from hightide.spark.blocking_client import brokers
+from hightide.spark.source import commit_progress
+from hightide.spark.source.loss import DataLoss
+from hightide.wire.errors import KafkaError
+from tests.spark.topics import (
     delete_records,
     delete_topic,
     eventually,
@@ -21,11 +26,6 @@ from topics import (
     transaction,
     values,
 )
-
-from hightide.spark.brokers import brokers
-from hightide.spark.source import commit_progress
-from hightide.spark.source.loss import DataLoss
-from hightide.wire.errors import KafkaError
 
 ALL = ReadAllAvailable()
 # Topics are looked up again with each batch, so that tests need not wait for it.

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from shop_data import NOON, at, moment, order, received, send, values, window_start
-from topics import eventually
 
 import hightide.spark.streams as st
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
+from tests.spark.shop_data import NOON, at, moment, order, received, send, values, window_start
+from tests.spark.topics import eventually
 
 LATE_S = 10
 ORDERS = "id BIGINT NOT NULL, user STRING, amount DOUBLE, ts TIMESTAMP"

@@ -12,13 +12,13 @@ from types import ModuleType
 
 import pytest
 from pyspark.sql import functions as F
-from shop_data import NOON, at, order, received, send, values
-from topics import eventually
 
 import hightide.spark.streams as st
 from hightide.spark import tables
 from hightide.spark.formats import avro
 from hightide.testing import Cluster
+from tests.spark.shop_data import NOON, at, order, received, send, values
+from tests.spark.topics import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

@@ -7,16 +7,16 @@ import json
 import duckdb
 import pandas as pd
 import pytest
-import topics
 from confluent_kafka import Producer
 
 from hightide.cli import table as commands
 from hightide.cli.options import Failed
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
 from hightide.spark.tables import read
 from hightide.spark.tables.kinds import ledger_of
 from hightide.spark.tables.parquet import ParquetLedger
 from hightide.spark.tables.staging import Stage
+from tests.spark import topics
 
 
 @pytest.fixture

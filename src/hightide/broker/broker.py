@@ -21,23 +21,19 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hightide.broker.admission import Admission
-from hightide.broker.config_changes import ConfigChanges
-from hightide.broker.connection import Connection
-from hightide.broker.control import Control
-from hightide.broker.control_lines import ControlLines
-from hightide.broker.coordination import connection_timeout_ms, write_ticket
-from hightide.broker.departure import hand_over
-from hightide.broker.dispatch import Dispatch, advertised, served_versions
-from hightide.broker.dynamic_settings import DynamicSettings
-from hightide.broker.election import Election
-from hightide.broker.fetcher import Fetchers
-from hightide.broker.flusher import Flusher
-from hightide.broker.groups import Groups
+from hightide.broker.controller import ControllerService
+from hightide.broker.controller.channel import ControllerChannel
+from hightide.broker.controller.controller_election import Election
+from hightide.broker.environment import Environment, OpenedCoordination, RealEnvironment
+from hightide.broker.groups import GroupPartitions
+from hightide.broker.handlers.init_producer_id import ProducerIds
 from hightide.broker.handlers.produce import Shapes
-from hightide.broker.handlers.producers import ProducerIds
-from hightide.broker.housekeeping import Housekeeping
-from hightide.broker.identity import (
+from hightide.broker.housekeeping_task import Housekeeping
+from hightide.broker.membership.config_changes import ConfigChanges
+from hightide.broker.membership.controlled_shutdown import hand_over
+from hightide.broker.membership.dynamic_settings import DynamicSettings
+from hightide.broker.membership.fenced_session import FencedSession
+from hightide.broker.membership.identity import (
     Identity,
     Refused,
     check_cluster,
@@ -45,35 +41,39 @@ from hightide.broker.identity import (
     known_identity,
     remember,
 )
-from hightide.broker.isr import IsrProposals
-from hightide.broker.metadata import BrokerAddress, Metadata
-from hightide.broker.peers import Peers
-from hightide.broker.reading import Reading
-from hightide.broker.registration import register
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
-from hightide.broker.roles import Roles
-from hightide.broker.server import Server
-from hightide.broker.surroundings import Machine, OpenedCoordination, Surroundings
-from hightide.broker.throttle import ReplicationThrottle
-from hightide.broker.topic_configs import TopicConfigs
-from hightide.broker.transactions import Transactions
-from hightide.broker.verification import Verifier
-from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss, CoordinationError, SessionLost
-from hightide.coordination.interface import SessionState
-from hightide.coordination.watchdog import Watchdog
-from hightide.core.picture import Picture
-from hightide.core.sessions import FetchSessions
-from hightide.core.topics import CONSUMER_OFFSETS
+from hightide.broker.membership.registration import register
+from hightide.broker.membership.topic_configs import TopicConfigs
+from hightide.broker.membership.watch_loop import WatchLoop
+from hightide.broker.membership.zookeeper_connection import connection_timeout_ms, write_ticket
+from hightide.broker.metadata_cache import BrokerAddress, MetadataCache
+from hightide.broker.network.connection import Connection
+from hightide.broker.network.dispatch import Dispatch, advertised, served_versions
+from hightide.broker.network.server import Server
+from hightide.broker.replication.flusher import Flusher
+from hightide.broker.replication.isr_changes import IsrChanges
+from hightide.broker.replication.peers import Peers
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_fetcher import Fetchers
+from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.broker.replication.replication_throttle import ReplicationThrottle
+from hightide.broker.replication.state_changes import StateChanges
+from hightide.broker.transactions import TransactionPartitions
+from hightide.broker.transactions.partition_verifier import Verifier
+from hightide.core.metadata.image import MetadataImage
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
+from hightide.core.partition.fetch_session import FetchSessions
 from hightide.log.disk import Disk
-from hightide.log.store import LogStore
+from hightide.log.log_manager import LogManager
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.messages.replication import (
     PublishStateRequest,
     PublishStateResponse,
 )
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import ConnectionLoss, SessionLost, ZooKeeperError
+from hightide.zookeeper.interface import SessionState
+from hightide.zookeeper.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +85,9 @@ _TELL_S = 10.0
 class Broker:
     """The shell around logs, roles and connections."""
 
-    def __init__(self, settings: Settings, *, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, settings: Settings, *, surroundings: Environment | None = None) -> None:
         self.settings = settings
-        self.surroundings: Surroundings = surroundings or Machine()
+        self.surroundings: Environment = surroundings or RealEnvironment()
         self.now_ms = self.surroundings.now_ms
         """The time of day, for what is kept: somebody may set it."""
         self.monotonic_s = asyncio.get_running_loop().time
@@ -97,7 +97,7 @@ class Broker:
         self.advertised = advertised(self.served)
         self.broker_epoch = -1
         self.shapes = Shapes()
-        self.replicas = Replicas()
+        self.replicas = ReplicaManager()
         self.replicas.on_change = self.shapes.forget
         self.broker_id = settings.broker_id
         self._is_assembled = False
@@ -122,7 +122,7 @@ class Broker:
     async def start(self) -> list[tuple[str, int]]:
         """Recover everything and serve; the addresses listened on."""
         disks = self.surroundings.disks(self.settings)
-        self.store = LogStore(disks, self.settings, self._topic_settings)
+        self.store = LogManager(disks, self.settings, self._topic_settings)
         self.store.lock()
         try:
             return await self._start(disks)
@@ -172,7 +172,7 @@ class Broker:
 
     async def _join(self, known: Identity | None) -> None:
         """Find out who this broker is, and what it needs to open its logs."""
-        self._coordination = Admission(self._client, self._client.session_id)
+        self._coordination = FencedSession(self._client, self._client.session_id)
         cluster_id, self.broker_id = await identify(self._coordination, known, self.settings)
         self._assemble(cluster_id)
         await self._changes.begin()
@@ -200,9 +200,9 @@ class Broker:
     def _assemble(self, cluster_id: str) -> None:
         coordination, settings = self._coordination, lambda: self.settings
         self._listener = self.settings.inter_broker_listener()
-        self.control_lines = ControlLines(self, self._listener)
-        self.picture = Picture(self.broker_id, self._listener)
-        self.metadata = Metadata(cluster_id, self.picture, self.settings.broker_rack)
+        self.control_lines = ControllerChannel(self, self._listener)
+        self.picture = MetadataImage(self.broker_id, self._listener)
+        self.metadata = MetadataCache(cluster_id, self.picture, self.settings.broker_rack)
         self.producer_ids = ProducerIds(coordination, self.broker_id)
         self.dynamic = DynamicSettings(coordination, self.broker_id, settings, self._configured)
         self.topic_configs = TopicConfigs(coordination, self._topic_configured)
@@ -220,7 +220,7 @@ class Broker:
             self.throttle,
             self.flusher,
         )
-        self._roles = Roles(
+        self._roles = StateChanges(
             self.picture,
             coordination,
             self.store,
@@ -232,17 +232,17 @@ class Broker:
             self.monotonic_ms,
         )
         self.verifier = Verifier(self)
-        self.groups = Groups(self)
-        self.transactions = Transactions(self)
+        self.groups = GroupPartitions(self)
+        self.transactions = TransactionPartitions(self)
         self.replicas.on_role = self._internal_role_changed
         self._roles.on_topics = self.groups.topics_changed
-        self._proposals = IsrProposals(
+        self._proposals = IsrChanges(
             self.broker_id, self._epoch, self.control_lines.alter_partition
         )
         self.replicas.on_proposal = self._proposals.propose
         self.election = Election(coordination, self.broker_id, self.now_ms)
         self.election.on_change = self._controller_changed
-        self.control = Control(
+        self.control = ControllerService(
             coordination,
             self.election,
             self.broker_id,
@@ -253,7 +253,7 @@ class Broker:
             new_id=self.surroundings.new_id,
         )
         self._changes = ConfigChanges(coordination, self._config_changed, self.now_ms)
-        self._session = Reading("the cluster after a reconnect", self._reconnected)
+        self._session = WatchLoop("the cluster after a reconnect", self._reconnected)
         self._readings = (self.election.reading, self._changes.reading)
         self._housekeeping = Housekeeping(self.store, self.now_ms)
         self._is_assembled = True
@@ -317,7 +317,7 @@ class Broker:
                 replica.tick(now_ms)
             try:
                 await self._roles.try_again()
-                with contextlib.suppress(CoordinationError):
+                with contextlib.suppress(ZooKeeperError):
                     await self.topic_configs.read_missing()
             except Exception:
                 log.exception("carrying out roles again failed")
@@ -350,7 +350,7 @@ class Broker:
 
     async def _register(self) -> None:
         session_id = self._client.session_id
-        here = Admission(self._client, session_id)
+        here = FencedSession(self._client, session_id)
         await check_cluster(here, self.metadata.cluster_id)
         # Its logs are as its former life left them: in this process, or at its clean end.
         former = self.broker_epoch if self.broker_epoch >= 0 else self.store.previous_epoch
@@ -437,7 +437,7 @@ class Broker:
     # -- for handlers ----------------------------------------------------------------------
 
     @property
-    def coordination(self) -> Admission:
+    def coordination(self) -> FencedSession:
         return self._coordination
 
     def addresses(self, connection: Connection) -> list[BrokerAddress]:

@@ -103,17 +103,19 @@ def _run(settings: Settings, in_memory: bool) -> int:
 async def _serve(settings: Settings, in_memory: bool) -> int:
     # Imported here: a mistake in the settings is told before the broker's parts are loaded.
     from hightide.broker.broker import Broker
-    from hightide.broker.identity import Refused
-    from hightide.broker.surroundings import Machine
-    from hightide.coordination.errors import CoordinationError
+    from hightide.broker.environment import RealEnvironment
+    from hightide.broker.membership.identity import Refused
     from hightide.log.disk import MemoryDisk
     from hightide.wire.errors import Corrupt, KafkaError
+    from hightide.zookeeper.errors import ZooKeeperError
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    broker = Broker(settings, surroundings=Machine(memory=MemoryDisk() if in_memory else None))
+    broker = Broker(
+        settings, surroundings=RealEnvironment(memory=MemoryDisk() if in_memory else None)
+    )
     stop = asyncio.ensure_future(stopped.wait())
     # The start waits for the coordinator and for the controller, and somebody may not wait so long.
     starting = asyncio.ensure_future(broker.start())
@@ -125,7 +127,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     except asyncio.CancelledError:
         log.info("stopped before it served")
         return OK
-    except (Refused, OSError, KafkaError, Corrupt, CoordinationError, InvalidSetting) as error:
+    except (Refused, OSError, KafkaError, Corrupt, ZooKeeperError, InvalidSetting) as error:
         log.error("the broker cannot start: %s", error)
         return FAILED
     # What exists now stays: the collector need not look at it again, and seldom at the rest,

@@ -17,7 +17,6 @@ from hightide import __version__
 from hightide.cli import (
     cluster,
     configs,
-    coordinator,
     demo,
     doctor,
     dump,
@@ -29,6 +28,7 @@ from hightide.cli import (
     table,
     topics,
     transactions,
+    zookeeper,
 )
 from hightide.cli.consume import consume
 from hightide.cli.options import Failed
@@ -89,7 +89,7 @@ def broker_group() -> None:
 
 
 app.add_typer(broker, name="broker", rich_help_panel="Run")
-app.add_typer(coordinator.app, name="coordinator", rich_help_panel="Run")
+app.add_typer(zookeeper.app, name="coordinator", rich_help_panel="Run")
 app.add_typer(demo.app, name="demo", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(doctor.doctor)
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")

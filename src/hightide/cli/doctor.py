@@ -26,7 +26,7 @@ from hightide.cli.options import LOCALHOST, OutputOption, misused
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
-from hightide.client.route import addresses
+from hightide.client.routing import addresses
 from hightide.wire.errors import KafkaError
 
 UNHEALTHY = 3

@@ -20,9 +20,9 @@ from hightide.cli.partition_rows import chosen, named
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.replicas import PartitionReplicas
-from hightide.core.controller import ElectionKind
-from hightide.core.election import first_live
-from hightide.core.partition import NOBODY
+from hightide.core.controller.controller import ElectionKind
+from hightide.core.controller.leader_election import first_live
+from hightide.core.partition.state import NOBODY
 from hightide.wire.errors import ErrorCode, KafkaError
 
 NOT_NEEDED = "not needed"
@@ -116,7 +116,7 @@ async def _elect(
 
 
 def prospect(kind: ElectionKind, each: PartitionReplicas) -> Prospect:
-    """Who would be elected, by the rules of `core/election.py`."""
+    """Who would be elected, by the rules of `core/controller/leader_election.py`."""
     state = each.state
     if kind is ElectionKind.UNCLEAN:
         if not each.is_offline:

@@ -16,7 +16,7 @@ from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
 from hightide.client.model import Reassignment
 from hightide.client.replicas import Partition, PartitionReplicas
-from hightide.core.reassignment import origin_of
+from hightide.core.controller.reassignment import origin_of
 from hightide.wire.errors import ErrorCode, KafkaError
 
 LOOK_S = 0.5

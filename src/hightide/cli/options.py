@@ -11,7 +11,7 @@ import typer
 
 from hightide.cli.render import Output, say
 from hightide.client.admin import Admin
-from hightide.client.route import addresses
+from hightide.client.routing import addresses
 
 T = TypeVar("T")
 

@@ -44,7 +44,7 @@ from hightide.cli.position import Beginning
 from hightide.cli.produce import producer_settings
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.route import addresses
+from hightide.client.routing import addresses
 
 app = typer.Typer(no_args_is_help=True, help="Measure how fast records go in and come out.")
 

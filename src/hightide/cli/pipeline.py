@@ -105,7 +105,7 @@ def check_names(found: App, only: list[str] | None) -> list[str]:
 @contextlib.contextmanager
 def explained(found: App, file: Path, *, trace: bool) -> Iterator[None]:
     """Say what went wrong in words, and keep the rest in a file."""
-    from hightide.spark import words
+    from hightide.spark import explain
     from hightide.spark.pipelines import logs
     from hightide.spark.pipelines.running import RunFailed, folder_of
     from hightide.spark.pipelines.status import AlreadyRunning
@@ -121,9 +121,9 @@ def explained(found: App, file: Path, *, trace: bool) -> Iterator[None]:
     except (Failed, typer.Exit, typer.BadParameter):
         raise
     except Exception as error:
-        whole = getattr(error, "whole", None) or words.full(error)
+        whole = getattr(error, "whole", None) or explain.full(error)
         is_ours = isinstance(error, StreamsError | ConnectionFailed)
-        text = str(error) if is_ours else str(words.explain(error, file))
+        text = str(error) if is_ours else str(explain.explain(error, file))
         log = logs.keep(folder_of(found), whole)
     else:
         return

@@ -95,7 +95,7 @@ def plan_page(row: PlanRow, *, logical: bool) -> str:
 
 def tried(name: str, test: Callable[[], Any], file: Path) -> TrialRow:
     """Run one test, and say what came of it."""
-    from hightide.spark import words
+    from hightide.spark import explain
 
     began = time.monotonic()
     error = None
@@ -106,7 +106,7 @@ def tried(name: str, test: Callable[[], Any], file: Path) -> TrialRow:
         where = f"{file}:{frame.lineno}" if frame.filename == str(file.absolute()) else str(file)
         error = f"{where}: {wrong}" if str(wrong) else f"{where}: {frame.line}"
     except Exception as failure:
-        error = str(words.explain(failure, file))
+        error = str(explain.explain(failure, file))
     result = "passed" if error is None else "failed"
     return TrialRow(name, result, round(time.monotonic() - began, 2), error)
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from hightide.coordination import DATABASE
 from hightide.process import (
     BrokerProcess,
-    CoordinatorProcess,
     ServiceFailed,
     ServiceProcess,
+    ZooKeeperProcess,
     first_to_stop,
     free_port,
     is_free,
     stop_all,
 )
+from hightide.zookeeper import DATABASE
 
 DATA = Path(".hightide")
 COORDINATOR_PORT = 2181
@@ -174,7 +174,7 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
 class LocalCluster:
     """The processes of one `hightide up`."""
 
-    coordinator: CoordinatorProcess
+    coordinator: ZooKeeperProcess
     brokers: list[BrokerProcess]
     keeps_data: bool
 
@@ -182,7 +182,7 @@ class LocalCluster:
     def of(cls, options: argparse.Namespace, folder: Path) -> Self:
         port = coordinator_port(options)
         return cls(
-            CoordinatorProcess(
+            ZooKeeperProcess(
                 coordinator_arguments(options, folder, port), folder / "coordinator.log"
             ),
             [

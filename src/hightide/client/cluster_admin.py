@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from hightide.client.connection import CLIENT_ID, TIMEOUT_MS, check
 from hightide.client.model import ClusterDescription, PartitionDescription, TopicDescription
-from hightide.client.route import Routes
+from hightide.client.routing import Routes
 from hightide.client.security import PLAINTEXT, Security
 from hightide.wire.errors import ErrorCode, KafkaError
 

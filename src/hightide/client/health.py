@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hightide.client.replicas import PartitionReplicas, ReplicasDescription
-from hightide.core.partition import NOBODY
+from hightide.core.partition.state import NOBODY
 
 
 class Trouble(Enum):

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from hightide.client.connection import TIMEOUT_MS, Connection, ConnectionFailed, check
-from hightide.client.patience import PATIENCE_MS, Patience
 from hightide.client.replicas import Partition
-from hightide.client.route import Routes
+from hightide.client.retry import PATIENCE_MS, Backoff
+from hightide.client.routing import Routes
 from hightide.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Leaders:
         question: Callable[[Connection, Mapping[Partition, int]], Awaitable[dict[Partition, T]]],
     ) -> dict[Partition, T]:
         """Ask all leaders at once, each about its partitions, and again those that have changed."""
-        patience = Patience(self.patience_ms)
+        patience = Backoff(self.patience_ms)
         found: dict[Partition, T] = {}
         while True:
             missing = {key: value for key, value in wanted.items() if key not in found}

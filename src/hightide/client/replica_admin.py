@@ -23,9 +23,9 @@ from hightide.client.replicas import (
     put_together,
     with_moves,
 )
-from hightide.core.controller import ElectionKind
-from hightide.core.picture import state_of
-from hightide.core.progress import Progress, Standing
+from hightide.core.controller.controller import ElectionKind
+from hightide.core.metadata.image import state_of
+from hightide.core.partition.follower_progress import Progress, Standing
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from hightide.wire.messages.metadata import DescribeTopicPartitionsRequest, TopicRequest

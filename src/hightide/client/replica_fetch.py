@@ -6,8 +6,8 @@ import asyncio
 
 from hightide.client.connection import TIMEOUT_MS, Connection
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.hot import replica_fetch as hot
-from hightide.wire.hot.fetch import Fetch
+from hightide.wire.hot import replica_fetch_codec as hot
+from hightide.wire.hot.fetch_codec import Fetch
 
 
 async def fetch(

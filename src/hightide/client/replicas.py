@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from hightide.client.model import TopicDescription
-from hightide.core.partition import NOBODY, PartitionState, effective_min_isr
-from hightide.core.progress import Progress, Standing
+from hightide.core.partition.follower_progress import Progress, Standing
+from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
 from hightide.wire.types import NO_UUID
 
 Partition = tuple[str, int]

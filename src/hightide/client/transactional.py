@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 from hightide.client.connection import Connection, ConnectionFailed, check
 from hightide.client.coordinator_admin import CoordinatorAdmin, CoordinatorKind
 from hightide.client.groups import by_topic
-from hightide.client.patience import PATIENCE_MS
 from hightide.client.replicas import Partition
+from hightide.client.retry import PATIENCE_MS
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.produce import InitProducerIdRequest
 from hightide.wire.messages.transactions import (

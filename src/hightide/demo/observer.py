@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
 from hightide.client.replicas import Partition, PartitionReplicas
-from hightide.core.partition import NOBODY
+from hightide.core.partition.state import NOBODY
 from hightide.demo.names import SHOWN
 from hightide.wire.errors import KafkaError
 

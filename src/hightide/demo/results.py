@@ -17,7 +17,7 @@ from hightide.demo.ledger import Ledger
 from hightide.demo.names import REVENUE
 from hightide.demo.pipeline import PipelineProcess
 from hightide.demo.traffic import number_in
-from hightide.spark.brokers import Brokers, Fetched
+from hightide.spark.blocking_client import Brokers, Fetched
 from hightide.spark.pipelines.status import AppStatus
 from hightide.wire import batch
 from hightide.wire.batch import Record

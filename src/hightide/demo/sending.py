@@ -14,7 +14,7 @@ from zlib import crc32
 
 from hightide.demo.ledger import Ledger
 from hightide.demo.traffic import Message, Traffic
-from hightide.spark.brokers import Brokers, Identity, PartitionWriter
+from hightide.spark.blocking_client import Brokers, Identity, PartitionWriter
 from hightide.wire import batch
 
 TICK_S = 0.1

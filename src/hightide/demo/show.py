@@ -17,7 +17,7 @@ from hightide.demo.scene import Event, Events, Rate, Scene
 from hightide.demo.sending import Sender
 from hightide.demo.stage import Stage
 from hightide.demo.traffic import Traffic
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
 
 STALL_S = 2.0
 FLUSH_S = 10.0

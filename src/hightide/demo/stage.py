@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from hightide.demo.observer import Picture
-from hightide.process import BrokerProcess, CoordinatorProcess, ServiceFailed
+from hightide.process import BrokerProcess, ServiceFailed, ZooKeeperProcess
 
 RESTART_S = 15.0
 CALM_S = 10.0
@@ -20,7 +20,7 @@ class Stage:
     def __init__(
         self,
         brokers: Sequence[BrokerProcess],
-        coordinator: CoordinatorProcess,
+        coordinator: ZooKeeperProcess,
         tell: Callable[[str], None],
         *,
         keeps_data: bool,

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
-from hightide.core.transactions.aborted import AbortedIndex
+from hightide.core.transactions.aborted_index import AbortedIndex
 from hightide.log.compaction import KeyMap, Rules, Transactions, compact, read_batches
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.index import (

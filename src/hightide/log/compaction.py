@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
-from hightide.core.transactions.aborted import Aborted
+from hightide.core.transactions.aborted_index import Aborted
 from hightide.log.disk import Buffer, File
 from hightide.wire.batch import (
     HEADER_BYTES,

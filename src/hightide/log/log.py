@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from struct import Struct
 
-from hightide.core.producer import ProducerStates, Written
-from hightide.core.transactions.partition import PartitionTransactions
+from hightide.core.partition.producer_state import ProducerStates, Written
+from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard
-from hightide.log import aborted
-from hightide.log.disk import Disk, DiskFailed
-from hightide.log.epochs import LeaderEpochs
-from hightide.log.incoming import (
+from hightide.log import aborted_transactions
+from hightide.log.batch_validation import (
     PLAIN_ATTRIBUTES,
     PLAIN_TRANSACTIONAL,
     check_attributes,
@@ -30,10 +28,12 @@ from hightide.log.incoming import (
     refusal,
     stamp_append_time,
 )
+from hightide.log.disk import Disk, DiskFailed
+from hightide.log.leader_epochs import LeaderEpochs
+from hightide.log.producer_snapshots import batches_before, follow
 from hightide.log.reading import ReadableLog, Slice
 from hightide.log.segment import OpenFiles, Segment
 from hightide.log.segments import Parts
-from hightide.log.snapshots import batches_before, follow
 from hightide.settings import Topic
 from hightide.wire.batch import (
     HEADER,
@@ -349,7 +349,7 @@ class Log(ReadableLog):
             return
         segment = self._active
         if segment.aborted is None and any(header.is_control for header in run):
-            self._looked_up(lambda: aborted.index_of(self, segment))
+            self._looked_up(lambda: aborted_transactions.index_of(self, segment))
         file = segment.opened()
         position = file.size
         try:

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from hightide.core.transactions.aborted import Aborted
-from hightide.log import aborted
+from hightide.core.transactions.aborted_index import Aborted
+from hightide.log import aborted_transactions
 from hightide.log.disk import File
-from hightide.log.lookup import Timestamped, first_at_or_after, latest
 from hightide.log.segment import Segment
 from hightide.log.segments import LogSegments
+from hightide.log.time_lookup import Timestamped, first_at_or_after, latest
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class ReadableLog(LogSegments):
         active = self._active
         if start_offset >= active.base_offset and active.aborted is not None and not active.aborted:
             return []  # as for most who read, and they ask with every fetch
-        return self._looked_up(lambda: aborted.between(self, start_offset, end_offset))
+        return self._looked_up(lambda: aborted_transactions.between(self, start_offset, end_offset))
 
     # ---- by time
 

@@ -20,12 +20,20 @@ from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
-from hightide.core.producer import ProducerStates
-from hightide.core.transactions.partition import PartitionTransactions
+from hightide.core.partition.producer_state import ProducerStates
+from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.log.disk import Disk, DiskFailed, File
-from hightide.log.epochs import LeaderEpochs
 from hightide.log.index import MAX_RELATIVE_OFFSET
+from hightide.log.leader_epochs import LeaderEpochs
 from hightide.log.log import Log
+from hightide.log.producer_snapshots import (
+    follow,
+    newest_snapshot,
+    recall_ended,
+    remove_snapshots,
+    replay,
+    snapshot_offsets,
+)
 from hightide.log.segment import (
     CLEANED,
     DELETED,
@@ -41,14 +49,6 @@ from hightide.log.segment import (
     file_name,
 )
 from hightide.log.segments import Parts
-from hightide.log.snapshots import (
-    follow,
-    newest_snapshot,
-    recall_ended,
-    remove_snapshots,
-    replay,
-    snapshot_offsets,
-)
 from hightide.settings import Topic
 from hightide.wire.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
 from hightide.wire.crc import crc32c

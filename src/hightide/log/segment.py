@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator
 from struct import Struct
 
-from hightide.core.transactions.aborted import Aborted, AbortedIndex
+from hightide.core.transactions.aborted_index import Aborted, AbortedIndex
 from hightide.log.disk import Disk, File
 from hightide.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader

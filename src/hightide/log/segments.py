@@ -18,12 +18,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hightide.core.transactions.partition import PartitionTransactions
+from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.log import truncation
+from hightide.log.batch_validation import Rules
 from hightide.log.disk import Disk, DiskFailed
-from hightide.log.epochs import LeaderEpochs
-from hightide.log.incoming import Rules
 from hightide.log.index import MAX_RELATIVE_OFFSET
+from hightide.log.leader_epochs import LeaderEpochs
 from hightide.log.segment import (
     LOG,
     MAX_OFFSET,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.core.producer import ProducerStates
-from hightide.core.transactions.partition import PartitionTransactions
+from hightide.core.partition.producer_state import ProducerStates
+from hightide.core.transactions.open_transactions import PartitionTransactions
+from hightide.log.producer_snapshots import newest_snapshot, recall_ended, remove_snapshots, replay
 from hightide.log.segment import Segment
-from hightide.log.snapshots import newest_snapshot, recall_ended, remove_snapshots, replay
 
 if TYPE_CHECKING:
     from hightide.log.segments import LogSegments

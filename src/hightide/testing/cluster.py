@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from hightide.process import (
     START_S,
     BrokerProcess,
-    CoordinatorProcess,
     ServiceFailed,
+    ZooKeeperProcess,
     free_port,
     stop_all,
 )
@@ -87,7 +87,7 @@ class Cluster:
         self._folder: Path | None = None
         self._brokers: dict[int, _Broker] = {}
         self._coordinator_port = 0
-        self._coordinator: CoordinatorProcess | None = None
+        self._coordinator: ZooKeeperProcess | None = None
 
     # -- life ------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Cluster:
         self._coordinator_port = free_port()
         if self._separate:
             where = ["--memory"] if self._memory else ["--data", str(self._file("coordinator"))]
-            self._coordinator = CoordinatorProcess(
+            self._coordinator = ZooKeeperProcess(
                 ["--listen", f"{HOST}:{self._coordinator_port}", *where, *COORDINATOR_TIMES],
                 self._file("coordinator.log"),
             )
@@ -328,7 +328,7 @@ class Cluster:
         self._coordinator_process.resume()
 
     @property
-    def _coordinator_process(self) -> CoordinatorProcess:
+    def _coordinator_process(self) -> ZooKeeperProcess:
         if self._coordinator is None:
             where = "outside the cluster" if self._ensemble else "inside broker 1"
             raise ValueError(f"the coordinator is {where}; Cluster(coordinator=True) runs one")

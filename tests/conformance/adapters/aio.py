@@ -16,7 +16,7 @@ from aiokafka.admin import (
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
-from adapters import DEADLINE_S, Read, Refused, name_of
+from tests.conformance.adapters import DEADLINE_S, Read, Refused, name_of
 
 NAME = "aiokafka"
 CAN = {

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from adapters import DEADLINE_S, Read, Refused, name_of
+from tests.conformance.adapters import DEADLINE_S, Read, Refused, name_of
 
 NAME = "confluent-kafka"
 CAN = {

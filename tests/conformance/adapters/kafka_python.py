@@ -17,7 +17,7 @@ from kafka import (
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError
 
-from adapters import DEADLINE_S, Read, Refused, name_of
+from tests.conformance.adapters import DEADLINE_S, Read, Refused, name_of
 
 NAME = "kafka-python"
 CAN = {

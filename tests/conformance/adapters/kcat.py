@@ -10,7 +10,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapters import DEADLINE_S, Read, Refused
+from tests.conformance.adapters import DEADLINE_S, Read, Refused
 
 NAME = "kcat"
 CAN = {"produce", "read", "times", "bounds", "describe", "idempotence", "isolation", "reset"}

@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from kafka.errors import KafkaError as PythonKafkaError
 from kafka.structs import OffsetAndMetadata
 
-from adapters import DEADLINE_S, aio, confluent, kafka_python
+from tests.conformance.adapters import DEADLINE_S, aio, confluent, kafka_python
 
 PATIENCE_MS = int(DEADLINE_S * 1000)
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "ProducerFenced"}

@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from apache import Kafka, NoKafka
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
+from tests.spark.apache import Kafka, NoKafka
 
 
 class Node:

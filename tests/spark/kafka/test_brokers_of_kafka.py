@@ -6,12 +6,12 @@ On demand: `make spark-kafka`.
 from __future__ import annotations
 
 import pytest
-from apache import PASSWORD, USER, escaped
-from batches import made, values
 
 from hightide.client.connection import ConnectionFailed
-from hightide.spark.brokers import Fenced, OffsetOutOfRange, brokers
+from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, brokers
 from hightide.wire.errors import KafkaError
+from tests.spark.apache import PASSWORD, USER, escaped
+from tests.spark.batches import made, values
 
 LATEST = -1
 JAAS = f'some.LoginModule required username="{USER}" password="{escaped(PASSWORD)}";'

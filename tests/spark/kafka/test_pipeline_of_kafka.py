@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_exactly_once import *  # noqa: F403
-from test_sink_transactions import *  # noqa: F403
-from test_source import *  # noqa: F403
-from test_source_stream import *  # noqa: F403
+from tests.spark.test_exactly_once import *  # noqa: F403
+from tests.spark.test_sink_transactions import *  # noqa: F403
+from tests.spark.test_source import *  # noqa: F403
+from tests.spark.test_source_stream import *  # noqa: F403

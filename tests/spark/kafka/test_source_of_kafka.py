@@ -5,12 +5,22 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from apache import PASSWORD, USER
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from topics import create_topic, eventually, grow, named, produce, read, rows, stream, transaction
-from topics import values as values_of
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
+from tests.spark.apache import PASSWORD, USER
+from tests.spark.topics import (
+    create_topic,
+    eventually,
+    grow,
+    named,
+    produce,
+    read,
+    rows,
+    stream,
+    transaction,
+)
+from tests.spark.topics import values as values_of
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from harness.broker import BrokerFailure
-from harness.cold import make_cold
-from harness.machine import file_system
-from harness.page_cache import cached_share
+
+from bench.harness.broker import BrokerFailure
+from bench.harness.cold import make_cold
+from bench.harness.machine import file_system
+from bench.harness.page_cache import cached_share
 
 PAGES = 100
 PAGE = 4096

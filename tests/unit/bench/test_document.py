@@ -6,9 +6,10 @@ import json
 import re
 
 import pytest
-from document import write
-from harness.lab import OTHERS, Metric, Workload, afresh
-from harness.report import Outcome, as_data
+
+from bench.document import write
+from bench.harness.lab import OTHERS, Metric, Workload, afresh
+from bench.harness.report import Outcome, as_data
 
 RATE = Metric("mb_per_s", "MB/s", more_is_better=True, ratio_goal=1.0, ratio_aim=1.3)
 PRODUCE = "produce-1kb-64kb-p6-acks1-rf1"

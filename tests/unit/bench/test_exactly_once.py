@@ -1,7 +1,8 @@
 """What the figures of several producers at once, and of two kinds of producers, are made of."""
 
 import pytest
-from harness.exactly_once import added_up, beside
+
+from bench.harness.exactly_once import added_up, beside
 
 
 def test_of_two_kinds_of_producers_the_idempotent_one_is_told_of() -> None:

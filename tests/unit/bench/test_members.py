@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-from harness.broker import BrokerFailure
-from harness.groups import Committer, is_shared_evenly
-from harness.members import (
+
+from bench.harness.broker import BrokerFailure
+from bench.harness.groups import Committer, is_shared_evenly
+from bench.harness.members import (
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,

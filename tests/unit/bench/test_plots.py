@@ -5,8 +5,9 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
-from harness.plots import Panel, bars, curves, plain, powers, steps
-from harness.results import Figure
+
+from bench.harness.plots import Panel, bars, curves, plain, powers, steps
+from bench.harness.results import Figure
 
 NAMES = {"hightide": "Hightide", "kafka": "Apache <Kafka> & more"}
 SVG = "{http://www.w3.org/2000/svg}"

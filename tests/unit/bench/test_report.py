@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness.lab import Metric, Workload, afresh, held_to
-from harness.report import Outcome, as_data, as_text, bound
+
+from bench.harness.lab import Metric, Workload, afresh, held_to
+from bench.harness.report import Outcome, as_data, as_text, bound
 
 RATE = Metric("rate", "records/s", more_is_better=True, ratio_goal=1.0, ratio_aim=1.3)
 TIME = Metric("time_s", "time, s", 2, goal=5, ratio_goal=0.2)

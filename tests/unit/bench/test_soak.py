@@ -1,6 +1,6 @@
 """Whether something grew in a long run, though it goes up and down all the time."""
 
-from pipeline.soak import has_grown
+from bench.pipeline.soak import has_grown
 
 
 def test_what_goes_up_and_down_has_not_grown() -> None:

@@ -12,16 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
-from hightide.broker.control import Control
-from hightide.broker.election import Election
-from hightide.broker.registration import register
+from hightide.broker.controller import ControllerService
+from hightide.broker.controller.controller_election import Election
+from hightide.broker.membership.registration import register
 from hightide.client.connection import ConnectionFailed
-from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss, CoordinationError
-from hightide.coordination.interface import ensure_path
-from hightide.coordination.memory import LocalCoordination
-from hightide.core.partition import PartitionState
-from hightide.core.picture import Picture
+from hightide.core.metadata.image import MetadataImage
+from hightide.core.partition.state import PartitionState
 from hightide.settings import Broker as Settings
 from hightide.wire.codec import decode, encode
 from hightide.wire.errors import ErrorCode
@@ -35,6 +31,10 @@ from hightide.wire.messages.replication import (
     PublishStateRequest,
     PublishStateResponse,
 )
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import ConnectionLoss, ZooKeeperError
+from hightide.zookeeper.in_memory import InMemoryZooKeeper
+from hightide.zookeeper.interface import ensure_path
 
 LISTENER = "PLAINTEXT"
 PATIENCE_S = 10.0
@@ -52,11 +52,11 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S
 class Flaky:
     """A coordination that can fail, with and without having done what was asked."""
 
-    def __init__(self, coordination: LocalCoordination) -> None:
+    def __init__(self, coordination: InMemoryZooKeeper) -> None:
         self.under = coordination
-        self.fail: Callable[[str, Any], CoordinationError | None] = lambda _name, _about: None
+        self.fail: Callable[[str, Any], ZooKeeperError | None] = lambda _name, _about: None
         """Asked before each call; an error is raised instead of doing it."""
-        self.lose: Callable[[str, Any], CoordinationError | None] = lambda _name, _about: None
+        self.lose: Callable[[str, Any], ZooKeeperError | None] = lambda _name, _about: None
         """Asked after each call; an error is raised instead of its answer."""
         self.calls: list[str] = []
 
@@ -110,11 +110,11 @@ class Flaky:
         return await self._call("multi", operations)
 
 
-def once(error: CoordinationError | None = None, *, of: str = "multi", after: int = 0) -> Any:
+def once(error: ZooKeeperError | None = None, *, of: str = "multi", after: int = 0) -> Any:
     """Fails one call of a kind, after so many that go well."""
     left = [after]
 
-    def fail(name: str, _about: Any) -> CoordinationError | None:
+    def fail(name: str, _about: Any) -> ZooKeeperError | None:
         if name != of:
             return None
         left[0] -= 1
@@ -126,11 +126,11 @@ def once(error: CoordinationError | None = None, *, of: str = "multi", after: in
 class Peer:
     """A broker that is told things."""
 
-    def __init__(self, broker_id: int, session: LocalCoordination, epoch: int) -> None:
+    def __init__(self, broker_id: int, session: InMemoryZooKeeper, epoch: int) -> None:
         self.id = broker_id
         self.session = session
         self.epoch = epoch
-        self.picture = Picture(broker_id, LISTENER)
+        self.picture = MetadataImage(broker_id, LISTENER)
         self.messages: list[PublishStateRequest] = []
         self.is_reachable = True
         self.knows_its_epoch = True
@@ -141,18 +141,18 @@ class Peer:
 class World:
     """Brokers, and candidates for the controller's task."""
 
-    def __init__(self, tree: LocalCoordination, settings: Settings, seed: int = 1) -> None:
+    def __init__(self, tree: InMemoryZooKeeper, settings: Settings, seed: int = 1) -> None:
         self.tree = tree
         self.settings = settings
         self.random = Random(seed)
         self.peers: dict[int, Peer] = {}
-        self.controls: dict[int, Control] = {}
+        self.controls: dict[int, ControllerService] = {}
         self.elections: dict[int, Election] = {}
         self.sessions: dict[int, Flaky] = {}
 
     @classmethod
     async def open(cls, **values: Any) -> World:
-        tree = await LocalCoordination.open()
+        tree = await InMemoryZooKeeper.open()
         for path in (*znodes.PERSISTENT_ROOTS, "/controller_root"):
             await ensure_path(tree, path)
         return cls(tree, Settings(**values))
@@ -214,11 +214,11 @@ class World:
 
     # -- controllers -----------------------------------------------------------------------
 
-    async def candidate(self, broker_id: int = 100) -> Control:
+    async def candidate(self, broker_id: int = 100) -> ControllerService:
         """Somebody who stands for election; the first one is elected."""
         session = Flaky(await self.tree.new_session())
         election = Election(session, broker_id, lambda: 1)
-        control = Control(
+        control = ControllerService(
             session,
             election,
             broker_id,
@@ -257,7 +257,7 @@ class World:
         found = [self.seen(topic, index) for index in range(count)]
         return [each.leader for each in found if each is not None]
 
-    def control(self) -> Control:
+    def control(self) -> ControllerService:
         return next(
             self.controls[each] for each, one in self.elections.items() if one.is_controller
         )

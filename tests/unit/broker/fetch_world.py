@@ -10,23 +10,23 @@ from random import Random
 from typing import Any, cast
 from uuid import UUID
 
-from hightide.broker.fetcher import Fetchers
-from hightide.broker.peers import Peers
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
-from hightide.broker.throttle import ReplicationThrottle
-from hightide.core.follower import divergence
-from hightide.core.partition import PartitionState
-from hightide.core.sessions import INITIAL_EPOCH, FetchSessions, Session
+from hightide.broker.replication.peers import Peers
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_fetcher import Fetchers
+from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.broker.replication.replication_throttle import ReplicationThrottle
+from hightide.core.partition.fetch_session import INITIAL_EPOCH, FetchSessions, Session
+from hightide.core.partition.follower import divergence
+from hightide.core.partition.state import PartitionState
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log, Slice
-from hightide.log.store import LogStore
+from hightide.log.log_manager import LogManager
 from hightide.settings import Broker, Topic
 from hightide.wire.batch import Record, build
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.frame import encode_response
-from hightide.wire.hot import fetch as hot
-from hightide.wire.hot.read import body_at
+from hightide.wire.hot import fetch_codec as hot
+from hightide.wire.hot.read_cursor import body_at
 from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from hightide.wire.messages.replication import PublishedEndpoint
 
@@ -37,8 +37,8 @@ LEADER_ID, FOLLOWER_ID, FOLLOWER_EPOCH = 2, 1, 44
 Key = tuple[bytes, int]
 
 
-def open_store(config: Topic | None = None) -> LogStore:
-    store = LogStore([MemoryDisk()], Broker(), lambda _: config or Topic())
+def open_store(config: Topic | None = None) -> LogManager:
+    store = LogManager([MemoryDisk()], Broker(), lambda _: config or Topic())
     store.open(NOW)
     return store
 
@@ -229,9 +229,9 @@ class World:
             }
         )
         self.config = Topic()
-        self.store = LogStore([MemoryDisk()], Broker(), lambda _: self.config)
+        self.store = LogManager([MemoryDisk()], Broker(), lambda _: self.config)
         self.store.open(NOW)
-        self.replicas = Replicas()
+        self.replicas = ReplicaManager()
         self.peers = Peers("broker-1", socket_timeout_ms=lambda: 5_000)
         self.fetchers = Fetchers(
             FOLLOWER_ID,

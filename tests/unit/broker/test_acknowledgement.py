@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from hightide.broker.connection import Slot
 from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, WaitingBatch
+from hightide.broker.network.connection import Slot
 from hightide.wire.errors import ErrorCode
-from hightide.wire.hot import produce as hot
+from hightide.wire.hot import produce_codec as hot
 
 RESULT = hot.Appended(3, 0, 17, -1, 5)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hightide.broker import server as server_module
-from hightide.broker.connection import SERVING, Connection
-from hightide.broker.server import Server
+from hightide.broker.network import server as server_module
+from hightide.broker.network.connection import SERVING, Connection
+from hightide.broker.network.server import Server
 from hightide.log.disk import RealDisk
 from hightide.log.log import Slice
 from hightide.settings import Broker, Listener

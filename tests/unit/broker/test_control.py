@@ -9,14 +9,14 @@ import time
 import uuid
 
 import pytest
-from control_world import World, eventually, in_a_world, once
 
-from hightide.broker.control import announce_topic
-from hightide.coordination import znodes
-from hightide.coordination.errors import BadVersion, ConnectionLoss, NotConnected
-from hightide.core.controller import ElectionKind
+from hightide.broker.controller import announce_topic
+from hightide.core.controller.controller import ElectionKind
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import AlterPartitionRequest
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import BadVersion, ConnectionLoss, NotConnected
+from tests.unit.broker.control_world import World, eventually, in_a_world, once
 
 
 def refused(code: ErrorCode):
@@ -504,8 +504,8 @@ async def test_a_coordinator_that_is_away_loses_no_event(world):
 
 
 def test_nobody_waits_for_ever_for_a_coordinator_that_is_away(monkeypatch):
-    monkeypatch.setattr("hightide.broker.control.control._LEAST_MS", 50)
-    monkeypatch.setattr("hightide.broker.control.control._ASKED_BY_BROKERS_MS", 50)
+    monkeypatch.setattr("hightide.broker.controller.service._LEAST_MS", 50)
+    monkeypatch.setattr("hightide.broker.controller.service._ASKED_BY_BROKERS_MS", 50)
 
     @in_a_world
     async def run(world):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_world import eventually, in_a_world, once
 
-from hightide.broker.config_changes import change_config
-from hightide.broker.control.defaults import default_counts
-from hightide.coordination import znodes
-from hightide.core.controller import ElectionKind
+from hightide.broker.controller.topic_defaults import default_counts
+from hightide.broker.membership.config_changes import change_config
+from hightide.core.controller.controller import ElectionKind
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.zookeeper import znodes
+from tests.unit.broker.control_world import eventually, in_a_world, once
 
 
 def refused(code: ErrorCode):

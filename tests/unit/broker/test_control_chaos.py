@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 
 import pytest
-from control_world import World, eventually, in_a_world
 
-from hightide.broker.control.states import decode_state
-from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss
-from hightide.core.partition import NOBODY
+from hightide.broker.controller.partition_states import decode_state
+from hightide.core.partition.state import NOBODY
 from hightide.wire.errors import KafkaError
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import ConnectionLoss
+from tests.unit.broker.control_world import World, eventually, in_a_world
 
 
 async def something_happens(world: World) -> None:
@@ -73,8 +73,8 @@ async def check_agreement(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_trouble_all_agree(seed, monkeypatch):
-    monkeypatch.setattr("hightide.broker.control.control._LEAST_MS", 200)
-    monkeypatch.setattr("hightide.broker.control.control._LEAST_KNOWN_S", 0.05)
+    monkeypatch.setattr("hightide.broker.controller.service._LEAST_MS", 200)
+    monkeypatch.setattr("hightide.broker.controller.service._LEAST_KNOWN_S", 0.05)
 
     @in_a_world(unclean_leader_election_enable=True)
     async def run(world):

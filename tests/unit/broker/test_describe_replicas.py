@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from types import SimpleNamespace
 
-from hightide.broker.handlers.replicas import describe_replicas
-from hightide.core.follower import Do, Follower, Step
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.replica import Leader
+from hightide.broker.handlers.describe_replicas import describe_replicas
+from hightide.core.partition.follower import Do, Follower, Step
+from hightide.core.partition.leader import Leader
+from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.codec import decode, encode
 from hightide.wire.messages.replicas import (
     DescribeReplicasRequest,

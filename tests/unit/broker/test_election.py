@@ -6,20 +6,20 @@ import random
 
 import pytest
 
-from hightide.broker.election import NOBODY, Election, NotController
-from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss, MultiFailed, NoNode, SessionLost
-from hightide.coordination.memory import LocalCoordination
-from hightide.coordination.operation import Create, SetData
+from hightide.broker.controller.controller_election import NOBODY, Election, NotController
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import ConnectionLoss, MultiFailed, NoNode, SessionLost
+from hightide.zookeeper.in_memory import InMemoryZooKeeper
+from hightide.zookeeper.operation import Create, SetData
 
 
 class Field:
     """Candidates on one tree."""
 
-    def __init__(self, first: LocalCoordination) -> None:
+    def __init__(self, first: InMemoryZooKeeper) -> None:
         self._first = first
         self.elections: dict[int, Election] = {}
-        self.sessions: dict[int, LocalCoordination] = {}
+        self.sessions: dict[int, InMemoryZooKeeper] = {}
 
     async def enter(self, broker_id: int) -> Election:
         session = await self._first.new_session()
@@ -49,7 +49,7 @@ class Field:
 def on_a_field(test):
     def run():
         async def main():
-            first = await LocalCoordination.open()
+            first = await InMemoryZooKeeper.open()
             field = Field(first)
             try:
                 await test(field, first)
@@ -63,7 +63,7 @@ def on_a_field(test):
     return run
 
 
-async def tree_of(tree: LocalCoordination) -> tuple[int, int]:
+async def tree_of(tree: InMemoryZooKeeper) -> tuple[int, int]:
     """(controller, epoch) as everybody can read them."""
     data, _ = await tree.get(znodes.CONTROLLER)
     epoch, _ = await tree.get(znodes.CONTROLLER_EPOCH)
@@ -192,7 +192,7 @@ def test_whatever_happens_only_the_latest_controller_writes(seed):
 
     async def main():
         rng = random.Random(seed)
-        tree = await LocalCoordination.open()
+        tree = await InMemoryZooKeeper.open()
         await tree.create("/log", b"0")
         field = Field(tree)
         newcomers = iter(range(1, 100))

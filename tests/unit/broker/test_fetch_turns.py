@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from transactional_world import World, part, produce_request, world
 
-from hightide.broker import pace
 from hightide.broker.handlers import fetch
+from hightide.broker.network import fetch_sizing
 from hightide.client.connection import Connection
 from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.unit.broker.transactional_world import World, part, produce_request, world
 
 SESSIONLESS, FIRST = -1, 0
 
@@ -20,8 +20,8 @@ def run(
     enough: int = 100,
 ) -> None:
     """The test with two partitions that have three batches of 200 bytes and more each."""
-    monkeypatch.setattr(pace, "LEAST_BYTES", enough)
-    monkeypatch.setattr(pace, "_WAY_S", 60.0)
+    monkeypatch.setattr(fetch_sizing, "LEAST_BYTES", enough)
+    monkeypatch.setattr(fetch_sizing, "_WAY_S", 60.0)
     monkeypatch.setattr(fetch, "PARTITION_BYTES", 1)
 
     async def all_of_it() -> None:
@@ -98,7 +98,7 @@ def test_who_is_late_gets_all_that_he_asks_for(monkeypatch: pytest.MonkeyPatch) 
         reader = Reader(client)
         assert [await reader.ask() for _ in range(4)] == [[0, 1]] * 3 + [[]]
 
-    run(test, monkeypatch, pace.UNLIMITED)
+    run(test, monkeypatch, fetch_sizing.UNLIMITED)
 
 
 def test_who_got_all_at_once_and_is_soon_back_gets_less_again(
@@ -107,7 +107,7 @@ def test_who_got_all_at_once_and_is_soon_back_gets_less_again(
     async def test(_it: World, client: Connection) -> None:
         reader = Reader(client)
         assert await reader.ask() == [0, 1]
-        monkeypatch.setattr(pace, "LEAST_BYTES", 100)
+        monkeypatch.setattr(fetch_sizing, "LEAST_BYTES", 100)
         assert [await reader.ask() for _ in range(4)] == [[0], [1], [0], [1]]
 
     monkeypatch.setattr(fetch, "LEAST_BYTES", 100)
@@ -122,32 +122,32 @@ def test_what_a_consumer_waits_for_it_gets_in_one_answer(monkeypatch: pytest.Mon
 
 
 def test_who_comes_back_late_gets_more_each_time_and_who_comes_soon_less() -> None:
-    one = pace.Pace()
+    one = fetch_sizing.FetchSizing()
     now_s = 0.0
     for times in (1, 2, 4, 8):
-        assert one.enough_bytes == times * pace.LEAST_BYTES
+        assert one.enough_bytes == times * fetch_sizing.LEAST_BYTES
         one.gave(one.enough_bytes, now_s)
         now_s += 0.06
         one.asked(now_s)
     for times in (16, 8, 4, 2, 1, 1):
-        assert one.enough_bytes == times * pace.LEAST_BYTES
+        assert one.enough_bytes == times * fetch_sizing.LEAST_BYTES
         one.gave(one.enough_bytes, now_s)
         now_s += 0.0005
         one.asked(now_s)
 
 
 def test_only_an_answer_that_was_full_says_something_of_the_pace() -> None:
-    one = pace.Pace()
+    one = fetch_sizing.FetchSizing()
     one.asked(0)
-    one.gave(pace.LEAST_BYTES, 0)
+    one.gave(fetch_sizing.LEAST_BYTES, 0)
     one.asked(0.001)
     one.asked(10)
-    assert one.enough_bytes == pace.LEAST_BYTES
+    assert one.enough_bytes == fetch_sizing.LEAST_BYTES
 
 
 def test_what_is_given_is_no_more_than_can_be_counted() -> None:
-    one = pace.Pace()
+    one = fetch_sizing.FetchSizing()
     for now_s in range(0, 10_000, 100):
         one.asked(now_s)
         one.gave(1, now_s)
-    assert one.enough_bytes == pace.UNLIMITED
+    assert one.enough_bytes == fetch_sizing.UNLIMITED

@@ -7,7 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
-from fetch_world import (
+
+from hightide.broker.replication import replication_throttle
+from hightide.core.partition.fetch_session import FetchSessions
+from hightide.core.partition.follower import Do, Follower, Position, Step
+from hightide.settings import Topic
+from hightide.wire.errors import ErrorCode
+from hightide.wire.hot.replica_fetch_codec import Given
+from tests.unit.broker.fetch_world import (
     FOLLOWER_EPOCH,
     FOLLOWER_ID,
     LeaderBroker,
@@ -20,13 +27,6 @@ from fetch_world import (
     wanted,
     world,
 )
-
-from hightide.broker import throttle
-from hightide.core.follower import Do, Follower, Position, Step
-from hightide.core.sessions import FetchSessions
-from hightide.settings import Topic
-from hightide.wire.errors import ErrorCode
-from hightide.wire.hot.replica_fetch import Given
 
 
 def run(test: Callable[[World], Awaitable[None]], **settings: object) -> None:
@@ -698,7 +698,7 @@ def test_what_is_to_be_held_back_is_copied_at_its_rate_and_the_rest_at_once() ->
 
 
 def test_what_stays_held_back_costs_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "_MOST_DELAY_MS", 20)
+    monkeypatch.setattr(replication_throttle, "_MOST_DELAY_MS", 20)
 
     async def test(w: World) -> None:
         slow, quick = w.replica(0, topic="s"), w.replica(0)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from hightide.broker.broker import Broker
+from hightide.broker.environment import RealEnvironment
 from hightide.broker.handlers.produce import produce
-from hightide.broker.surroundings import Machine
 from hightide.log.disk import DiskFailed, MemoryDisk, MemoryFile
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
@@ -77,7 +77,7 @@ class Connection:
 async def running(disk: SlowDisk) -> AsyncIterator[Broker]:
     broker = Broker(
         Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
-        surroundings=Machine(memory=disk),
+        surroundings=RealEnvironment(memory=disk),
     )
     await broker.start()
     own = {0: [broker.broker_id]}

@@ -8,11 +8,11 @@ import pytest
 
 from hightide.broker.handlers import follower_fetch
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
-from hightide.broker.throttle import ReplicationThrottle
-from hightide.core.partition import PartitionState
-from hightide.core.sessions import Session
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.broker.replication.replication_throttle import ReplicationThrottle
+from hightide.core.partition.fetch_session import Session
+from hightide.core.partition.state import PartitionState
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log
 from hightide.log.segment import OpenFiles
@@ -20,8 +20,8 @@ from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
-from hightide.wire.hot import fetch as hot
-from hightide.wire.hot import replica_fetch
+from hightide.wire.hot import fetch_codec as hot
+from hightide.wire.hot import replica_fetch_codec
 
 TOPIC = uuid.UUID(int=7)
 FOLLOWER, EPOCH = 2, 20
@@ -37,7 +37,7 @@ class Leader:
     def __init__(self, partitions: int, isr: tuple[int, ...] = (1, FOLLOWER)) -> None:
         self.time_ms = 1_700_000_000_000
         self.settings = Settings()
-        self.replicas = Replicas()
+        self.replicas = ReplicaManager()
         self.metadata = SimpleNamespace(get_by_id=lambda _: None, refusal=lambda *_: ANY)
         self.throttle = ReplicationThrottle(1, lambda: self.settings)
         self.answers: list[list[hot.Part]] = []
@@ -125,7 +125,7 @@ def told(parts: list[hot.Part]) -> dict[int, tuple[int, ...]]:
         part if isinstance(part, bytes) else part.file.read(part.position, part.length)  # type: ignore[attr-defined]
         for part in parts
     )
-    answer = replica_fetch.decode(memoryview(frame)[4:])
+    answer = replica_fetch_codec.decode(memoryview(frame)[4:])
     return {
         given.partition: given.diverging_epoch
         or (given.error_code, given.high_watermark, len(given.records) // BATCH_BYTES)

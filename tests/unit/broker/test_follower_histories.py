@@ -1,7 +1,8 @@
 """Whatever happens to a leader's partitions while a follower fetches, the follower hears of it.
 
 The leader's handler is driven by a follower that keeps the books of the other half of a session
-(`core/following.py`), over a connection that is a list.  The clock stands still, so that the leader
+(`core/partition/fetch_session_client.py`), over a connection that is a list.
+The clock stands still, so that the leader
 never looks at everything for no reason, which would hide what it missed.
 """
 
@@ -17,23 +18,23 @@ from uuid import UUID
 
 import pytest
 
-from hightide.broker.connection import Slot
 from hightide.broker.handlers import fetch as handler
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
-from hightide.broker.throttle import ReplicationThrottle
+from hightide.broker.network.connection import Slot
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.client.connection import CODES
-from hightide.core.follower import Position
-from hightide.core.following import Following, Round
-from hightide.core.partition import PartitionState
-from hightide.core.sessions import FetchSessions
+from hightide.core.partition.fetch_session import FetchSessions
+from hightide.core.partition.fetch_session_client import FetchSessionClient, Round
+from hightide.core.partition.follower import Position
+from hightide.core.partition.state import PartitionState
 from hightide.log.disk import MemoryDisk
-from hightide.log.store import LogStore
+from hightide.log.log_manager import LogManager
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic
 from hightide.wire.batch import Record, batches, build
-from hightide.wire.hot import replica_fetch
-from hightide.wire.hot.fetch import Fetch
+from hightide.wire.hot import replica_fetch_codec
+from hightide.wire.hot.fetch_codec import Fetch
 
 NOW_MS = 1_700_000_000_000
 LEADER, FOLLOWER = 1, 2
@@ -91,8 +92,8 @@ class Copied:
 class World:
     def __init__(self, partitions: int, **settings: Any) -> None:
         self.settings = Settings(**settings)
-        self.replicas = Replicas()
-        store = LogStore([MemoryDisk()], self.settings, lambda _: Topic())
+        self.replicas = ReplicaManager()
+        store = LogManager([MemoryDisk()], self.settings, lambda _: Topic())
         store.open(NOW_MS)
         self.now_ms = NOW_MS
         self.broker: Any = SimpleNamespace(
@@ -110,7 +111,7 @@ class World:
         for replica in self.all:
             self.lead(replica, 0)
         self.wire = Wire()
-        self.following = Following()
+        self.following = FetchSessionClient()
         self.copied = [Copied() for _ in self.all]
         self.under_way: deque[Round] = deque()
 
@@ -157,18 +158,18 @@ class World:
             None,
             LIVE[FOLLOWER],
         )
-        frame = bytearray(replica_fetch.encode(fetch, 1, b"c"))
+        frame = bytearray(replica_fetch_codec.encode(fetch, 1, b"c"))
         wire: Any = self.wire
         self.wire.answered(
             handler.fetch(self.broker, wire, frame, memoryview(frame), 4, len(frame))
         )
         self.replicas.wake()
 
-    def take(self) -> replica_fetch.Answer | None:
+    def take(self) -> replica_fetch_codec.Answer | None:
         """Take the next answer, if there is one."""
         if not self.wire.answers:
             return None
-        answer = replica_fetch.decode(memoryview(self.wire.answers.popleft())[4:])
+        answer = replica_fetch_codec.decode(memoryview(self.wire.answers.popleft())[4:])
         round_ = self.under_way.popleft()
         self.following.answered(round_, CODES[answer.error_code], answer.session_id)
         for topic, results in answer.topics:
@@ -180,7 +181,7 @@ class World:
                     self.copied[given.partition].is_afresh = True
         return answer
 
-    def _take(self, given: replica_fetch.Given) -> None:
+    def _take(self, given: replica_fetch_codec.Given) -> None:
         mine = self.copied[given.partition]
         if given.error_code:
             mine.is_wanted = False

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from hightide.broker.broker import Broker
+from hightide.broker.environment import RealEnvironment
 from hightide.broker.handlers.produce import produce
-from hightide.broker.surroundings import Machine
 from hightide.log.disk import Buffer, DiskFailed, MemoryDisk, MemoryFile
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_and_passes(forgets: bool):
         disk = SmallDisk()
         broker = Broker(
             Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
-            surroundings=Machine(memory=disk),
+            surroundings=RealEnvironment(memory=disk),
         )
         await broker.start()
         await broker.control.create_topic("t", {0: [broker.broker_id]}, {}, timeout_ms=5000)

@@ -6,8 +6,8 @@ from random import Random
 from types import SimpleNamespace
 
 from hightide.broker.handlers.group_status import group_status
-from hightide.core.groups.coordinator import Coordinator
-from hightide.core.groups.rules import Rules
+from hightide.core.groups.group_coordinator import GroupCoordinator
+from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import Client
 from hightide.wire.codec import decode, encode
 from hightide.wire.errors import ErrorCode
@@ -21,7 +21,7 @@ from hightide.wire.messages.offsets import (
 
 
 def coordinator():
-    made = Coordinator(Rules(), Random(1))
+    made = GroupCoordinator(Rules(), Random(1))
     made.loaded(1000)
     return made
 

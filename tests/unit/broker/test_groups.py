@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.broker.flusher import Flusher
+from hightide.broker.coordinator_log import CoordinatorLog
 from hightide.broker.groups.batches import decoded, encoded
-from hightide.broker.groups.partition import GroupsPartition
-from hightide.broker.led_log import LedLog
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
-from hightide.core.groups import answers, commits
+from hightide.broker.groups.group_partition import GroupPartition
+from hightide.broker.replication.flusher import Flusher
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.core.groups import offset_requests, responses
+from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.offsets import TopicPartition, tombstone
-from hightide.core.groups.rules import Rules
 from hightide.core.groups.turn import Client
-from hightide.core.partition import PartitionState
+from hightide.core.partition.state import PartitionState
 from hightide.core.transactions.transaction import Producer
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log
@@ -71,7 +71,7 @@ class World:
         disk.make_directory("__consumer_offsets-0")
         config = TopicSettings.effective(Settings(), {"cleanup.policy": "compact"})
         log = Log.create(disk, "__consumer_offsets", 0, config, OpenFiles(10), NOW_MS)
-        self.replica: Replica = Replicas().add(log, uuid.UUID(int=7), 0)
+        self.replica: Replica = ReplicaManager().add(log, uuid.UUID(int=7), 0)
         self.doubts: list[str] = []
         self.now_ms = NOW_MS
         self._epochs = itertools.count()
@@ -89,9 +89,9 @@ class World:
         """The follower has everything."""
         self.replica.fetched(2, self.replica.log.end_offset, LIVE[2], NOW_MS, 0)
 
-    def begin(self, **rules: int) -> GroupsPartition:
-        return GroupsPartition(
-            LedLog(self.replica, Flusher(lambda: None)),
+    def begin(self, **rules: int) -> GroupPartition:
+        return GroupPartition(
+            CoordinatorLog(self.replica, Flusher(lambda: None)),
             Rules(**rules),
             Random(1),
             lambda: self.now_ms,
@@ -99,7 +99,7 @@ class World:
             on_doubt=lambda _, why: self.doubts.append(why),
         )
 
-    async def loaded(self, **rules: int) -> GroupsPartition:
+    async def loaded(self, **rules: int) -> GroupPartition:
         partition = self.begin(**rules)
         partition.load(dict)
         assert partition._loading is not None
@@ -149,13 +149,13 @@ class Asker:
         self.told[self.request.topics[0].partitions[0].committed_offset] = code(response)
 
     def refusal(self, error: ErrorCode) -> Any:
-        return commits.commit_response(self.request, error)
+        return offset_requests.commit_response(self.request, error)
 
 
 class Commits:
     """Commits, and their answers in the order in which they were given."""
 
-    def __init__(self, partition: GroupsPartition) -> None:
+    def __init__(self, partition: GroupPartition) -> None:
         self.partition = partition
         self.answers: dict[int, int] = {}
 
@@ -168,14 +168,14 @@ class Commits:
             asker.reply(answer)
 
 
-def fetched(partition: GroupsPartition, index: int = 0, *, stable: bool = False) -> int:
+def fetched(partition: GroupPartition, index: int = 0, *, stable: bool = False) -> int:
     request = OffsetFetchRequestGroup(group_id="g", topics=None)
     group = partition.machine.fetch_asked(request, require_stable=stable)
     found = {each.partition_index: each for topic in group.topics for each in topic.partitions}
     return found[index].committed_offset if index in found else -1
 
 
-def join(partition: GroupsPartition, group_id: str = "g") -> Any:
+def join(partition: GroupPartition, group_id: str = "g") -> Any:
     protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
     request = JoinGroupRequest(
         group_id=group_id,
@@ -189,7 +189,7 @@ def join(partition: GroupsPartition, group_id: str = "g") -> Any:
         lambda machine, ticket, now_ms: machine.join_asked(
             ticket, request, 3, Client("c", "/h"), now_ms
         ),
-        answers.not_joined,
+        responses.not_joined,
     )
 
 
@@ -401,7 +401,7 @@ def test_offsets_of_a_transaction_take_effect_with_its_marker(is_commit: bool, i
             lambda machine, ticket, now_ms: machine.transactional_commit_asked(
                 ticket, request, now_ms
             ),
-            lambda error: commits.commit_response(request, error),
+            lambda error: offset_requests.commit_response(request, error),
             LIMIT_MS,
             guard,
         )
@@ -426,7 +426,7 @@ def test_offsets_of_a_transaction_that_was_not_verified_are_refused():
             lambda machine, ticket, now_ms: machine.transactional_commit_asked(
                 ticket, request, now_ms
             ),
-            lambda error: commits.commit_response(request, error),
+            lambda error: offset_requests.commit_response(request, error),
             LIMIT_MS,
         )
         assert code(answer) == ErrorCode.INVALID_TXN_STATE

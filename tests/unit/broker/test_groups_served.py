@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hightide.broker.broker import Broker
-from hightide.broker.control.defaults import internal_overrides
-from hightide.broker.surroundings import Machine
+from hightide.broker.controller.topic_defaults import internal_overrides
+from hightide.broker.environment import RealEnvironment
 from hightide.client.connection import Connection
 from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings
@@ -72,7 +72,7 @@ async def started(**settings: Any) -> AsyncIterator[World]:
     given = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3, **settings}
     broker = Broker(
         Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0", **given),
-        surroundings=Machine(memory=MemoryDisk()),
+        surroundings=RealEnvironment(memory=MemoryDisk()),
     )
     (address,) = await broker.start()
     client = await Connection.open(*address)

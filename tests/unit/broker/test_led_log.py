@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hightide.broker.flusher import Flusher
-from hightide.broker.led_log import LedLog, LedLogOver
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
-from hightide.core.partition import PartitionState
+from hightide.broker.coordinator_log import CoordinatorLog, CoordinatorLogClosed
+from hightide.broker.replication.flusher import Flusher
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.core.partition.state import PartitionState
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log
 from hightide.log.segment import OpenFiles
@@ -25,13 +25,13 @@ LIVE = {1: 10, 2: 20}
 ALONE, PAIR = (1,), (1, 2)
 
 
-def partition(replicas: Replicas | None = None) -> Replica:
+def partition(replicas: ReplicaManager | None = None) -> Replica:
     disk = MemoryDisk()
     disk.make_directory("__consumer_offsets-0")
     settings = {"cleanup.policy": "compact", "segment.bytes": "1000"}
     config = TopicSettings.effective(Settings(), settings)
     log = Log.create(disk, "__consumer_offsets", 0, config, OpenFiles(10), NOW_MS)
-    return (replicas or Replicas()).add(log, uuid.UUID(int=7), 0)
+    return (replicas or ReplicaManager()).add(log, uuid.UUID(int=7), 0)
 
 
 def lead(replica: Replica, isr: tuple[int, ...] = ALONE, epoch: int = 0) -> None:
@@ -39,8 +39,8 @@ def lead(replica: Replica, isr: tuple[int, ...] = ALONE, epoch: int = 0) -> None
     replica.lead(state, 1, LIVE[1], LIVE, frozenset(), 1000, NOW_MS)
 
 
-def led(replica: Replica) -> LedLog:
-    return LedLog(replica, Flusher(lambda: None))
+def led(replica: Replica) -> CoordinatorLog:
+    return CoordinatorLog(replica, Flusher(lambda: None))
 
 
 def batch(value: bytes) -> bytearray:
@@ -52,7 +52,7 @@ def write(replica: Replica, *values: bytes) -> None:
         replica.append_own(batch(value), NOW_MS)
 
 
-async def replayed(log: LedLog) -> list[bytes | None]:
+async def replayed(log: CoordinatorLog) -> list[bytes | None]:
     seen: list[bytes | None] = []
     await log.replay(lambda _, data: seen.extend(each.value for each in records(data)))
     return seen
@@ -110,7 +110,7 @@ def test_a_role_that_ends_ends_the_replay():
         replay = asyncio.create_task(replayed(log))
         await asyncio.sleep(0)
         replica.rest(None)
-        with pytest.raises(LedLogOver):
+        with pytest.raises(CoordinatorLogClosed):
             await replay
         assert log.is_over
         assert replica.led_log is None
@@ -203,7 +203,7 @@ def test_markers_are_told_between_the_writes_and_those_before_were_replayed():
 
 
 def test_who_holds_the_role_is_told_of_each_change():
-    replicas = Replicas()
+    replicas = ReplicaManager()
     changes: list[tuple[bool, bool]] = []
     replicas.on_role = lambda each: changes.append((each.leader is not None, each.led_log is None))
     replica = partition(replicas)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from hightide.broker.broker import Broker
-from hightide.broker.identity import Refused
-from hightide.coordination import DATABASE, znodes
-from hightide.coordination.interface import delete_recursively
-from hightide.coordination.memory import LocalCoordination
+from hightide.broker.membership.identity import Refused
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.zookeeper import DATABASE, znodes
+from hightide.zookeeper.in_memory import InMemoryZooKeeper
+from hightide.zookeeper.interface import delete_recursively
 
 NOW_MS = 1_700_000_000_000
 
@@ -39,7 +39,7 @@ async def running(folder: Path, **settings: object):
 @asynccontextmanager
 async def tree(folder: Path):
     """The coordination tree of a broker that does not run."""
-    coordination = await LocalCoordination.open(folder / DATABASE)
+    coordination = await InMemoryZooKeeper.open(folder / DATABASE)
     try:
         yield coordination
     finally:

@@ -5,15 +5,13 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from test_replica import NOW_MS, Fetch, Write, fetched, given, lead, make, state
-from transactional_world import FIRST, codes, marker_request, part
 
-from hightide.broker.flusher import Flusher
-from hightide.broker.handlers.context import Context
-from hightide.broker.handlers.markers import write_markers, write_txn_markers
-from hightide.broker.led_log import LedLog
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
+from hightide.broker.coordinator_log import CoordinatorLog
+from hightide.broker.handlers.request_context import Context
+from hightide.broker.handlers.write_txn_markers import write_markers, write_txn_markers
+from hightide.broker.replication.flusher import Flusher
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.core.transactions.transaction import Producer
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log
@@ -21,6 +19,8 @@ from hightide.log.segment import OpenFiles
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode
+from tests.unit.broker.test_replica import NOW_MS, Fetch, Write, fetched, given, lead, make, state
+from tests.unit.broker.transactional_world import FIRST, codes, marker_request, part
 
 
 def write(replica: Replica, sequence: int, producer: Producer = FIRST) -> int:
@@ -30,7 +30,7 @@ def write(replica: Replica, sequence: int, producer: Producer = FIRST) -> int:
     return replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS, guard)[1]
 
 
-def broker_of(replica: Replica, replicas: Replicas, admits: bool = True):
+def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
     """All that the handler wants of a broker."""
     return SimpleNamespace(
         replicas=replicas,
@@ -46,7 +46,7 @@ def broker_of(replica: Replica, replicas: Replicas, admits: bool = True):
 
 
 def led(**overrides: str):
-    replicas = Replicas()
+    replicas = ReplicaManager()
     replica = make(replicas, **overrides)
     lead(replica)
     return replica, broker_of(replica, replicas)
@@ -145,7 +145,7 @@ def test_a_follower_shows_what_is_decided_as_far_as_it_knows_what_is_committed()
         write(replica, 0)
         waiting = write_markers(broker, marker_request(FIRST, True))
         copied = replica.log.segments[-1].opened().read(0, 1 << 20)
-        replicas = Replicas()
+        replicas = ReplicaManager()
         follower = make(replicas)
         follower.follow(state())
         reader = Fetch()
@@ -168,11 +168,11 @@ def test_a_coordinator_is_told_of_markers_in_its_log_when_they_are_committed():
         disk.make_directory("__consumer_offsets-0")
         config = TopicSettings.effective(Settings(), {})
         log = Log.create(disk, "__consumer_offsets", 0, config, OpenFiles(10), NOW_MS)
-        replicas = Replicas()
+        replicas = ReplicaManager()
         replica = replicas.add(log, make().topic_id, 0)
         lead(replica)
         broker = broker_of(replica, replicas)
-        led_log = LedLog(replica, broker.flusher)
+        led_log = CoordinatorLog(replica, broker.flusher)
         await led_log.replay(lambda _header, _view: None)
         told: list[tuple[int, bool]] = []
         led_log.on_marker = lambda producer_id, is_commit: told.append((producer_id, is_commit))

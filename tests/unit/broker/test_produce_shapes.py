@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hightide.broker.broker import Broker
+from hightide.broker.environment import RealEnvironment
 from hightide.broker.handlers.produce import produce
-from hightide.broker.surroundings import Machine
 from hightide.core.transactions.transaction import Producer
 from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings
@@ -100,7 +100,7 @@ async def served(
     frames: Sequence[bytes | None], forgets: bool
 ) -> tuple[list[object], dict[str, bytes]]:
     settings_ = Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0")
-    broker = Broker(settings_, surroundings=Machine(memory=MemoryDisk()))
+    broker = Broker(settings_, surroundings=RealEnvironment(memory=MemoryDisk()))
     broker.now_ms = lambda: NOW_MS  # type: ignore[method-assign]
     await broker.start()
     broker.transactions.verify_now = verdict  # type: ignore[method-assign]

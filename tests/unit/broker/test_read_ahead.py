@@ -5,7 +5,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from hightide.broker.read_ahead import AHEAD_BYTES, MOST_THREADS, ReadAhead
+from hightide.broker.network.read_ahead import AHEAD_BYTES, MOST_THREADS, ReadAhead
 from hightide.log.disk import DiskFailed, RealFile
 
 SIZE = 4 * AHEAD_BYTES + 1000

@@ -12,20 +12,10 @@ from collections import defaultdict
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transactional_world import (
-    NOW_MS,
-    World,
-    codes,
-    marker_request,
-    part,
-    produce_request,
-    results,
-    world,
-)
 
 from hightide.broker.broker import Broker
 from hightide.broker.handlers.fetch import fetch
-from hightide.broker.pace import Pace
+from hightide.broker.network.fetch_sizing import FetchSizing
 from hightide.core.transactions.transaction import Producer
 from hightide.log.log import Slice
 from hightide.wire import batch
@@ -39,6 +29,16 @@ from hightide.wire.messages.offsets import (
     ListOffsetsTopic,
 )
 from hightide.wire.messages.transactions import DescribeProducersRequest, TopicRequest
+from tests.unit.broker.transactional_world import (
+    NOW_MS,
+    World,
+    codes,
+    marker_request,
+    part,
+    produce_request,
+    results,
+    world,
+)
 
 COMMITTED, UNCOMMITTED = 1, 0
 A, B = Producer(7, 0), Producer(8, 0)
@@ -49,7 +49,7 @@ class Reader:
 
     def __init__(self, broker: Broker, version: int) -> None:
         self.broker, self.version = broker, version
-        self.pace, self.fetch_next = Pace(), None
+        self.pace, self.fetch_next = FetchSizing(), None
 
     def ask(self, offset: int, max_bytes: int, level: int):
         request = FetchRequest(

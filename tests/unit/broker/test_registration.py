@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from hightide.broker.config_changes import ConfigChanges, change_config, read_config
-from hightide.broker.identity import Refused
-from hightide.broker.registration import register
-from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss, NoNode
-from hightide.coordination.interface import ensure_path
-from hightide.coordination.memory import LocalCoordination
-from hightide.coordination.operation import SetData
+from hightide.broker.membership.config_changes import ConfigChanges, change_config, read_config
+from hightide.broker.membership.identity import Refused
+from hightide.broker.membership.registration import register
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import ConnectionLoss, NoNode
+from hightide.zookeeper.in_memory import InMemoryZooKeeper
+from hightide.zookeeper.interface import ensure_path
+from hightide.zookeeper.operation import SetData
 
 HERE = znodes.BrokerRegistration((znodes.Endpoint("PLAINTEXT", "here", 9092),), 1)
 THERE = znodes.BrokerRegistration((znodes.Endpoint("PLAINTEXT", "there", 9092),), 1)
@@ -20,7 +20,7 @@ THERE = znodes.BrokerRegistration((znodes.Endpoint("PLAINTEXT", "there", 9092),)
 def on_a_tree(test):
     def run(monkeypatch):
         async def main():
-            tree = await LocalCoordination.open(clock=lambda: clock[0])
+            tree = await InMemoryZooKeeper.open(clock=lambda: clock[0])
             await ensure_path(tree, znodes.BROKER_IDS)
             await ensure_path(tree, znodes.CONFIG_CHANGES)
             await ensure_path(tree, "/config/topics")
@@ -67,8 +67,8 @@ async def test_an_id_that_an_old_session_still_holds_is_waited_for(tree, monkeyp
 async def test_an_id_that_another_broker_keeps_is_refused_with_its_address(tree, monkeypatch):
     other, mine = await tree.new_session(), await tree.new_session()
     await register(other, 1, THERE)
-    monkeypatch.setattr("hightide.broker.registration._LOOK_AGAIN_S", 0.01)
-    monkeypatch.setattr(LocalCoordination, "timeout_ms", 30)
+    monkeypatch.setattr("hightide.broker.membership.registration._LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(InMemoryZooKeeper, "timeout_ms", 30)
     with pytest.raises(Refused, match="broker id 1 is taken by the broker at there:9092"):
         await register(mine, 1, HERE)
     assert (await tree.exists(znodes.broker_path(1))).ephemeral_owner == other.session_id

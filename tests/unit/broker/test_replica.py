@@ -2,11 +2,11 @@
 
 import uuid
 
-from hightide.broker.replica import Replica
-from hightide.broker.replicas import Replicas
-from hightide.core.follower import Do
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.replica import Proposal
+from hightide.broker.replication.replica import Replica
+from hightide.broker.replication.replica_manager import ReplicaManager
+from hightide.core.partition.follower import Do
+from hightide.core.partition.leader import Proposal
+from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log
 from hightide.log.segment import OpenFiles
@@ -14,19 +14,19 @@ from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
-from hightide.wire.hot.replica_fetch import Given
+from hightide.wire.hot.replica_fetch_codec import Given
 
 NOW_MS = 1_700_000_000_000
 LIVE = {1: 10, 2: 20, 3: 30}
 NOTHING = memoryview(b"")
 
 
-def make(replicas: Replicas | None = None, **overrides: str) -> Replica:
+def make(replicas: ReplicaManager | None = None, **overrides: str) -> Replica:
     disk = MemoryDisk()
     disk.make_directory("t-0")
     config = TopicSettings.effective(Settings(), overrides)
     log = Log.create(disk, "t", 0, config, OpenFiles(10), NOW_MS)
-    return (replicas or Replicas()).add(log, uuid.UUID(int=7), 0)
+    return (replicas or ReplicaManager()).add(log, uuid.UUID(int=7), 0)
 
 
 def state(leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3), at: int = 0):
@@ -133,7 +133,7 @@ def test_a_write_with_too_few_replicas_is_told_so_after_the_append():
 
 
 def test_consumers_wait_for_the_high_watermark_and_followers_for_the_end():
-    replicas = Replicas()
+    replicas = ReplicaManager()
     replica = make(replicas)
     lead(replica)
     consumer, follower = Fetch(), Fetch()
@@ -151,7 +151,7 @@ def test_consumers_wait_for_the_high_watermark_and_followers_for_the_end():
 
 
 def test_who_needs_more_bytes_is_not_woken_by_few():
-    replicas = Replicas()
+    replicas = ReplicaManager()
     replica = make(replicas)
     lead(replica, state(isr=(1,)))
     consumer = Fetch(need_bytes=100_000)
@@ -172,7 +172,7 @@ def test_the_start_of_an_epoch_is_noted_before_its_first_record():
 
 def test_who_is_late_is_proposed_for_removal():
     proposed: list[Proposal] = []
-    replicas = Replicas()
+    replicas = ReplicaManager()
     replicas.on_proposal = lambda _replica, proposal: proposed.append(proposal)
     replica = make(replicas)
     lead(replica)
@@ -217,7 +217,7 @@ def take(replica: Replica, answer: Given) -> Do:
 
 
 def test_a_follower_copies_and_learns_what_is_committed():
-    replicas = Replicas()
+    replicas = ReplicaManager()
     replica = make(replicas)
     replica.follow(state(leader=2))
     assert take(replica, given(high_watermark=0, records=copies(3))) is Do.APPEND

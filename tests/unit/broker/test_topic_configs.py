@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from hightide.broker.topic_configs import TopicConfigs
-from hightide.coordination import znodes
-from hightide.coordination.errors import ConnectionLoss
-from hightide.coordination.interface import ensure_path
-from hightide.coordination.memory import LocalCoordination
+from hightide.broker.membership.topic_configs import TopicConfigs
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import ConnectionLoss
+from hightide.zookeeper.in_memory import InMemoryZooKeeper
+from hightide.zookeeper.interface import ensure_path
 
 
-class Away(LocalCoordination):
+class Away(InMemoryZooKeeper):
     """A coordinator that cannot be reached now and then."""
 
     is_away = False
@@ -37,7 +37,7 @@ def run(test) -> None:
     asyncio.run(go())
 
 
-async def write(coordination: LocalCoordination, topic: str, **overrides: str) -> None:
+async def write(coordination: InMemoryZooKeeper, topic: str, **overrides: str) -> None:
     data = znodes.EntityConfig({k.replace("_", "."): v for k, v in overrides.items()}).encode()
     await coordination.create(znodes.topic_config_path(topic), data)
 

@@ -5,7 +5,10 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transactional_world import (
+
+from hightide.core.transactions.transaction import Producer
+from hightide.wire.errors import ErrorCode
+from tests.unit.broker.transactional_world import (
     FIRST,
     NAME,
     codes,
@@ -15,9 +18,6 @@ from transactional_world import (
     results,
     world,
 )
-
-from hightide.core.transactions.transaction import Producer
-from hightide.wire.errors import ErrorCode
 
 
 def test_the_first_batch_of_a_transaction_in_a_partition_is_verified():

@@ -9,18 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transactional_world import part, produce_request, results
 
 from hightide.broker.broker import Broker
-from hightide.broker.surroundings import Machine
-from hightide.broker.transactions import Transactions
-from hightide.broker.transactions.hosted import Hosted
-from hightide.broker.transactions.lanes import MarkerLanes
+from hightide.broker.environment import RealEnvironment
+from hightide.broker.transactions import TransactionPartitions
+from hightide.broker.transactions.marker_fencing import MarkerFencing
+from hightide.broker.transactions.transaction_partition import TransactionPartition
 from hightide.client.connection import Connection
-from hightide.core.partition import NOBODY
-from hightide.core.topics import TRANSACTION_STATE
-from hightide.core.transactions.coordinator import Answer, Limits
+from hightide.core.metadata.topic_names import TRANSACTION_STATE
+from hightide.core.partition.state import NOBODY
 from hightide.core.transactions.transaction import NO_PRODUCER, Producer, State
+from hightide.core.transactions.transaction_coordinator import Answer, Limits
 from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
@@ -39,19 +38,20 @@ from hightide.wire.messages.transactions import (
     ListTransactionsRequest,
 )
 from hightide.wire.records.transaction_state import decode_key, decode_value
+from tests.unit.broker.transactional_world import part, produce_request, results
 
 NAME = "payments"
 MINUTE_MS = 60_000
 INIT, ADD, OFFSETS, END = 5, 3, 4, 4
 
 
-class Clock(Machine):
+class Clock(RealEnvironment):
     """A machine whose clock a test can put forward."""
 
     ahead_ms = 0
 
     def now_ms(self) -> int:  # type: ignore[override]
-        return Machine.now_ms() + self.ahead_ms
+        return RealEnvironment.now_ms() + self.ahead_ms
 
 
 class Client:
@@ -440,7 +440,7 @@ def test_a_coordinator_that_hangs_is_not_waited_for_when_it_has_been_replaced():
             picture=SimpleNamespace(endpoint=lambda *_: "there", live={}),
             peers=Silent(),
         )
-        transactions = Transactions(broker)
+        transactions = TransactionPartitions(broker)
         coordinators = [2]
         transactions._coordinator_id = lambda _: coordinators[0]  # type: ignore[method-assign]
         question = asyncio.create_task(transactions.verify("id", Producer(7, 0), ("t", 0)))
@@ -594,7 +594,7 @@ class Ends:
     def __init__(self) -> None:
         self.endings: list[Any] = []
 
-    def add(self, ending: Any, _owner: Hosted) -> None:
+    def add(self, ending: Any, _owner: TransactionPartition) -> None:
         self.endings.append(ending)
 
     def drop(self, endings: Any) -> None:
@@ -602,15 +602,15 @@ class Ends:
             self.endings.remove(ending)
 
 
-async def host(patience_ms: int = 10_000) -> tuple[Hosted, SlowLog, Ends]:
+async def host(patience_ms: int = 10_000) -> tuple[TransactionPartition, SlowLog, Ends]:
     led, ends = SlowLog(), Ends()
-    hosted = Hosted(led, ends, Limits(), lambda: 1_000, lambda: patience_ms)  # type: ignore[arg-type]
+    hosted = TransactionPartition(led, ends, Limits(), lambda: 1_000, lambda: patience_ms)  # type: ignore[arg-type]
     await asyncio.sleep(0)
     assert hosted.coordinator.is_loaded
     return hosted, led, ends
 
 
-def asked(hosted: Hosted, producer_id: int = 7) -> Any:
+def asked(hosted: TransactionPartition, producer_id: int = 7) -> Any:
     """InitProducerId, as somebody waits for its answer."""
     init = hosted.coordinator.init_asked(NAME, 1000, NO_PRODUCER, 1_000, producer_id)
     return asyncio.ensure_future(_wait(hosted.carry_out(init)))
@@ -726,7 +726,7 @@ def connection() -> Any:
 
 
 def test_only_the_newest_lane_of_a_sender_brings_markers():
-    lanes, old, new, tool = MarkerLanes(lambda: 9), connection(), connection(), connection()
+    lanes, old, new, tool = MarkerFencing(lambda: 9), connection(), connection(), connection()
     assert lanes.open(old, lane(1)) == ErrorCode.NONE
     assert lanes.admits(old)
     assert lanes.open(new, lane(2)) == ErrorCode.NONE
@@ -741,7 +741,7 @@ def test_only_the_newest_lane_of_a_sender_brings_markers():
 
 def test_what_was_meant_for_a_former_life_is_refused():
     epoch = [9]
-    lanes, one = MarkerLanes(lambda: epoch[0]), connection()
+    lanes, one = MarkerFencing(lambda: epoch[0]), connection()
     assert lanes.open(one, lane(1, broker_epoch=8)) == ErrorCode.STALE_BROKER_EPOCH
     assert lanes.open(one, lane(1)) == ErrorCode.NONE
     epoch[0] = 10
@@ -749,7 +749,7 @@ def test_what_was_meant_for_a_former_life_is_refused():
 
 
 def test_lanes_that_are_closed_are_forgotten():
-    lanes, all_of_them = MarkerLanes(lambda: 9), [connection() for _ in range(4)]
+    lanes, all_of_them = MarkerFencing(lambda: 9), [connection() for _ in range(4)]
     for number, each in enumerate(all_of_them, 1):
         assert lanes.open(each, lane(number)) == ErrorCode.NONE
     for before, after in pairwise(all_of_them):

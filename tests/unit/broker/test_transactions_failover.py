@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from transaction_drill import TOPIC, Drill, Machine
 
 from hightide.core.transactions.transaction import State
+from tests.unit.broker.transaction_drill import TOPIC, Drill, Machine
 
 COMPLETE = (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)

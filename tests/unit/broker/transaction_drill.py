@@ -8,30 +8,17 @@ must be whole, once, with one marker in each partition, and nothing may be left 
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "sim"))
-
-from shipped.clients import Admin, Client
-from shipped.coordination import Coordinator as Tree
-from shipped.loop import Process, World
-from shipped.machine import PORT, Machine
-from shipped.network import Network
-from shipped.running import _controlled as controlled
-
-from hightide.broker.replica import Replica
+from hightide.broker.replication.replica import Replica
 from hightide.client.connection import ConnectionFailed
-from hightide.coordination import znodes
-from hightide.coordination.operation import Create, Multi, OpenSession
-from hightide.core.internal_topics import partition_for
-from hightide.core.topics import TRANSACTION_STATE
-from hightide.core.transactions.coordinator import Coordinator
+from hightide.core.metadata.internal_topics import partition_for
+from hightide.core.metadata.topic_names import TRANSACTION_STATE
 from hightide.core.transactions.transaction import Producer, State, Transaction
+from hightide.core.transactions.transaction_coordinator import TransactionCoordinator
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
 from hightide.wire.control import Marker, parse_marker
@@ -48,6 +35,14 @@ from hightide.wire.messages.transactions import (
     AddPartitionsToTxnTopic,
     EndTxnRequest,
 )
+from hightide.zookeeper import znodes
+from hightide.zookeeper.operation import Create, Multi, OpenSession
+from tests.simulation.shipped.clients import Admin, Client
+from tests.simulation.shipped.coordination import Coordinator as Tree
+from tests.simulation.shipped.loop import Process, World
+from tests.simulation.shipped.machine import PORT, Machine
+from tests.simulation.shipped.network import Network
+from tests.simulation.shipped.running import _controlled as controlled
 
 TOPIC, ID = "t", "drill"
 PARTITIONS = (0, 1)
@@ -262,7 +257,7 @@ class Drill:
         return self.leader(TRANSACTION_STATE, partition_for(ID, 3))
 
     @property
-    def coordinator(self) -> Coordinator | None:
+    def coordinator(self) -> TransactionCoordinator | None:
         machine = self.coordinating
         assert machine is None or machine.broker is not None
         return None if machine is None else machine.broker.transactions.coordinator(ID)

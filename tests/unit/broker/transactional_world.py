@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from hightide.broker.broker import Broker
-from hightide.broker.replica import Replica
-from hightide.broker.surroundings import Machine
+from hightide.broker.environment import RealEnvironment
+from hightide.broker.replication.replica import Replica
 from hightide.client.connection import Connection
 from hightide.core.transactions.transaction import Producer
 from hightide.log.disk import MemoryDisk
@@ -92,7 +92,7 @@ async def world(**overrides: object) -> AsyncIterator[World]:
     settings = Settings(
         listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0", **overrides
     )
-    broker = Broker(settings, surroundings=Machine(memory=MemoryDisk()))
+    broker = Broker(settings, surroundings=RealEnvironment(memory=MemoryDisk()))
     (address,) = await broker.start()
     await broker.control.create_topic(
         "t", {0: [broker.broker_id], 1: [broker.broker_id]}, {}, timeout_ms=5000

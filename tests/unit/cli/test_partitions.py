@@ -33,9 +33,9 @@ from hightide.client.replicas import (
     ReplicaStatus,
     Role,
 )
-from hightide.core.controller import ElectionKind
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.progress import Progress, Standing
+from hightide.core.controller.controller import ElectionKind
+from hightide.core.partition.follower_progress import Progress, Standing
+from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.errors import KafkaError
 from hightide.wire.types import NO_UUID
 

@@ -16,7 +16,7 @@ from hightide.cli.replication_throttle import (
 )
 from hightide.client.model import Reassignment
 from hightide.client.replicas import PartitionReplicas
-from hightide.core.partition import PartitionState
+from hightide.core.partition.state import PartitionState
 
 
 def test_a_plan_is_read_and_written_as_kafka_does():

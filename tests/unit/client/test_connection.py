@@ -11,10 +11,10 @@ import pytest
 
 from hightide.client import replica_fetch
 from hightide.client.connection import RECEIVE_BYTES, Connection, ConnectionFailed
-from hightide.client.route import addresses
+from hightide.client.routing import addresses
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.frame import decode_request_header, encode_response
-from hightide.wire.hot import fetch as hot
+from hightide.wire.hot import fetch_codec as hot
 from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from hightide.wire.messages.metadata import MetadataRequest, MetadataResponse
 

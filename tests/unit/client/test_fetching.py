@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.client.fetching import OffsetOutOfRange, end_of
+from hightide.client.range_fetcher import OffsetOutOfRange, end_of
 from hightide.wire import batch
 from hightide.wire.errors import Corrupt
 

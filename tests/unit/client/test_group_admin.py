@@ -6,7 +6,6 @@ import asyncio
 import struct
 
 import pytest
-from fake_broker import ID, FakeBroker, cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +61,7 @@ from hightide.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from tests.unit.client.fake_broker import ID, FakeBroker, cluster
 
 FETCH, LIST_OFFSETS, COMMIT, COMMITTED, FIND = 1, 2, 8, 9, 10
 DESCRIBE, LIST, DELETE, DESCRIBE_CONSUMERS, STATUS = 15, 16, 42, 69, 30003

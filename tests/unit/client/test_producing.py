@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.client import patience
+from hightide.client import retry
 from hightide.client.connection import ConnectionFailed
-from hightide.client.producing import IN_FLIGHT, PartitionProducer
+from hightide.client.partition_producer import IN_FLIGHT, PartitionProducer
 from hightide.client.transactional import Fenced
 from hightide.wire import frame
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -129,7 +129,7 @@ def answered(code):
 @pytest.fixture(autouse=True, scope="module")
 def impatient():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patience, "PAUSE_S", 0)
+        patch.setattr(retry, "PAUSE_S", 0)
         yield
 
 

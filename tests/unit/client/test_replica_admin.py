@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import ID, METADATA, FakeBroker, cluster
 
 from hightide.client import replica_admin
 from hightide.client.model import Reassignment
 from hightide.client.replicas import Role
-from hightide.core.controller import ElectionKind
+from hightide.core.controller.controller import ElectionKind
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.configs import (
     DescribeConfigsResourceResult,
@@ -46,6 +45,7 @@ from hightide.wire.messages.replicas import (
     ReplicaElectionResult,
 )
 from hightide.wire.messages.replication import PublishedPartition
+from tests.unit.client.fake_broker import ID, METADATA, FakeBroker, cluster
 
 CONFIGS = 32
 ELECT, ALTER, LIST, TOPIC_PARTITIONS, REPLICAS = 43, 45, 46, 75, 30002

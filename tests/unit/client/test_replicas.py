@@ -15,8 +15,8 @@ from hightide.client.replicas import (
     put_together,
     with_moves,
 )
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.progress import Progress, Standing
+from hightide.core.partition.follower_progress import Progress, Standing
+from hightide.core.partition.state import NOBODY, PartitionState
 
 ID = uuid.UUID(int=7)
 STATE = PartitionState((1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2), partition_epoch=9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker, cluster
 
 from hightide.client import coordinator_admin
 from hightide.client.transaction_admin import ActiveProducer, TransactionDescription
@@ -27,6 +26,7 @@ from hightide.wire.messages.transactions import (
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersResponse,
 )
+from tests.unit.client.fake_broker import FakeBroker, cluster
 
 FIND, INIT, MARKERS, PRODUCERS, DESCRIBE, LIST = 10, 22, 27, 61, 65, 66
 KNOWN = TransactionDescription("pay", "Ongoing", 1, 7, 3, 60_000, 500, (("orders", 0),))

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from hightide.core.groups.consumer.group import ConsumerGroup, GroupState, Topic
-from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.consumer.consumer_group import ConsumerGroup, GroupState, Topic
 from hightide.core.groups.deadlines import Deadline, Kind
-from hightide.core.groups.rules import Rules
+from hightide.core.groups.group_coordinator import GroupCoordinator
+from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import Client, Outcome, Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.consumer_groups import (
@@ -94,11 +94,11 @@ class World:
         ]
         self.sent: list[ConsumerGroupHeartbeatRequest] = []
         self.epoch = 0
-        self.reader = Coordinator(self.rules, Random(0))
+        self.reader = GroupCoordinator(self.rules, Random(0))
         self.coordinator = self.start()
 
-    def start(self) -> Coordinator:
-        coordinator = Coordinator(self.rules, Random(self.random.getrandbits(32)))
+    def start(self) -> GroupCoordinator:
+        coordinator = GroupCoordinator(self.rules, Random(self.random.getrandbits(32)))
         for batch in self.log:
             replay(coordinator, batch)
         coordinator.topics_changed(self.topics)
@@ -304,7 +304,7 @@ class World:
         raise Wrong(f"they do not come to work: {staying} {self.group()}")
 
 
-def epoch_of(coordinator: Coordinator) -> int:
+def epoch_of(coordinator: GroupCoordinator) -> int:
     group: Any = coordinator.consumers.get(GROUP)
     return group.epoch if group else 0
 
@@ -316,7 +316,7 @@ def owned(partitions: Owned) -> list[OwnedTopicPartitions]:
     return [OwnedTopicPartitions(topic_id=each, partitions=of) for each, of in found.items()]
 
 
-def replay(coordinator: Coordinator, records: list[tuple[bytes, bytes | None]]) -> None:
+def replay(coordinator: GroupCoordinator, records: list[tuple[bytes, bytes | None]]) -> None:
     for key, value in records:
         record = decode(key, value)
         assert record is not None

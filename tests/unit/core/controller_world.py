@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hightide.core.cluster import Partition, TopicRules
-from hightide.core.controller import Controller, PartitionChange
-from hightide.core.election import UNCLEAN, Broker
-from hightide.core.partition import NOBODY, PartitionState, effective_min_isr
-from hightide.core.replica import Proposal
+from hightide.core.controller.cluster_state import Partition, TopicRules
+from hightide.core.controller.controller import Controller, PartitionChange
+from hightide.core.controller.leader_election import UNCLEAN, Broker
+from hightide.core.partition.leader import Proposal
+from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
 from hightide.wire.errors import ErrorCode, KafkaError
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from hightide.core.groups.classic import ClassicGroup, State
-from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.classic.classic_group import ClassicGroup, State
+from hightide.core.groups.group_coordinator import GroupCoordinator
+from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.offsets import TopicPartition
-from hightide.core.groups.rules import Rules
 from hightide.core.groups.turn import Client, Outcome, Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import (
@@ -140,12 +140,12 @@ class World:
         self.progress: dict[TopicPartition, int] = {}
         self.is_dirty = False
         # Knows nothing but the log.
-        self.reader = Coordinator(RULES, Random(0))
+        self.reader = GroupCoordinator(RULES, Random(0))
         self.read_offset = 0
         self.coordinator = self.start()
 
-    def start(self) -> Coordinator:
-        coordinator = Coordinator(RULES, Random(self.random.getrandbits(32)))
+    def start(self) -> GroupCoordinator:
+        coordinator = GroupCoordinator(RULES, Random(self.random.getrandbits(32)))
         offset = 0
         for batch in self.log:
             offset = replay(coordinator, batch, offset)
@@ -498,7 +498,7 @@ def sender(request: OffsetCommitRequest) -> tuple[str, int]:
     return request.member_id, request.generation_id_or_member_epoch
 
 
-def replay(coordinator: Coordinator, batch: Batch, offset: int) -> int:
+def replay(coordinator: GroupCoordinator, batch: Batch, offset: int) -> int:
     """Returns the offset after the batch."""
     if batch.is_commit is not None:
         coordinator.replay_marker(batch.producer_id, batch.is_commit)

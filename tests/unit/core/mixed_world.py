@@ -12,15 +12,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-import consumer_world
-from consumer_world import GROUP, SESSION_MS, Consumer, Owned, Wrong, topic_id
-from group_world import meaning
-
-from hightide.core.groups.classic import State
-from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups.classic.classic_group import State
 from hightide.core.groups.deadlines import Deadline, Kind
+from hightide.core.groups.group_coordinator import GroupCoordinator
+from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.offsets import TopicPartition
-from hightide.core.groups.rules import Rules
 from hightide.core.groups.turn import Client, Outcome
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import (
@@ -50,6 +46,9 @@ from hightide.wire.records.consumer_protocol import (
     read,
     write,
 )
+from tests.unit.core import consumer_world
+from tests.unit.core.consumer_world import GROUP, SESSION_MS, Consumer, Owned, Wrong, topic_id
+from tests.unit.core.group_world import meaning
 
 REBALANCE_MS = 30
 RULES = Rules(
@@ -128,7 +127,7 @@ class World(consumer_world.World):
         ]
         self.epoch = number(self.coordinator)
 
-    def start(self) -> Coordinator:
+    def start(self) -> GroupCoordinator:
         coordinator = super().start()
         self.epoch = number(coordinator)
         return coordinator
@@ -479,7 +478,7 @@ class World(consumer_world.World):
             latest[key] = value
         for has_tombstones in (True, False):
             left = [each for each in latest.items() if has_tombstones or each[1] is not None]
-            reader = Coordinator(self.rules, Random(0))
+            reader = GroupCoordinator(self.rules, Random(0))
             consumer_world.replay(reader, left)
             if what_it_says(reader) != what_it_says(self.reader):
                 raise Wrong(f"compacted, the log says {what_it_says(reader)}")
@@ -538,13 +537,13 @@ class World(consumer_world.World):
         return knows and is_idle and len(owned) == len(wanted) and {*owned} == wanted
 
 
-def number(coordinator: Coordinator) -> int:
+def number(coordinator: GroupCoordinator) -> int:
     """The group epoch, or the generation."""
     classic, group = coordinator.groups.get(GROUP), coordinator.consumers.get(GROUP)
     return classic.generation if classic else group.epoch if group else 0
 
 
-def what_it_says(coordinator: Coordinator) -> Any:
+def what_it_says(coordinator: GroupCoordinator) -> Any:
     classic = {each: meaning(group) for each, group in coordinator.groups.items()}
     return coordinator.consumers.groups, classic
 

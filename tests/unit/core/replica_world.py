@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from hightide.core.follower import Do, Follower, Position, divergence
-from hightide.core.partition import NOBODY, PartitionState, effective_min_isr
-from hightide.core.replica import Changes, Leader, Proposal
-from hightide.log.epochs import LeaderEpochs
+from hightide.core.partition.follower import Do, Follower, Position, divergence
+from hightide.core.partition.leader import Changes, Leader, Proposal
+from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
+from hightide.log.leader_epochs import LeaderEpochs
 from hightide.wire.errors import ErrorCode
 
 LAG_MS = 10

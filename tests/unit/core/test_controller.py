@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from hightide.core.cluster import TopicRules
-from hightide.core.controller import Controller, ElectionKind, PartitionChange, Verdict
-from hightide.core.election import Broker
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.replica import Proposal
+from hightide.core.controller.cluster_state import TopicRules
+from hightide.core.controller.controller import Controller, ElectionKind, PartitionChange, Verdict
+from hightide.core.controller.leader_election import Broker
+from hightide.core.partition.leader import Proposal
+from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
 
 T = uuid.UUID(int=1)
@@ -27,7 +27,7 @@ def brokers(*ids: int, **registrations: Broker) -> dict[int, Broker]:
     }
 
 
-class Office:
+class Harness:
     """A controller, and a store that writes whatever it plans."""
 
     def __init__(self, *alive: int) -> None:
@@ -89,9 +89,9 @@ class Office:
 
 
 @pytest.fixture
-def office() -> Office:
+def office() -> Harness:
     """Three brokers and a partition on all of them, of which two must be in sync."""
-    office = Office(1, 2, 3)
+    office = Harness(1, 2, 3)
     office.topic([(1, 2, 3)], min_insync_replicas=2)
     return office
 
@@ -99,7 +99,7 @@ def office() -> Office:
 # -- plans -----------------------------------------------------------------------------------
 
 
-def test_a_plan_changes_nothing_until_it_is_written(office: Office):
+def test_a_plan_changes_nothing_until_it_is_written(office: Harness):
     before = office.state()
     plan = office.controller.brokers_seen(brokers(2, 3))
     assert [change.before for change in plan] == [before]
@@ -108,18 +108,18 @@ def test_a_plan_changes_nothing_until_it_is_written(office: Office):
     assert (office.state().leader, office.state().partition_epoch) == (2, 1)
 
 
-def test_a_plan_that_could_not_be_written_is_planned_again_by_an_audit(office: Office):
+def test_a_plan_that_could_not_be_written_is_planned_again_by_an_audit(office: Harness):
     lost = office.controller.brokers_seen(brokers(2, 3))
     assert office.controller.brokers_seen(brokers(2, 3)) == []
     assert office.controller.audit() == lost
 
 
-def test_when_all_is_well_an_audit_finds_nothing(office: Office):
+def test_when_all_is_well_an_audit_finds_nothing(office: Harness):
     assert office.controller.audit() == []
 
 
 def test_a_plan_is_in_the_order_of_topics_and_partitions():
-    office = Office(1, 2)
+    office = Harness(1, 2)
     office.topic([(1, 2)] * 12, "b", T)
     office.topic([(1, 2)] * 3, "a", U)
     plan = office.controller.brokers_seen(brokers(2))
@@ -129,21 +129,21 @@ def test_a_plan_is_in_the_order_of_topics_and_partitions():
     ]
 
 
-def test_a_change_that_was_decided_on_another_state_is_a_bug(office: Office):
+def test_a_change_that_was_decided_on_another_state_is_a_bug(office: Harness):
     [change] = office.controller.brokers_seen(brokers(2, 3))
     office.write([change])
     with pytest.raises(AssertionError):
         office.controller.changed(change, 2)
 
 
-def test_a_change_that_is_written_after_its_topic_went_is_forgotten(office: Office):
+def test_a_change_that_is_written_after_its_topic_went_is_forgotten(office: Harness):
     [change] = office.controller.brokers_seen(brokers(2, 3))
     office.controller.topic_removed("t")
     assert office.controller.changed(change, 1) == []
     office.controller.check()
 
 
-def test_a_change_says_whether_it_changes_the_assignment(office: Office):
+def test_a_change_says_whether_it_changes_the_assignment(office: Harness):
     office.see(1, 2, 3, 4)
     [change] = office.see(1, 2, 4)
     assert not change.changes_assignment
@@ -155,7 +155,7 @@ def test_a_change_says_whether_it_changes_the_assignment(office: Office):
 
 
 def test_when_a_broker_dies_its_partitions_get_other_leaders_and_it_leaves_every_isr():
-    office = Office(1, 2, 3)
+    office = Harness(1, 2, 3)
     office.topic([(1, 2, 3), (2, 3, 1), (3, 1, 2)], min_insync_replicas=2)
     office.see(2, 3)
     assert [office.state(each).leader for each in range(3)] == [2, 2, 3]
@@ -163,23 +163,23 @@ def test_when_a_broker_dies_its_partitions_get_other_leaders_and_it_leaves_every
     assert [office.state(each).leader_epoch for each in range(3)] == [1, 0, 0]
 
 
-def test_the_death_of_a_broker_that_holds_nothing_plans_nothing(office: Office):
+def test_the_death_of_a_broker_that_holds_nothing_plans_nothing(office: Harness):
     office.see(1, 2, 3, 4)
     assert office.see(1, 2, 3) == []
 
 
-def test_a_broker_with_another_epoch_has_died_and_come_back(office: Office):
+def test_a_broker_with_another_epoch_has_died_and_come_back(office: Harness):
     office.see(2, 3, b1=Broker(15, previous_epoch=10))
     assert (office.state().leader, office.state().isr) == (2, (2, 3))
 
 
-def test_a_restart_that_is_seen_once_is_planned_for_once(office: Office):
+def test_a_restart_that_is_seen_once_is_planned_for_once(office: Harness):
     assert office.see(2, 3, b1=Broker(15, previous_epoch=10)) != []
     assert office.see(2, 3, b1=Broker(15, previous_epoch=10)) == []
 
 
 def test_a_sole_replica_that_restarted_cleanly_leads_again_in_another_epoch():
-    office = Office(1)
+    office = Harness(1)
     office.topic([(1,)])
     office.see(b1=Broker(15, previous_epoch=10))
     assert (office.state().leader, office.state().leader_epoch) == (1, 1)
@@ -187,7 +187,7 @@ def test_a_sole_replica_that_restarted_cleanly_leads_again_in_another_epoch():
 
 
 def test_a_sole_replica_that_crashed_leads_again_and_is_marked():
-    office = Office(1)
+    office = Harness(1)
     office.topic([(1,)])
     office.see()
     office.see(b1=Broker(15))
@@ -195,7 +195,7 @@ def test_a_sole_replica_that_crashed_leads_again_and_is_marked():
     assert office.state().is_recovering
 
 
-def test_who_crashed_is_not_elected_while_a_whole_replica_is_only_away(office: Office):
+def test_who_crashed_is_not_elected_while_a_whole_replica_is_only_away(office: Harness):
     office.see(2, 3)
     office.see(3)
     office.see()
@@ -207,7 +207,7 @@ def test_who_crashed_is_not_elected_while_a_whole_replica_is_only_away(office: O
     assert not office.state().is_recovering
 
 
-def test_two_restarts_of_which_one_was_not_seen_are_not_trusted(office: Office):
+def test_two_restarts_of_which_one_was_not_seen_are_not_trusted(office: Harness):
     office.see(1)
     assert office.state().elr == (2, 3)
     # Broker 2 crashed, came back as 23, and was then shut down cleanly.
@@ -215,7 +215,7 @@ def test_two_restarts_of_which_one_was_not_seen_are_not_trusted(office: Office):
     assert office.state().elr == (3,)
 
 
-def test_an_eligible_broker_may_restart_cleanly_as_often_as_it_likes(office: Office):
+def test_an_eligible_broker_may_restart_cleanly_as_often_as_it_likes(office: Harness):
     office.see(1)
     office.see(1, b2=Broker(25, previous_epoch=20))
     office.see(1)
@@ -223,7 +223,7 @@ def test_an_eligible_broker_may_restart_cleanly_as_often_as_it_likes(office: Off
     assert office.state().elr == (2, 3)
 
 
-def test_offline_partitions_are_elected_when_a_broker_comes(office: Office):
+def test_offline_partitions_are_elected_when_a_broker_comes(office: Harness):
     office.see(1)
     office.see()
     office.see(b2=Broker(25, previous_epoch=20))
@@ -239,24 +239,24 @@ def loaded(states: Mapping[int, PartitionState], **rules) -> Controller:
     return controller
 
 
-def test_a_new_controller_plans_nothing_before_it_has_seen_the_brokers(office: Office):
+def test_a_new_controller_plans_nothing_before_it_has_seen_the_brokers(office: Harness):
     controller = loaded({0: office.state()})
     assert controller.audit() == []
 
 
-def test_a_new_controller_elects_for_leaders_that_died_before_its_time(office: Office):
+def test_a_new_controller_elects_for_leaders_that_died_before_its_time(office: Harness):
     controller = loaded({0: office.state()}, min_insync_replicas=2)
     [change] = controller.brokers_seen(brokers(2, 3))
     assert (change.after.leader, change.after.isr) == (2, (2, 3))
 
 
-def test_a_new_controller_takes_dead_members_from_the_isr(office: Office):
+def test_a_new_controller_takes_dead_members_from_the_isr(office: Harness):
     controller = loaded({0: office.state()}, min_insync_replicas=2)
     [change] = controller.brokers_seen(brokers(1, 2))
     assert (change.after.leader, change.after.isr, change.after.leader_epoch) == (1, (1, 2), 0)
 
 
-def test_a_new_controller_elects_for_partitions_without_leader(office: Office):
+def test_a_new_controller_elects_for_partitions_without_leader(office: Harness):
     office.see(1)
     office.see()
     controller = loaded({0: office.state()}, min_insync_replicas=2)
@@ -264,13 +264,15 @@ def test_a_new_controller_elects_for_partitions_without_leader(office: Office):
     assert change.after.leader == 3
 
 
-def test_a_new_controller_trusts_who_joined_in_the_life_it_still_lives(office: Office):
+def test_a_new_controller_trusts_who_joined_in_the_life_it_still_lives(office: Harness):
     # All three were started for the first time, so none came from a clean shutdown.
     controller = loaded({0: office.state()}, min_insync_replicas=2)
     assert controller.brokers_seen(brokers(1, 2, 3)) == []
 
 
-def test_a_new_controller_does_not_trust_who_crashed_while_nobody_was_controller(office: Office):
+def test_a_new_controller_does_not_trust_who_crashed_while_nobody_was_controller(
+    office: Harness,
+):
     controller = loaded({0: office.state()}, min_insync_replicas=2)
     [change] = controller.brokers_seen(brokers(1, 3, b2=Broker(25)))
     assert (change.after.isr, change.after.elr) == ((1, 3), ())
@@ -279,7 +281,7 @@ def test_a_new_controller_does_not_trust_who_crashed_while_nobody_was_controller
 # -- topics ----------------------------------------------------------------------------------
 
 
-def test_a_new_partition_begins_in_epoch_zero(office: Office):
+def test_a_new_partition_begins_in_epoch_zero(office: Harness):
     change = office.written[0]
     assert change.before is None
     assert change.after == PartitionState(
@@ -288,7 +290,7 @@ def test_a_new_partition_begins_in_epoch_zero(office: Office):
 
 
 def test_a_new_partition_waits_for_one_of_its_brokers():
-    office = Office(1)
+    office = Harness(1)
     office.topic([(2, 3), (1, 2)])
     assert office.controller.state("t", 0) is None
     assert office.controller.holders("t") == {1, 2, 3}
@@ -298,14 +300,16 @@ def test_a_new_partition_waits_for_one_of_its_brokers():
     office.controller.check()
 
 
-def test_partitions_that_are_added_are_born_and_the_others_are_left_alone(office: Office):
+def test_partitions_that_are_added_are_born_and_the_others_are_left_alone(
+    office: Harness,
+):
     had = office.state()
     office.topic([(1, 2, 3), (2, 3, 1)], min_insync_replicas=2)
     assert office.state(0) is had
     assert office.state(1).leader == 2
 
 
-def test_a_state_that_turns_out_to_be_written_is_taken_over(office: Office):
+def test_a_state_that_turns_out_to_be_written_is_taken_over(office: Harness):
     [change] = office.controller.brokers_seen(brokers(2, 3))
     written = PartitionState(
         (1, 2, 3), 2, 1, (2, 3), partition_epoch=1, broker_epochs={2: 20, 3: 30}
@@ -317,7 +321,7 @@ def test_a_state_that_turns_out_to_be_written_is_taken_over(office: Office):
     assert office.state() == written
 
 
-def test_a_topic_with_the_name_of_one_that_is_gone_is_another(office: Office):
+def test_a_topic_with_the_name_of_one_that_is_gone_is_another(office: Harness):
     office.see(2, 3)
     office.topic([(3, 2)], topic_id=U)
     assert office.state().replicas == (3, 2)
@@ -325,7 +329,7 @@ def test_a_topic_with_the_name_of_one_that_is_gone_is_another(office: Office):
     office.controller.check()
 
 
-def test_a_topic_that_is_removed_is_forgotten(office: Office):
+def test_a_topic_that_is_removed_is_forgotten(office: Harness):
     assert office.controller.holders("t") == {1, 2, 3}
     office.controller.topic_removed("t")
     office.controller.topic_removed("t")
@@ -333,7 +337,7 @@ def test_a_topic_that_is_removed_is_forgotten(office: Office):
     assert office.see(1) == []
 
 
-def test_allowing_unclean_elections_elects_at_once(office: Office):
+def test_allowing_unclean_elections_elects_at_once(office: Harness):
     office.see(1)
     office.see(b2=Broker(25))
     assert office.state().leader == NOBODY
@@ -342,7 +346,7 @@ def test_allowing_unclean_elections_elects_at_once(office: Office):
     assert (office.state().leader, office.state().is_recovering) == (2, True)
 
 
-def test_when_fewer_replicas_suffice_nobody_is_eligible_any_more(office: Office):
+def test_when_fewer_replicas_suffice_nobody_is_eligible_any_more(office: Harness):
     office.see(1)
     assert office.state().elr == (2, 3)
     office.write(office.controller.settings_changed("t", TopicRules(min_insync_replicas=1)))
@@ -352,7 +356,7 @@ def test_when_fewer_replicas_suffice_nobody_is_eligible_any_more(office: Office)
 # -- AlterPartition --------------------------------------------------------------------------
 
 
-def test_a_proposal_of_the_leader_is_accepted(office: Office):
+def test_a_proposal_of_the_leader_is_accepted(office: Harness):
     assert office.propose(1, [1, 2]) == ErrorCode.NONE
     assert (office.state().isr, office.state().elr) == ((1, 2), ())
     assert (office.state().leader_epoch, office.state().partition_epoch) == (0, 1)
@@ -360,7 +364,9 @@ def test_a_proposal_of_the_leader_is_accepted(office: Office):
     assert office.state().isr == (1, 2, 3)
 
 
-def test_a_proposal_that_shrinks_the_isr_too_much_makes_the_removed_eligible(office: Office):
+def test_a_proposal_that_shrinks_the_isr_too_much_makes_the_removed_eligible(
+    office: Harness,
+):
     office.propose(1, [1])
     assert (office.state().isr, office.state().elr) == ((1,), (2, 3))
     office.propose(1, [1, 3])
@@ -368,20 +374,20 @@ def test_a_proposal_that_shrinks_the_isr_too_much_makes_the_removed_eligible(off
 
 
 @pytest.mark.parametrize("epoch", [9, 11])
-def test_a_request_of_another_life_of_the_broker_is_refused(office: Office, epoch: int):
+def test_a_request_of_another_life_of_the_broker_is_refused(office: Harness, epoch: int):
     with pytest.raises(KafkaError) as refused:
         office.propose(1, [1, 2], sender_epoch=epoch)
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_request_of_a_broker_that_is_dead_is_refused(office: Office):
+def test_a_request_of_a_broker_that_is_dead_is_refused(office: Harness):
     office.see(2, 3)
     with pytest.raises(KafkaError) as refused:
         office.propose(1, [1, 2])
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_unknown_topics_and_partitions_are_refused(office: Office):
+def test_unknown_topics_and_partitions_are_refused(office: Harness):
     nothing = Proposal((1,), {1: 10}, 0, 0)
     asked = {(U, 0): nothing, (T, 7): nothing}
     assert office.controller.isr_proposed(1, 10, asked) == {
@@ -395,71 +401,77 @@ def test_a_leader_that_knows_more_than_the_controller_is_sent_to_the_real_one(of
     assert office.propose(1, [1, 2], **newer) == ErrorCode.NOT_CONTROLLER
 
 
-def test_a_proposal_from_an_older_leader_epoch_is_fenced(office: Office):
+def test_a_proposal_from_an_older_leader_epoch_is_fenced(office: Harness):
     office.see(2, 3)
     office.see(1, 2, 3)
     assert office.propose(1, [1, 2], leader_epoch=0) == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_only_the_leader_proposes(office: Office):
+def test_only_the_leader_proposes(office: Harness):
     assert office.propose(2, [1, 2]) == ErrorCode.INVALID_REQUEST
 
 
-def test_what_is_so_already_is_accepted_whatever_partition_epoch_the_leader_knew(office: Office):
+def test_what_is_so_already_is_accepted_whatever_partition_epoch_the_leader_knew(
+    office: Harness,
+):
     office.propose(1, [1, 2])
     before = office.state()
     assert office.propose(1, [2, 1], partition_epoch=0) == ErrorCode.NONE
     assert office.state() is before
 
 
-def test_a_proposal_from_an_older_partition_epoch_is_refused(office: Office):
+def test_a_proposal_from_an_older_partition_epoch_is_refused(office: Harness):
     office.propose(1, [1, 2])
     assert office.propose(1, [1], partition_epoch=0) == ErrorCode.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.parametrize("isr", [[], [2, 3], [1, 4], [1, 2, 2]])
-def test_an_isr_that_cannot_be_is_refused(office: Office, isr):
+def test_an_isr_that_cannot_be_is_refused(office: Harness, isr):
     office.see(1, 2, 3, 4)
     assert office.propose(1, isr) == ErrorCode.INVALID_REQUEST
 
 
-def test_who_is_dead_cannot_join(office: Office):
+def test_who_is_dead_cannot_join(office: Harness):
     office.see(1, 2)
     assert office.propose(1, [1, 2, 3]) == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_who_is_shutting_down_cannot_join(office: Office):
+def test_who_is_shutting_down_cannot_join(office: Harness):
     office.write(office.controller.shutdown_asked(3, 30).plan)
     assert office.propose(1, [1, 2, 3]) == ErrorCode.INELIGIBLE_REPLICA
 
 
 @pytest.mark.parametrize("epochs", [{1: 10, 2: 20}, {1: 10, 2: 20, 3: 31}, {1: 10, 2: 20, 3: -1}])
-def test_who_fetched_in_another_life_or_never_cannot_join(office: Office, epochs):
+def test_who_fetched_in_another_life_or_never_cannot_join(office: Harness, epochs):
     office.propose(1, [1, 2])
     refusal = office.propose(1, [1, 2, 3], broker_epochs=epochs)
     assert refusal == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_member_that_has_not_fetched_from_a_new_leader_may_stay(office: Office):
+def test_a_member_that_has_not_fetched_from_a_new_leader_may_stay(office: Harness):
     office.propose(1, [1, 2])
     assert office.propose(1, [1, 2, 3], broker_epochs={1: 10, 2: -1, 3: 30}) == ErrorCode.NONE
 
 
-def test_a_member_that_restarted_may_not_stay_even_before_its_restart_is_written(office: Office):
+def test_a_member_that_restarted_may_not_stay_even_before_its_restart_is_written(
+    office: Harness,
+):
     office.controller.brokers_seen(brokers(1, 3, b2=Broker(25)))  # the plan is lost
     for epoch in (-1, 20):
         refusal = office.propose(1, [1, 2], broker_epochs={1: 10, 2: epoch})
         assert refusal == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_removed_member_that_crashed_is_not_eligible_even_before_it_is_written(office: Office):
+def test_a_removed_member_that_crashed_is_not_eligible_even_before_it_is_written(
+    office: Harness,
+):
     office.controller.brokers_seen(brokers(1, 3, b2=Broker(25)))  # the plan is lost
     assert office.propose(1, [1]) == ErrorCode.NONE
     assert office.state().elr == (3,)
 
 
 def test_every_partition_of_a_request_is_judged_for_itself():
-    office = Office(1, 2)
+    office = Harness(1, 2)
     office.topic([(1, 2), (2, 1), (1, 2)])
     asked = {(T, index): Proposal((1,), {1: 10}, 0, 0) for index in range(3)}
     verdicts = office.controller.isr_proposed(1, 10, asked)
@@ -474,7 +486,7 @@ def test_every_partition_of_a_request_is_judged_for_itself():
 
 
 def test_a_broker_that_leaves_leads_nothing_that_others_can_lead():
-    office = Office(1, 2)
+    office = Harness(1, 2)
     office.topic([(1, 2), (2, 1), (1,)])
     shutdown = office.controller.shutdown_asked(1, 10)
     assert shutdown.remaining == [("t", 2)]
@@ -483,7 +495,7 @@ def test_a_broker_that_leaves_leads_nothing_that_others_can_lead():
     assert [office.state(each).leader for each in range(3)] == [2, 2, 1]
 
 
-def test_asking_again_answers_what_is_left(office: Office):
+def test_asking_again_answers_what_is_left(office: Harness):
     office.see(1)
     assert office.controller.shutdown_asked(1, 10).remaining == [("t", 0)]
     office.see(1, b2=Broker(25, previous_epoch=20))
@@ -493,13 +505,13 @@ def test_asking_again_answers_what_is_left(office: Office):
     assert office.controller.shutdown_asked(1, 10) == ([], [])
 
 
-def test_a_broker_that_leaves_gets_nothing_new_to_lead(office: Office):
+def test_a_broker_that_leaves_gets_nothing_new_to_lead(office: Harness):
     office.write(office.controller.shutdown_asked(2, 20).plan)
     office.see(2, 3)
     assert office.state().leader == 3
 
 
-def test_a_broker_that_comes_back_is_not_leaving_any_more(office: Office):
+def test_a_broker_that_comes_back_is_not_leaving_any_more(office: Harness):
     office.write(office.controller.shutdown_asked(2, 20).plan)
     office.see(1, 2, 3)
     assert office.controller.brokers[2].is_shutting_down
@@ -507,7 +519,7 @@ def test_a_broker_that_comes_back_is_not_leaving_any_more(office: Office):
     assert not office.controller.brokers[2].is_shutting_down
 
 
-def test_a_shutdown_asked_for_by_another_life_is_refused(office: Office):
+def test_a_shutdown_asked_for_by_another_life_is_refused(office: Harness):
     with pytest.raises(KafkaError) as refused:
         office.controller.shutdown_asked(1, 9)
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
@@ -517,27 +529,27 @@ def test_a_shutdown_asked_for_by_another_life_is_refused(office: Office):
 # -- ElectLeaders ----------------------------------------------------------------------------
 
 
-def moved_away(office: Office) -> None:
+def moved_away(office: Harness) -> None:
     """The leader is 2, and the preferred leader 1 is back and in sync."""
     office.see(2, 3)
     office.see(1, 2, 3)
     office.propose(2, [1, 2, 3])
 
 
-def test_the_preferred_leader_is_elected(office: Office):
+def test_the_preferred_leader_is_elected(office: Harness):
     moved_away(office)
     assert office.elect(ElectionKind.PREFERRED) == ErrorCode.NONE
     assert (office.state().leader, office.state().leader_epoch) == (1, 2)
     assert office.elect(ElectionKind.PREFERRED) == ErrorCode.ELECTION_NOT_NEEDED
 
 
-def test_a_preferred_leader_that_is_not_in_sync_is_not_available(office: Office):
+def test_a_preferred_leader_that_is_not_in_sync_is_not_available(office: Harness):
     office.see(2, 3)
     office.see(1, 2, 3)
     assert office.elect(ElectionKind.PREFERRED) == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_an_unclean_election_can_be_asked_for(office: Office):
+def test_an_unclean_election_can_be_asked_for(office: Harness):
     office.see(1)
     assert office.elect(ElectionKind.UNCLEAN) == ErrorCode.ELECTION_NOT_NEEDED
     office.see(b2=Broker(25))
@@ -547,13 +559,13 @@ def test_an_unclean_election_can_be_asked_for(office: Office):
     assert office.elect(ElectionKind.UNCLEAN) == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
-def test_no_election_is_held_for_a_partition_that_does_not_exist(office: Office):
+def test_no_election_is_held_for_a_partition_that_does_not_exist(office: Harness):
     for kind in ElectionKind:
         assert office.elect(kind, index=7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_an_election_for_all_tells_only_of_those_that_needed_it():
-    office = Office(1, 2)
+    office = Harness(1, 2)
     office.topic([(1, 2), (2, 1)])
     office.see(2)
     office.see(1, 2)
@@ -564,8 +576,8 @@ def test_an_election_for_all_tells_only_of_those_that_needed_it():
 # -- balance ---------------------------------------------------------------------------------
 
 
-def with_one_of_four_led_elsewhere() -> Office:
-    office = Office(1, 2)
+def with_one_of_four_led_elsewhere() -> Harness:
+    office = Harness(1, 2)
     office.topic([(1, 2)] * 4)
     moved = PartitionState((1, 2), 2, 1, (1, 2), partition_epoch=1, broker_epochs={1: 10, 2: 20})
     office.write(office.controller.topic_found("t", T, TopicRules(), {3: moved}))
@@ -584,7 +596,7 @@ def test_a_broker_within_the_limit_is_left_alone():
 
 
 def test_balance_does_not_elect_who_cannot_lead():
-    office = Office(1, 2)
+    office = Harness(1, 2)
     office.topic([(1, 2)])
     office.see(2)
     assert office.controller.balance(0) == []
@@ -596,13 +608,13 @@ def test_balance_does_not_elect_who_cannot_lead():
 
 
 @pytest.fixture
-def wide() -> Office:
-    office = Office(1, 2, 3, 4, 5)
+def wide() -> Harness:
+    office = Harness(1, 2, 3, 4, 5)
     office.topic([(1, 2, 3)], min_insync_replicas=2)
     return office
 
 
-def test_a_partition_moves_when_all_at_the_target_are_in_sync(wide: Office):
+def test_a_partition_moves_when_all_at_the_target_are_in_sync(wide: Harness):
     assert wide.move((4, 5, 3)) == ErrorCode.NONE
     assert wide.state().replicas == (4, 5, 3, 1, 2)
     assert list(wide.controller.reassignments()) == [("t", 0)]
@@ -619,12 +631,12 @@ def test_a_partition_moves_when_all_at_the_target_are_in_sync(wide: Office):
     assert wide.controller.holders("t") == {3, 4, 5}
 
 
-def test_a_move_that_only_takes_replicas_away_ends_at_once(wide: Office):
+def test_a_move_that_only_takes_replicas_away_ends_at_once(wide: Harness):
     wide.move((2,))
     assert (wide.state().replicas, wide.state().leader, wide.state().isr) == ((2,), 2, (2,))
 
 
-def test_a_move_that_is_given_up_goes_back(wide: Office):
+def test_a_move_that_is_given_up_goes_back(wide: Harness):
     wide.move((4, 5, 3))
     wide.propose(1, [4, 3, 1, 2])
     assert wide.move(None) == ErrorCode.NONE
@@ -632,7 +644,7 @@ def test_a_move_that_is_given_up_goes_back(wide: Office):
     assert wide.move(None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_new_controller_ends_the_move_that_another_began(wide: Office):
+def test_a_new_controller_ends_the_move_that_another_began(wide: Harness):
     wide.move((4, 2, 3))
     lives = {each: each * 10 for each in range(1, 5)}
     proposal = Proposal((4, 2, 3, 1), lives, 0, wide.state().partition_epoch)
@@ -644,7 +656,7 @@ def test_a_new_controller_ends_the_move_that_another_began(wide: Office):
     assert (change.after.replicas, change.after.leader) == ((4, 2, 3), 4)
 
 
-def test_a_move_under_way_can_be_sent_elsewhere(wide: Office):
+def test_a_move_under_way_can_be_sent_elsewhere(wide: Harness):
     wide.move((4, 2, 3))
     assert wide.move((5, 2, 3)) == ErrorCode.NONE
     assert (wide.state().replicas, wide.state().adding) == ((5, 2, 3, 1), (5,))
@@ -653,7 +665,7 @@ def test_a_move_under_way_can_be_sent_elsewhere(wide: Office):
     assert wide.state().replicas == (5, 2, 3)
 
 
-def test_going_on_with_the_move_under_way_has_nothing_to_do(wide: Office):
+def test_going_on_with_the_move_under_way_has_nothing_to_do(wide: Harness):
     wide.move((4, 2, 3))
     before = wide.state()
     assert wide.move((4, 2, 3)) == ErrorCode.NONE
@@ -661,19 +673,19 @@ def test_going_on_with_the_move_under_way_has_nothing_to_do(wide: Office):
 
 
 @pytest.mark.parametrize("target", [(), (1, 1, 2), (1, 2, 9), (-1,)])
-def test_targets_that_cannot_be_are_refused_with_a_reason(wide: Office, target):
+def test_targets_that_cannot_be_are_refused_with_a_reason(wide: Harness, target):
     verdict = wide.controller.reassignment_asked({("t", 0): target})["t", 0]
     assert verdict.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert verdict.detail
 
 
-def test_a_dead_broker_may_stay_at_the_target(wide: Office):
+def test_a_dead_broker_may_stay_at_the_target(wide: Harness):
     wide.see(1, 3, 4)
     assert wide.move((4, 2)) == ErrorCode.NONE
 
 
 def test_a_move_is_not_given_up_if_what_it_added_is_all_that_is_whole():
-    office = Office(1, 4, 5)
+    office = Harness(1, 4, 5)
     office.topic([(1,)])
     office.move((4, 5))
     office.propose(1, [4, 1])
@@ -684,12 +696,12 @@ def test_a_move_is_not_given_up_if_what_it_added_is_all_that_is_whole():
     assert office.move((5, 4)) == ErrorCode.NONE
 
 
-def test_partitions_that_do_not_exist_are_not_moved(wide: Office):
+def test_partitions_that_do_not_exist_are_not_moved(wide: Harness):
     assert wide.move((1,), index=7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert wide.move(None, index=7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_move_to_where_it_is_has_nothing_to_do(wide: Office):
+def test_a_move_to_where_it_is_has_nothing_to_do(wide: Harness):
     before = wide.state()
     assert wide.move((1, 2, 3)) == ErrorCode.NONE
     assert wide.state() is before

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from controller_world import World, refusing
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,11 +22,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hightide.core import alteration, cluster, controller, election, reassignment
-from hightide.core.cluster import Partition, TopicRules
-from hightide.core.controller import ElectionKind
-from hightide.core.partition import NOBODY
+from hightide.core.controller import (
+    alter_partition,
+    cluster_state,
+    controller,
+    leader_election,
+    reassignment,
+)
+from hightide.core.controller.cluster_state import Partition, TopicRules
+from hightide.core.controller.controller import ElectionKind
+from hightide.core.partition.state import NOBODY
 from hightide.wire.errors import ErrorCode
+from tests.unit.core.controller_world import World, refusing
 
 BROKERS = st.integers(1, 4)
 SOME = st.sets(BROKERS)
@@ -273,7 +279,7 @@ def trust_any_clean_shutdown(_real: Real) -> Real:
         for each in (*state.isr, *state.elr)
         if each in brokers
         and brokers[each].epoch != state.broker_epochs[each]
-        and brokers[each].previous_epoch == election.UNCLEAN
+        and brokers[each].previous_epoch == leader_election.UNCLEAN
     )
 
 
@@ -310,24 +316,24 @@ def keep_the_epoch_when_a_replica_leaves(real: Real) -> Real:
 
 
 MUTANTS = {
-    "elections ignore the eligible": (election, "reelected", ignore_the_eligible),
+    "elections ignore the eligible": (leader_election, "reelected", ignore_the_eligible),
     "elections do not wait for the eligible": (
-        election,
+        leader_election,
         "reelected",
         do_not_wait_for_the_eligible,
     ),
-    "nobody loses trust (B7)": (election, "distrusted", lambda _: lambda *_: frozenset()),
-    "any clean shutdown is trusted": (election, "distrusted", trust_any_clean_shutdown),
-    "a new leader has the old epoch": (election, "reelected", keep_the_leader_epoch),
-    "elections are always unclean": (election, "reelected", elect_anybody),
-    "a dead leader stays the leader": (election, "reelected", leave_the_leader_alone),
+    "nobody loses trust (B7)": (leader_election, "distrusted", lambda _: lambda *_: frozenset()),
+    "any clean shutdown is trusted": (leader_election, "distrusted", trust_any_clean_shutdown),
+    "a new leader has the old epoch": (leader_election, "reelected", keep_the_leader_epoch),
+    "elections are always unclean": (leader_election, "reelected", elect_anybody),
+    "a dead leader stays the leader": (leader_election, "reelected", leave_the_leader_alone),
     "former lives join the ISR (B6)": (
-        alteration,
+        alter_partition,
         "_is_eligible",
         lambda _: lambda _member, _proposal, _state, broker: broker is not None,
     ),
     "former lives are answered (B9)": (
-        cluster.Cluster,
+        cluster_state.Cluster,
         "check_epoch",
         lambda real: (
             lambda self, broker_id, epoch: real(self, broker_id, self.live.get(broker_id, epoch))
@@ -342,9 +348,9 @@ MUTANTS = {
             )
         ),
     ),
-    "nobody becomes eligible": (election, "effective_min_isr", lambda _: lambda *_: 0),
-    "the eligible stay eligible": (election, "effective_min_isr", lambda _: lambda *_: 9),
-    "who leaves keeps leading": (election, "relieved", lambda _: lambda state, *_: state),
+    "nobody becomes eligible": (leader_election, "effective_min_isr", lambda _: lambda *_: 0),
+    "the eligible stay eligible": (leader_election, "effective_min_isr", lambda _: lambda *_: 9),
+    "who leaves keeps leading": (leader_election, "relieved", lambda _: lambda state, *_: state),
     "moves never end": (reassignment, "finished", lambda _: lambda state, *_: state),
     "moves end early": (reassignment, "finished", end_moves_early),
     "a replica leaves unnoticed (B11)": (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.core import reassignment
-from hightide.core.election import (
+from hightide.core.controller import reassignment
+from hightide.core.controller.leader_election import (
     UNCLEAN,
     Broker,
     distrusted,
@@ -21,7 +21,7 @@ from hightide.core.election import (
     with_preferred,
     with_proposed_isr,
 )
-from hightide.core.partition import NOBODY, PartitionState
+from hightide.core.partition.state import NOBODY, PartitionState
 
 
 def live(*brokers: int) -> dict[int, int]:

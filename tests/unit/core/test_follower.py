@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replica_world import MemoryLog, Record
 
-from hightide.core.follower import (
+from hightide.core.partition.follower import (
     NOTHING_MOVED,
     Do,
     Follower,
@@ -16,8 +15,9 @@ from hightide.core.follower import (
     Step,
     divergence,
 )
-from hightide.core.partition import PartitionState
+from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode
+from tests.unit.core.replica_world import MemoryLog, Record
 
 EPOCH = 9
 

@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from hightide.core.follower import Position
-from hightide.core.following import OUT_OF_STEP, Following, Round
-from hightide.core.sessions import FetchSessions
+from hightide.core.partition.fetch_session import FetchSessions
+from hightide.core.partition.fetch_session_client import OUT_OF_STEP, FetchSessionClient, Round
+from hightide.core.partition.follower import Position
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.hot.fetch import HIGHEST, Fetch, Wanted
+from hightide.wire.hot.fetch_codec import HIGHEST, Fetch, Wanted
 
 A, B = bytes(16), bytes(15) + b"b"
 MAX_BYTES = 1000
@@ -29,7 +29,7 @@ def told(request: Round | None) -> dict[tuple[bytes, int], int]:
 
 
 def test_everything_is_told_once_and_then_what_changed() -> None:
-    following = Following()
+    following = FetchSessionClient()
     first = following.tell({(A, 0): at(5), (A, 1): at(6), (B, 0): at(7)}, MAX_BYTES)
     assert first is not None
     assert (first.session_id, first.session_epoch) == (0, 0)
@@ -51,7 +51,7 @@ def test_everything_is_told_once_and_then_what_changed() -> None:
 
 @pytest.mark.parametrize("code", sorted(OUT_OF_STEP))
 def test_a_session_that_the_leader_does_not_know_is_begun_anew(code: ErrorCode) -> None:
-    following = Following()
+    following = FetchSessionClient()
     first = following.tell({(A, 0): at(5), (A, 1): at(6)}, MAX_BYTES)
     assert first is not None
     following.answered(first, ErrorCode.NONE, 77)
@@ -65,7 +65,7 @@ def test_a_session_that_the_leader_does_not_know_is_begun_anew(code: ErrorCode) 
 
 
 def test_a_leader_without_room_for_a_session_is_told_everything_each_time() -> None:
-    following = Following()
+    following = FetchSessionClient()
     for _ in range(2):
         request = following.tell({(A, 0): at(5)}, MAX_BYTES)
         assert told(request) == {(A, 0): 5}
@@ -81,7 +81,7 @@ def test_a_leader_without_room_for_a_session_is_told_everything_each_time() -> N
 
 
 def test_with_nothing_to_ask_for_nothing_is_asked_and_the_session_ends() -> None:
-    following = Following()
+    following = FetchSessionClient()
     assert following.tell({(A, 0): None}, MAX_BYTES) is None
     first = following.tell({(A, 0): at(5)}, MAX_BYTES)
     assert first is not None
@@ -95,13 +95,13 @@ def test_with_nothing_to_ask_for_nothing_is_asked_and_the_session_ends() -> None
 
 
 def test_a_session_on_a_connection_that_broke_is_named_so_that_it_can_be_dropped() -> None:
-    request = Following(77).tell({(A, 0): at(5)}, MAX_BYTES)
+    request = FetchSessionClient(77).tell({(A, 0): at(5)}, MAX_BYTES)
     assert request is not None
     assert (request.session_id, request.session_epoch) == (77, 0)
 
 
 def test_an_answer_is_about_what_its_own_request_asked_for() -> None:
-    following = Following()
+    following = FetchSessionClient()
     first = following.tell({(A, 0): at(5), (A, 1): at(5), (A, 2): at(5)}, MAX_BYTES)
     assert first is not None
     following.answered(first, ErrorCode.NONE, 77)
@@ -119,7 +119,7 @@ def test_an_answer_is_about_what_its_own_request_asked_for() -> None:
 
 
 def test_only_what_is_to_be_fetched_and_is_not_yet_is_wanted() -> None:
-    following = Following()
+    following = FetchSessionClient()
     assert following.is_wanting({(A, 0): at(5)})
     following.tell({(A, 0): at(5)}, MAX_BYTES)
     assert not following.is_wanting({(A, 0): at(5), (A, 1): None})
@@ -128,7 +128,7 @@ def test_only_what_is_to_be_fetched_and_is_not_yet_is_wanted() -> None:
 
 
 def test_the_epoch_of_a_session_begins_again_at_one() -> None:
-    following = Following()
+    following = FetchSessionClient()
     first = following.tell({(A, 0): at(5)}, MAX_BYTES)
     assert first is not None
     following.answered(first, ErrorCode.NONE, 77)
@@ -153,7 +153,7 @@ class BothHalves(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.following = Following()
+        self.following = FetchSessionClient()
         self.sessions = FetchSessions(2, 0, Random(1))
         self.wanted: dict[tuple[bytes, int], Position] = {}
         self.sent: list[Round] = []
@@ -225,7 +225,7 @@ class BothHalves(RuleBasedStateMachine):
 
     @rule()
     def connect_anew(self) -> None:
-        self.following = Following(self.following.session_id)
+        self.following = FetchSessionClient(self.following.session_id)
         self.sent.clear()
         self.answers.clear()
         positions: dict[tuple[bytes, int], Position | None] = {**self.wanted}

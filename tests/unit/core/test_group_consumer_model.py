@@ -11,12 +11,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from consumer_world import World, Wrong
 
-from hightide.core.groups.answers import instead_of
-from hightide.core.groups.consumer import group, heartbeat, reconciliation
-from hightide.core.groups.consumer.group import ConsumerGroup, ConsumerMember
-from hightide.core.groups.consumer.groups import ConsumerGroups
+from hightide.core.groups.consumer import consumer_group as group
+from hightide.core.groups.consumer import heartbeat, reconciliation
+from hightide.core.groups.consumer.consumer_group import ConsumerGroup, ConsumerMember
+from hightide.core.groups.consumer.consumer_groups import ConsumerGroups
+from hightide.core.groups.responses import instead_of
+from tests.unit.core.consumer_world import World, Wrong
 
 MOVES: list[tuple[Callable[[World, Random], None], float]] = []
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from consumer_world import topic_id, topics
-from group_desk import DELAY_MS, Desk
 
 from hightide.core.groups.consumer.assignors import Subscriber, in_ranges, uniformly
-from hightide.core.groups.consumer.group import ConsumerGroup, GroupState, MemberState
+from hightide.core.groups.consumer.consumer_group import ConsumerGroup, GroupState, MemberState
 from hightide.core.groups.turn import Client
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.consumer_groups import (
@@ -19,6 +17,8 @@ from hightide.wire.messages.consumer_groups import (
 )
 from hightide.wire.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from hightide.wire.messages.offsets import OffsetFetchRequestGroup
+from tests.unit.core.consumer_world import topic_id, topics
+from tests.unit.core.group_desk import DELAY_MS, Desk
 
 SESSION_MS = 45_000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.core.groups.consumer.expression import compiled
+from hightide.core.groups.consumer.topic_pattern import compiled
 from hightide.wire.errors import ErrorCode, KafkaError
 
 ATOMS = st.sampled_from(

@@ -6,13 +6,10 @@ import uuid
 from typing import Any
 
 import pytest
-from consumer_world import topic_id, topics
-from group_desk import DELAY_MS, Desk
-from test_group_consumers import beat, told
 
-from hightide.core.groups.classic import ClassicGroup, State
-from hightide.core.groups.consumer.group import ConsumerGroup, GroupState, MemberState
-from hightide.core.groups.rules import MigrationPolicy
+from hightide.core.groups.classic.classic_group import ClassicGroup, State
+from hightide.core.groups.consumer.consumer_group import ConsumerGroup, GroupState, MemberState
+from hightide.core.groups.group_rules import MigrationPolicy
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import JoinGroupResponse
 from hightide.wire.records.consumer_offsets import (
@@ -27,6 +24,9 @@ from hightide.wire.records.consumer_protocol import (
     read,
     write,
 )
+from tests.unit.core.consumer_world import topic_id, topics
+from tests.unit.core.group_desk import DELAY_MS, Desk
+from tests.unit.core.test_group_consumers import beat, told
 
 
 def said(*names: str, owned: list[int] | None = None, generation: int = -1) -> bytes:

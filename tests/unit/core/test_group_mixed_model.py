@@ -11,19 +11,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from consumer_world import Consumer, Wrong
-from mixed_world import ClassicConsumer, World
 
-from hightide.core.groups import commits, migration
+from hightide.core.groups import migration, offset_requests
 from hightide.core.groups.administration import Administration
-from hightide.core.groups.answers import instead_of
-from hightide.core.groups.classic import ClassicGroup
+from hightide.core.groups.classic.classic_group import ClassicGroup
 from hightide.core.groups.consumer import classic_members
-from hightide.core.groups.consumer.group import ConsumerGroup
-from hightide.core.groups.consumer.groups import ConsumerGroups
+from hightide.core.groups.consumer.consumer_group import ConsumerGroup
+from hightide.core.groups.consumer.consumer_groups import ConsumerGroups
+from hightide.core.groups.responses import instead_of
 from hightide.core.groups.turn import Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.records.consumer_protocol import ConsumerSubscription
+from tests.unit.core.consumer_world import Consumer, Wrong
+from tests.unit.core.mixed_world import ClassicConsumer, World
 
 MOVES: list[tuple[Callable[[World, Random], None], float]] = []
 
@@ -295,7 +295,7 @@ def who_waits_is_forgotten(patch: Patch) -> None:
 
 def commits_of_any_epoch(patch: Patch) -> None:
     """B18.  Whoever was a member once may still commit."""
-    patch.setattr(commits, "refused", lambda *_: ErrorCode.NONE)
+    patch.setattr(offset_requests, "refused", lambda *_: ErrorCode.NONE)
 
 
 # With a seed from which on each is noticed soon: some take long histories.

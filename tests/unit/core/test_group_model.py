@@ -12,17 +12,18 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from group_world import World, Wrong
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hightide.core.groups import coordinator, joining, rebalance
-from hightide.core.groups.classic import ClassicGroup
-from hightide.core.groups.coordinator import Coordinator
+from hightide.core.groups import group_coordinator
+from hightide.core.groups.classic import join_group, rebalance
+from hightide.core.groups.classic.classic_group import ClassicGroup
+from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.offsets import Offsets
 from hightide.core.groups.turn import Turn, Write
 from hightide.wire.errors import ErrorCode
+from tests.unit.core.group_world import World, Wrong
 
 ANYBODY = range(5)
 ANY = range(4)
@@ -210,18 +211,19 @@ Patch = pytest.MonkeyPatch
 
 def commits_of_any_generation(patch: Patch) -> None:
     """B18.  Whoever was a member once may still commit."""
-    patch.setattr(coordinator.commits, "commit_error", lambda *_, **__: ErrorCode.NONE)
+    requests = group_coordinator.offset_requests
+    patch.setattr(requests, "commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
 def commits_of_an_old_generation(patch: Patch) -> None:
     """B18, for one who is still a member."""
-    real = coordinator.commits.commit_error
+    real = group_coordinator.offset_requests.commit_error
 
     def generous(group: ClassicGroup, member_id: str, *how: Any, **more: Any) -> ErrorCode:
         error = real(group, member_id, *how, **more)
         return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
 
-    patch.setattr(coordinator.commits, "commit_error", generous)
+    patch.setattr(group_coordinator.offset_requests, "commit_error", generous)
 
 
 def telling_before_it_is_written(patch: Patch) -> None:
@@ -234,15 +236,15 @@ def telling_before_it_is_written(patch: Patch) -> None:
 
 
 def offsets_count_before_they_are_written(patch: Patch) -> None:
-    def finish(self: Coordinator, turn: Turn, *groups: str) -> Any:
+    def finish(self: GroupCoordinator, turn: Turn, *groups: str) -> Any:
         for write in turn.writes:
             for key, value in write.records:
-                if isinstance(key, coordinator.OffsetCommitKey):
+                if isinstance(key, group_coordinator.OffsetCommitKey):
                     self._apply_offset(key, value, 0, write.producer_id)
         return real(self, turn, *groups)
 
-    real = Coordinator._finish
-    patch.setattr(Coordinator, "_finish", finish)
+    real = GroupCoordinator._finish
+    patch.setattr(GroupCoordinator, "_finish", finish)
 
 
 def sharing_out_twice(patch: Patch) -> None:
@@ -273,8 +275,8 @@ def a_generation_is_not_counted(patch: Patch) -> None:
 def a_restarted_member_is_told_too_soon(patch: Patch) -> None:
     def write(self: Turn, purpose: object, *records: Any) -> None:
         self.writes.append(Write(records, purpose))
-        if isinstance(purpose, joining.Replaced):
-            joining.replaced(purpose, self)
+        if isinstance(purpose, join_group.Replaced):
+            join_group.replaced(purpose, self)
 
     patch.setattr(Turn, "write", write)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from group_desk import DELAY_MS, SESSION_MS, Desk
-from group_world import subscription
 
-from hightide.core.groups.classic import State
+from hightide.core.groups.classic.classic_group import State
 from hightide.core.groups.offsets import Offsets
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.offsets import (
@@ -22,6 +20,8 @@ from hightide.wire.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from hightide.wire.records.consumer_offsets import OffsetCommitKey, OffsetCommitValue
+from tests.unit.core.group_desk import DELAY_MS, SESSION_MS, Desk
+from tests.unit.core.group_world import subscription
 
 RETENTION_MS = 7 * 24 * 60 * 60_000
 CHECK_MS = 10 * 60_000

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from group_desk import DELAY_MS, REBALANCE_MS, SESSION_MS, Desk
-from group_world import subscription
 
-from hightide.core.groups.classic import State
+from hightide.core.groups.classic.classic_group import State
+from hightide.core.groups.classic.subscription import subscribed_topics
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
-from hightide.core.groups.subscription import subscribed_topics
 from hightide.core.groups.turn import Client
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import (
@@ -21,6 +19,8 @@ from hightide.wire.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
+from tests.unit.core.group_desk import DELAY_MS, REBALANCE_MS, SESSION_MS, Desk
+from tests.unit.core.group_world import subscription
 
 
 @pytest.fixture

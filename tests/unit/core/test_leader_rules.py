@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hightide.core.partition import PartitionState
-from hightide.core.progress import Standing
-from hightide.core.replica import Leader
+from hightide.core.partition.follower_progress import Standing
+from hightide.core.partition.leader import Leader
+from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode
 
 LIVE = {1: 11, 2: 12, 3: 13}

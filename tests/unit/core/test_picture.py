@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.picture import (
+from hightide.core.metadata.image import (
     Delete,
     Follow,
     Lead,
+    MetadataImage,
     NoLeader,
-    Picture,
     Received,
     Role,
     RoleChange,
@@ -28,6 +27,7 @@ from hightide.core.picture import (
     published_partition,
     state_of,
 )
+from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.codec import decode, encode
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import (
@@ -90,13 +90,13 @@ def message(
     )
 
 
-def a_picture(*topics: Any) -> Picture:
-    picture = Picture(ME, "INSIDE")
+def a_picture(*topics: Any) -> MetadataImage:
+    picture = MetadataImage(ME, "INSIDE")
     picture.receive(message(0, topics, full=True), EPOCH)
     return picture
 
 
-def changes_of(picture: Picture, *args: Any, **kwargs: Any) -> tuple[RoleChange, ...]:
+def changes_of(picture: MetadataImage, *args: Any, **kwargs: Any) -> tuple[RoleChange, ...]:
     received = picture.receive(message(*args, **kwargs), EPOCH)
     picture.check()
     assert received.error_code == ErrorCode.NONE
@@ -113,7 +113,7 @@ def test_a_first_full_message_gives_every_role_in_order():
         state(NOBODY, last_known_leader=2, elr=(2,)),
         state(3, replicas=(2, 3)),
     )
-    picture = Picture(ME, "INSIDE")
+    picture = MetadataImage(ME, "INSIDE")
     assert not picture.is_whole
     found = changes_of(
         picture, 1, [("t", T, {0: followed, 1: led, 2: waiting, 3: elsewhere})], full=True
@@ -133,7 +133,7 @@ def test_who_was_elected_in_a_former_life_does_not_lead_in_this_one():
         state(ME, broker_epochs={ME: EPOCH - 1}),
         state(ME, epoch=9, number=9, broker_epochs={ME: EPOCH}),
     )
-    picture = Picture(ME, "INSIDE")
+    picture = MetadataImage(ME, "INSIDE")
     assert changes_of(picture, 1, [("t", T, {0: former})], full=True) == (
         NoLeader("t", T, 0, former),
     )
@@ -447,7 +447,7 @@ class Cluster:
 class Shell:
     """A broker that only carries out what its picture says, and watches how it changes."""
 
-    picture: Picture = field(default_factory=lambda: Picture(ME, "INSIDE"))
+    picture: MetadataImage = field(default_factory=lambda: MetadataImage(ME, "INSIDE"))
     roles: dict[tuple[str, int], Role] = field(default_factory=dict)
     epochs: dict[tuple[uuid.UUID, int], tuple[int, int]] = field(default_factory=dict)
 
@@ -489,7 +489,7 @@ class Shell:
 KINDS = [Delete, NoLeader, Lead, Follow, StateChanged]
 
 
-def seen(picture: Picture) -> Any:
+def seen(picture: MetadataImage) -> Any:
     """All that can be asked of a picture."""
     topics = {each.name: (each.topic_id, each.partitions) for each in picture}
     assert all(picture.topic_by_id(each.topic_id) is each for each in picture)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.core.placement import check_assignment, place
+from hightide.core.controller.placement import check_assignment, place
 from hightide.wire.errors import ErrorCode, KafkaError
 
 BROKERS = st.sets(st.integers(0, 50), min_size=1, max_size=8).map(sorted)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hightide.core.producer import BATCHES_KEPT, ProducerStates, Written
+from hightide.core.partition.producer_state import BATCHES_KEPT, ProducerStates, Written
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 NOW = 1_700_000_000_000

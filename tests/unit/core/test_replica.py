@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hightide.core.partition import PartitionState
-from hightide.core.progress import Standing
-from hightide.core.replica import NOTHING, Changes, Leader, Proposal
+from hightide.core.partition.follower_progress import Standing
+from hightide.core.partition.leader import NOTHING, Changes, Leader, Proposal
+from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode
 
 LIVE = {1: 11, 2: 12, 3: 13, 4: 14}

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from replica_world import Broker, Controller, Fetch, Loss, World
 
-from hightide.core.follower import Do, Follower, Moved, Position, Step
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.progress import RemoteReplica
-from hightide.core.replica import Changes, Leader
+from hightide.core.partition.follower import Do, Follower, Moved, Position, Step
+from hightide.core.partition.follower_progress import RemoteReplica
+from hightide.core.partition.leader import Changes, Leader
+from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.errors import ErrorCode
+from tests.unit.core.replica_world import Broker, Controller, Fetch, Loss, World
 
 BROKERS = range(1, 5)
 FEW = range(1, 4)

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from hightide.core.sessions import FetchSessions
+from hightide.core.partition.fetch_session import FetchSessions
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.hot.fetch import Fetch, Fetched, Wanted
+from hightide.wire.hot.fetch_codec import Fetch, Fetched, Wanted
 
 
 def request(session_id=0, epoch=-1, wanted=(), forgotten=()) -> Fetch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.core.throttle import Rate
+from hightide.core.rate import Rate
 
 # Eleven windows of a second, as in Kafka.
 WINDOWS, WINDOW_MS = 11, 1000

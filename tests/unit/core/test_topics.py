@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.core.placement import check_assignment, place
-from hightide.core.topics import check_name, collision
+from hightide.core.controller.placement import check_assignment, place
+from hightide.core.metadata.topic_names import check_name, collision
 from hightide.wire.errors import ErrorCode, KafkaError
 
 

@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from hightide.core.internal_topics import partition_for
-from hightide.core.transactions.coordinator import (
-    MOST_EXPIRED_AT_ONCE,
-    RETRY_MS,
-    Answer,
-    Changes,
-    Coordinator,
-    Ending,
-    Limits,
-    Write,
-    client_error,
-    coordinator_error,
-)
+from hightide.core.metadata.internal_topics import partition_for
 from hightide.core.transactions.transaction import (
     LAST_CLIENT_EPOCH,
     NO_PRODUCER,
     Producer,
     State,
     Transaction,
+)
+from hightide.core.transactions.transaction_coordinator import (
+    MOST_EXPIRED_AT_ONCE,
+    RETRY_MS,
+    Answer,
+    Changes,
+    Ending,
+    Limits,
+    TransactionCoordinator,
+    Write,
+    client_error,
+    coordinator_error,
 )
 from hightide.wire.errors import Corrupt, ErrorCode
 from hightide.wire.records.transaction_state import decode_value, encode_value
@@ -42,7 +42,7 @@ class Driver:
     """A coordinator whose every write is committed at once."""
 
     def __init__(self, *transactions: Transaction, epoch: int = 3) -> None:
-        self.machine = Coordinator(epoch, LIMITS)
+        self.machine = TransactionCoordinator(epoch, LIMITS)
         self.records: list[tuple[str, Transaction | None]] = []
         self.endings: list[Ending] = []
         for each in transactions:
@@ -437,7 +437,7 @@ def test_a_completion_is_written_until_it_is_taken() -> None:
 
 def test_a_write_of_somebody_else_is_not_obeyed() -> None:
     it = Driver()
-    asked = Coordinator(2, LIMITS)
+    asked = TransactionCoordinator(2, LIMITS)
     asked.loaded(0)
     other = asked.init_asked(TX, TIMEOUT_MS, NO_PRODUCER, 100, 7)
     assert other.write is not None
@@ -460,7 +460,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() 
 
 
 def test_the_deadline_is_when_there_is_something_to_look_for() -> None:
-    machine = Coordinator(1, LIMITS)
+    machine = TransactionCoordinator(1, LIMITS)
     assert machine.deadline_ms() is None
     machine.loaded(100)
     assert machine.deadline_ms() == 100 + LIMITS.abort_interval_ms
@@ -481,7 +481,7 @@ def test_idle_ids_are_forgotten_and_others_are_not() -> None:
 
 
 def test_many_ids_are_not_forgotten_all_at_once() -> None:
-    machine = Coordinator(1, LIMITS)
+    machine = TransactionCoordinator(1, LIMITS)
     for each in range(MOST_EXPIRED_AT_ONCE + 1):
         machine.apply(f"{each}", Transaction(Producer(each, 0), TIMEOUT_MS, 0))
     machine.loaded(0)
@@ -498,7 +498,7 @@ def test_many_ids_are_not_forgotten_all_at_once() -> None:
 
 
 def test_nothing_is_answered_before_all_records_are_read() -> None:
-    machine = Coordinator(1, LIMITS)
+    machine = TransactionCoordinator(1, LIMITS)
     machine.apply(TX, Transaction(Producer(7, 0), TIMEOUT_MS, 0))
     loading = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     producer = Producer(7, 0)
@@ -527,7 +527,7 @@ def test_what_the_records_say_is_what_the_coordinator_knows() -> None:
     bumped = it.end(producer, version=V2).producer
     it.mark()
     it.add(bumped, P1)
-    heir = Coordinator(9, LIMITS)
+    heir = TransactionCoordinator(9, LIMITS)
     for transactional_id, after in it.records:
         assert after is not None
         heir.apply(transactional_id, Transaction.of(decode_value(encode_value(after.to_value()))))

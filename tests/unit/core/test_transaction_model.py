@@ -16,7 +16,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from transaction_world import (
+
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.transactions.transaction import Producer, State
+from hightide.core.transactions.transaction_coordinator import (
+    Answer,
+    Changes,
+    Ending,
+    TransactionCoordinator,
+    Write,
+)
+from hightide.core.transactions.verification import Guard, Verification
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.transactions import WritableTxnMarker
+from tests.unit.core.transaction_world import (
     PARTITIONS,
     Add,
     Broken,
@@ -29,13 +42,6 @@ from transaction_world import (
     Request,
     World,
 )
-
-from hightide.core.cluster import Partition
-from hightide.core.transactions.coordinator import Answer, Changes, Coordinator, Ending, Write
-from hightide.core.transactions.transaction import Producer, State
-from hightide.core.transactions.verification import Guard, Verification
-from hightide.wire.errors import ErrorCode
-from hightide.wire.messages.transactions import WritableTxnMarker
 
 ANY = range(12)
 FEW = range(3)
@@ -274,7 +280,7 @@ class PartitionsInMemory(World):
 
     compares_replay = False
 
-    class Coordinator(Coordinator):
+    class TransactionCoordinator(TransactionCoordinator):
         def partitions_asked(
             self,
             transactional_id: str,
@@ -346,7 +352,7 @@ class LateMarkersAreObeyed(World):
 class OneMarkerIsEnough(World):
     """A transaction is complete when the first of its partitions has the marker."""
 
-    class Coordinator(Coordinator):
+    class TransactionCoordinator(TransactionCoordinator):
         def marked(self, ending: Ending, partitions: Iterable[Partition], now_ms: int) -> Changes:
             return super().marked(ending, ending.partitions, now_ms)
 
@@ -366,7 +372,7 @@ class LostMarkersAreForgotten(World):
 class TimeoutsDoNotFence(World):
     """A producer that was too slow goes on in a transaction of which a part was aborted."""
 
-    class Coordinator(Coordinator):
+    class TransactionCoordinator(TransactionCoordinator):
         def tick(self, now_ms: int) -> list[Write]:
             return [self._unfenced(write) for write in super().tick(now_ms)]
 
@@ -383,7 +389,7 @@ class TimeoutsDoNotFence(World):
 class EpochsAreGivenTwice(World):
     """Whoever comes again gets the epoch that somebody has."""
 
-    class Coordinator(Coordinator):
+    class TransactionCoordinator(TransactionCoordinator):
         def init_asked(self, transactional_id: str, *args: Any) -> Changes:
             changes = super().init_asked(transactional_id, *args)
             write = changes.write

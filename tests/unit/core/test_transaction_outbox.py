@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hightide.core.cluster import Partition
-from hightide.core.partition import NOBODY
-from hightide.core.transactions.coordinator import Coordinator, Ending, Limits
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.partition.state import NOBODY
 from hightide.core.transactions.listing import describe, listed
-from hightide.core.transactions.outbox import MOST_AT_ONCE, RETRY_MS, Due, Outbox, Progress
+from hightide.core.transactions.pending_markers import (
+    MOST_AT_ONCE,
+    RETRY_MS,
+    Due,
+    PendingMarkers,
+    Progress,
+)
 from hightide.core.transactions.transaction import Producer, State, Transaction
+from hightide.core.transactions.transaction_coordinator import (
+    Ending,
+    Limits,
+    TransactionCoordinator,
+)
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.transactions import (
     ListTransactionsRequest,
@@ -57,7 +67,7 @@ def response(request: WriteTxnMarkersRequest, **errors: ErrorCode) -> WriteTxnMa
 
 
 def test_each_leader_gets_the_markers_of_its_partitions() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     outbox.add(ending(A0, A1, B0))
     due = outbox.due(LEADERS.get, 0)
     assert due.progress == []
@@ -79,7 +89,7 @@ def test_each_leader_gets_the_markers_of_its_partitions() -> None:
 
 
 def test_what_the_answer_says_is_told_to_the_coordinator() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     end = ending(A0, B0)
     outbox.add(end)
     due = outbox.due(LEADERS.get, 0)
@@ -89,7 +99,7 @@ def test_what_the_answer_says_is_told_to_the_coordinator() -> None:
 
 
 def test_a_marker_is_tried_again_at_whoever_leads_then() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     end = ending(A0, B0)
     outbox.add(end)
     due = outbox.due({A0: 1, B0: 1}.get, 0)
@@ -104,7 +114,7 @@ def test_a_marker_is_tried_again_at_whoever_leads_then() -> None:
 
 
 def test_what_an_answer_leaves_out_was_not_done() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     outbox.add(ending(A0))
     outbox.due(LEADERS.get, 0)
     assert outbox.answered(1, WriteTxnMarkersResponse(markers=[]), 0) == []
@@ -113,7 +123,7 @@ def test_what_an_answer_leaves_out_was_not_done() -> None:
 
 def test_a_newer_coordinator_ends_it() -> None:
     for error in (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
-        outbox = Outbox()
+        outbox = PendingMarkers()
         end = ending(A0, B0)
         outbox.add(end)
         due = outbox.due(LEADERS.get, 0)
@@ -124,7 +134,7 @@ def test_a_newer_coordinator_ends_it() -> None:
 
 
 def test_partitions_that_are_gone_need_no_marker() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     end = ending(A0, B0)
     outbox.add(end)
     due = outbox.due({A0: 1}.get, 0)
@@ -133,7 +143,7 @@ def test_partitions_that_are_gone_need_no_marker() -> None:
 
 
 def test_partitions_that_nobody_leads_wait_and_hold_up_nobody_else() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     outbox.add(ending(B0))
     assert outbox.due({B0: NOBODY}.get, 0) == Due({}, [])
     outbox.add(ending(A0, producer_id=8))
@@ -143,7 +153,7 @@ def test_partitions_that_nobody_leads_wait_and_hold_up_nobody_else() -> None:
 
 
 def test_one_request_at_a_time_takes_what_has_gathered() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     outbox.add(ending(A0))
     due = outbox.due(LEADERS.get, 0)
     for each in range(100, 103):
@@ -154,7 +164,7 @@ def test_one_request_at_a_time_takes_what_has_gathered() -> None:
 
 
 def test_a_request_has_a_limit() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     for each in range(MOST_AT_ONCE + 1):
         outbox.add(ending(A0, producer_id=each))
     due = outbox.due(LEADERS.get, 0)
@@ -164,7 +174,7 @@ def test_a_request_has_a_limit() -> None:
 
 
 def test_what_a_former_coordinator_left_is_dropped() -> None:
-    outbox = Outbox()
+    outbox = PendingMarkers()
     sent, waiting = ending(A0), ending(B0, producer_id=8)
     outbox.add(sent)
     due = outbox.due(LEADERS.get, 0)
@@ -177,8 +187,8 @@ def test_what_a_former_coordinator_left_is_dropped() -> None:
 # -- describing and listing --------------------------------------------------------------------
 
 
-def coordinator() -> Coordinator:
-    machine = Coordinator(1, Limits())
+def coordinator() -> TransactionCoordinator:
+    machine = TransactionCoordinator(1, Limits())
     machine.apply("idle", Transaction(Producer(1, 0), 1000, 0))
     machine.apply(
         "busy",
@@ -187,7 +197,7 @@ def coordinator() -> Coordinator:
     return machine
 
 
-def ask(machine: Coordinator, **filters: object) -> ListTransactionsResponse:
+def ask(machine: TransactionCoordinator, **filters: object) -> ListTransactionsResponse:
     fields = {"state_filters": [], "producer_id_filters": [], **filters}
     return listed([machine], ListTransactionsRequest(**fields), 100)
 

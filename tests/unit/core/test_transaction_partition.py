@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.core.producer import ProducerStates
-from hightide.core.transactions.aborted import ENTRY_BYTES, Aborted, AbortedIndex
-from hightide.core.transactions.partition import PartitionTransactions
+from hightide.core.partition.producer_state import ProducerStates
+from hightide.core.transactions.aborted_index import ENTRY_BYTES, Aborted, AbortedIndex
+from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard, Verification, produce_error
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError

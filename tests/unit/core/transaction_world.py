@@ -15,13 +15,19 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hightide.core.cluster import Partition
-from hightide.core.producer import ProducerStates
-from hightide.core.transactions.aborted import AbortedIndex
-from hightide.core.transactions.coordinator import Answer, Changes, Coordinator, Limits, Write
-from hightide.core.transactions.outbox import Outbox
-from hightide.core.transactions.partition import PartitionTransactions
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.partition.producer_state import ProducerStates
+from hightide.core.transactions.aborted_index import AbortedIndex
+from hightide.core.transactions.open_transactions import PartitionTransactions
+from hightide.core.transactions.pending_markers import PendingMarkers
 from hightide.core.transactions.transaction import NO_PRODUCER, Producer, Transaction
+from hightide.core.transactions.transaction_coordinator import (
+    Answer,
+    Changes,
+    Limits,
+    TransactionCoordinator,
+    Write,
+)
 from hightide.core.transactions.verification import Guard, produce_error
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.transactions import (
@@ -360,7 +366,7 @@ class Delivery:
 
 class World:
     Partition: type[DataPartition] = DataPartition
-    Coordinator: type[Coordinator] = Coordinator
+    TransactionCoordinator: type[TransactionCoordinator] = TransactionCoordinator
     compares_replay = True
 
     def __init__(self, version: int, transactional_ids: str) -> None:
@@ -370,7 +376,7 @@ class World:
         self.records: list[tuple[str, Transaction | None]] = []
         self.committed = 0
         self.writes: list[tuple[Write, Request | None, int]] = []
-        self.outbox = Outbox()
+        self.outbox = PendingMarkers()
         self.deliveries: list[Delivery] = []
         self.requests: list[Request] = []
         self.questions: list[Question] = []
@@ -386,7 +392,7 @@ class World:
         self._next_client = 0
         for transactional_id in transactional_ids:
             self.start(transactional_id)
-        self.machine = self.Coordinator(0, LIMITS)
+        self.machine = self.TransactionCoordinator(0, LIMITS)
         self.machine.loaded(self.now_ms)
 
     def client(self, which: int) -> Client:
@@ -505,10 +511,10 @@ class World:
         del self.records[self.committed + kept :]
         self.committed = len(self.records)
         self.writes.clear()
-        self.outbox = Outbox()
+        self.outbox = PendingMarkers()
         for delivery in self.deliveries:
             delivery.is_awaited = False
-        self.machine = self.Coordinator(self.machine.epoch + 1, LIMITS)
+        self.machine = self.TransactionCoordinator(self.machine.epoch + 1, LIMITS)
         for transactional_id, transaction in self.replay().items():
             self.machine.apply(transactional_id, transaction)
         for changes in self.machine.loaded(self.now_ms):

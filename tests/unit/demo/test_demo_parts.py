@@ -14,7 +14,7 @@ from hightide.demo.observer import Picture, Seen, changes
 from hightide.demo.results import committed
 from hightide.demo.scene import Rate, verdict
 from hightide.demo.traffic import Traffic, number_in
-from hightide.spark.brokers import Fetched
+from hightide.spark.blocking_client import Fetched
 from hightide.wire import batch
 
 steps = st.lists(st.tuples(st.sampled_from(["acknowledge", "arrive"]), st.integers(0, 3000)))

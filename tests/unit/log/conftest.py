@@ -1,11 +1,8 @@
-"""Lets the tests of this folder share `log_world` and `crash_disk`: there are no test packages."""
+"""The disks that the log is tested on."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 

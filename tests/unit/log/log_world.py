@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hightide.core.producer import ProducerStates
+from hightide.core.partition.producer_state import ProducerStates
 from hightide.core.transactions.transaction import Producer
 from hightide.log.disk import Disk
 from hightide.log.log import Log
-from hightide.log.store import LogStore
+from hightide.log.log_manager import LogManager
 from hightide.settings import Broker, Topic
 from hightide.wire.batch import (
     HEADER_BYTES,
@@ -37,11 +37,11 @@ def broker(**settings: Any) -> Broker:
 
 def open_store(
     disk: Disk, config: Topic, now_ms: int = NOW, *, has_roles: bool = True, **settings: Any
-) -> LogStore:
+) -> LogManager:
     """A store that was just opened. With roles each log is led by a broker that is alone, so that
     all that is written is committed."""
     disk.unlock()
-    store = LogStore([disk], broker(**settings), lambda _: config)
+    store = LogManager([disk], broker(**settings), lambda _: config)
     store.open(now_ms)
     if has_roles:
         for log in store.logs.values():
@@ -125,7 +125,7 @@ def stored(log: Log, max_bytes: int = 1 << 20) -> list[Record]:
     ]
 
 
-def run_jobs(store: LogStore, now_ms: int) -> int:
+def run_jobs(store: LogManager, now_ms: int) -> int:
     """Do all housekeeping that is due; says how many jobs there were."""
     count = 0
     for job in store.jobs(now_ms):

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from log_world import stored_batches
-
-from hightide.core.transactions.aborted import Aborted
+from hightide.core.transactions.aborted_index import Aborted
 from hightide.log.log import Log
 from hightide.wire.batch import Record, records
 from hightide.wire.control import ControlType, parse_marker
+from tests.unit.log.log_world import stored_batches
 
 
 class Ended(NamedTuple):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hightide.log import checkpoint
 from hightide.log.disk import Disk, MemoryDisk
-from hightide.log.epochs import EPOCH_CHECKPOINT, LeaderEpochs
+from hightide.log.leader_epochs import EPOCH_CHECKPOINT, LeaderEpochs
 
 
 def test_offset_checkpoints_have_kafkas_format(disk: Disk) -> None:

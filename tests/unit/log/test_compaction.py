@@ -7,10 +7,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from crash_disk import CrashDisk, PowerCut
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_world import (
+
+from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.jobs import Checkpoint
+from hightide.log.log import Log
+from hightide.log.log_manager import LogManager
+from hightide.wire.batch import Record, build, read_header, records
+from hightide.wire.compression import Codec
+from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
@@ -22,13 +29,6 @@ from log_world import (
     stored_batches,
     topic,
 )
-
-from hightide.log.disk import Disk, MemoryDisk
-from hightide.log.jobs import Checkpoint
-from hightide.log.log import Log
-from hightide.log.store import LogStore
-from hightide.wire.batch import Record, build, read_header, records
-from hightide.wire.compression import Codec
 
 MINUTE_MS = 60_000
 RETENTION_MS = 60 * MINUTE_MS
@@ -52,7 +52,7 @@ class World:
             }
         )
         self.now_ms = NOW
-        self.store: LogStore
+        self.store: LogManager
         self.reopen()
         if ("t", 0) not in self.store.logs:
             self.log = self.store.create("t", 0, UUID(int=1))

@@ -12,8 +12,12 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from crash_disk import CrashDisk, PowerCut
-from log_world import (
+
+from hightide.log.log import Log
+from hightide.log.segment import Segment
+from hightide.wire.batch import records
+from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
@@ -24,10 +28,6 @@ from log_world import (
     stored_batches,
     topic,
 )
-
-from hightide.log.log import Log
-from hightide.log.segment import Segment
-from hightide.wire.batch import records
 
 MINUTE_MS = 60_000
 

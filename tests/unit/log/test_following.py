@@ -6,10 +6,18 @@ import contextlib
 from uuid import UUID
 
 import pytest
-from crash_disk import CrashDisk, PowerCut
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_world import (
+
+from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.log import Log
+from hightide.log.log_manager import LogManager
+from hightide.wire.batch import Record, build
+from hightide.wire.compression import Codec
+from hightide.wire.control import ControlType, Marker, build_marker
+from hightide.wire.errors import Corrupt, KafkaError
+from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
@@ -21,18 +29,10 @@ from log_world import (
     topic,
 )
 
-from hightide.log.disk import Disk, MemoryDisk
-from hightide.log.log import Log
-from hightide.log.store import LogStore
-from hightide.wire.batch import Record, build
-from hightide.wire.compression import Codec
-from hightide.wire.control import ControlType, Marker, build_marker
-from hightide.wire.errors import Corrupt, KafkaError
-
 CONFIG = topic(segment_bytes=900, index_interval_bytes=150, file_delete_delay_ms=0)
 
 
-def new_log(disk: Disk | None = None, **changes: object) -> tuple[LogStore, Log]:
+def new_log(disk: Disk | None = None, **changes: object) -> tuple[LogManager, Log]:
     store = open_store(disk or MemoryDisk(), topic(**changes) if changes else CONFIG)
     return store, store.create("t", 0, UUID(int=5))
 

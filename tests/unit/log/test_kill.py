@@ -8,16 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from log_world import append, batch, open_store, stored, topic
-
 from hightide.log.disk import RealDisk
+from tests.unit.log.log_world import append, batch, open_store, stored, topic
 
 WRITER = """
 import sys
 from uuid import UUID
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from log_world import append, batch, open_store, topic
+from tests.unit.log.log_world import append, batch, open_store, topic
 from hightide.log.disk import RealDisk
 store = open_store(RealDisk(Path(sys.argv[2])), topic(segment_bytes=20000))
 log = store.logs.get(("t", 0)) or store.create("t", 0, UUID(int=1))

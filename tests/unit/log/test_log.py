@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from log_world import NOW, append, batch, open_store, stored, stored_batches, topic
 
 from hightide.log.disk import Disk, DiskFailed, MemoryDisk
 from hightide.log.log import Log
@@ -24,6 +23,7 @@ from hightide.wire.batch import (
 from hightide.wire.compression import Codec
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import ErrorCode, KafkaError
+from tests.unit.log.log_world import NOW, append, batch, open_store, stored, stored_batches, topic
 
 
 def new_log(disk: Disk, **settings: Any) -> Log:

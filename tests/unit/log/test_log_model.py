@@ -17,7 +17,12 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from log_world import (
+
+from hightide.log.disk import Disk, MemoryDisk, RealDisk
+from hightide.wire.batch import Record, read_header, records
+from hightide.wire.compression import Codec
+from hightide.wire.errors import ErrorCode, KafkaError
+from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
@@ -28,11 +33,6 @@ from log_world import (
     stored,
     topic,
 )
-
-from hightide.log.disk import Disk, MemoryDisk, RealDisk
-from hightide.wire.batch import Record, read_header, records
-from hightide.wire.compression import Codec
-from hightide.wire.errors import ErrorCode, KafkaError
 
 # Long enough for all housekeeping but the expiry of producers to be due.
 A_WHILE_MS = 6 * 60_000

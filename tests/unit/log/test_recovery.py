@@ -7,8 +7,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from crash_disk import CrashDisk, PowerCut
-from log_world import (
+
+from hightide.log import checkpoint
+from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.log import Log
+from hightide.log.segment import LOG
+from hightide.wire.batch import batches
+from hightide.wire.errors import ErrorCode, KafkaError
+from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
@@ -19,13 +26,6 @@ from log_world import (
     stored,
     topic,
 )
-
-from hightide.log import checkpoint
-from hightide.log.disk import Disk, MemoryDisk
-from hightide.log.log import Log
-from hightide.log.segment import LOG
-from hightide.wire.batch import batches
-from hightide.wire.errors import ErrorCode, KafkaError
 
 CONFIG = topic(segment_bytes=1000, index_interval_bytes=150, retention_ms=-1)
 

@@ -6,11 +6,11 @@ Kafka's snapshots keep one batch of each producer; a client may repeat any of it
 from uuid import UUID
 
 import pytest
-from log_world import NOW, append, batch, open_store, run_jobs, topic
 
 from hightide.log.disk import Disk, MemoryDisk
 from hightide.log.log import Log
 from hightide.wire.errors import ErrorCode, KafkaError
+from tests.unit.log.log_world import NOW, append, batch, open_store, run_jobs, topic
 
 
 def numbered(sequence: int, producer_id: int = 7, epoch: int = 0, size: int = 40) -> bytearray:

@@ -6,21 +6,21 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from log_world import NOW, append, batch, broker, open_store, run_jobs, stored, topic
 
 from hightide.log import checkpoint
 from hightide.log.disk import Disk, DiskFailed, MemoryDisk, RealDisk
 from hightide.log.jobs import Flush
-from hightide.log.store import LogStore
+from hightide.log.log_manager import LogManager
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode, KafkaError
+from tests.unit.log.log_world import NOW, append, batch, broker, open_store, run_jobs, stored, topic
 
 MINUTE_MS = 60_000
 ID = UUID(int=77)
 
 
-def store_on(*disks: Disk, config: Topic | None = None) -> LogStore:
-    store = LogStore(disks, broker(), lambda _: config or topic())
+def store_on(*disks: Disk, config: Topic | None = None) -> LogManager:
+    store = LogManager(disks, broker(), lambda _: config or topic())
     store.open(NOW)
     return store
 
@@ -128,7 +128,7 @@ def test_a_deletion_that_was_interrupted_is_finished_after_the_next_start(disk: 
 
 def test_settings_of_a_topic_can_change(disk: Disk) -> None:
     settings = {"t": topic(max_message_bytes=100), "u": topic()}
-    store = LogStore([disk], broker(), lambda name: settings[name])
+    store = LogManager([disk], broker(), lambda name: settings[name])
     store.open(NOW)
     log = store.create("t", 0, ID)
     with pytest.raises(KafkaError):

@@ -9,27 +9,35 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from log_world import NOW, append, batch, end_transaction, open_store, run_jobs, topic
-from stable_world import Story, read_committed
-from test_log_model import LogAgainstList
 
-from hightide.core.transactions.aborted import Aborted
+from hightide.core.transactions.aborted_index import Aborted
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard
 from hightide.log import dump
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.log.log import Log
+from hightide.log.log_manager import LogManager
 from hightide.log.recovery import Known, load
 from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX, OpenFiles
-from hightide.log.store import LogStore
 from hightide.wire.batch import Record, records
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.errors import ErrorCode, KafkaError
+from tests.unit.log.log_world import (
+    NOW,
+    append,
+    batch,
+    end_transaction,
+    open_store,
+    run_jobs,
+    topic,
+)
+from tests.unit.log.stable_world import Story, read_committed
+from tests.unit.log.test_log_model import LogAgainstList
 
 CONFIG = topic(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms=0, retention_ms=-1)
 
 
-def new_log(disk: Disk, **changes: object) -> tuple[LogStore, Log]:
+def new_log(disk: Disk, **changes: object) -> tuple[LogManager, Log]:
     config = topic(**{"segment_bytes": 400, "file_delete_delay_ms": 0, **changes})
     store = open_store(disk, config)
     return store, store.create("t", 0, UUID(int=3))

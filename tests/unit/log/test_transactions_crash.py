@@ -8,10 +8,15 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from crash_disk import CrashDisk, PowerCut
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_world import (
+
+from hightide.log.disk import MemoryDisk
+from hightide.log.log import Log
+from hightide.log.log_manager import LogManager
+from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX
+from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
@@ -22,12 +27,7 @@ from log_world import (
     stored_batches,
     topic,
 )
-from stable_world import check_story, read_committed, story_of
-
-from hightide.log.disk import MemoryDisk
-from hightide.log.log import Log
-from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX
-from hightide.log.store import LogStore
+from tests.unit.log.stable_world import check_story, read_committed, story_of
 
 MINUTE_MS = 60_000
 PRODUCERS = range(4)
@@ -51,7 +51,7 @@ class Life:
         self.now_ms = NOW
         self.exists = False
         self.epoch = 0
-        self.store: LogStore
+        self.store: LogManager
         self.log: Log
 
     def open(self) -> None:

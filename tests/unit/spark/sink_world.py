@@ -16,7 +16,7 @@ from contextlib import suppress
 from enum import Enum
 
 from hightide.client.connection import ConnectionFailed
-from hightide.spark.brokers import Fenced, Identity, TopicPartition
+from hightide.spark.blocking_client import Fenced, Identity, TopicPartition
 from hightide.spark.sink.marker import Claim, Refused, Replaced
 from hightide.spark.sink.transactions import GaveUp, Transactions
 from hightide.wire.errors import ErrorCode, KafkaError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.spark.brokers import Identity
+from hightide.spark.blocking_client import Identity
 from hightide.spark.columns.partitioner import partitions_of
 from hightide.spark.sink.delivery import stamped
 from hightide.spark.sink.routing import LEAST_RUN, Routes, encoded, spread

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sink_world import BATCHES, SIZE, Checkpoint, Fate, World
 
 from hightide.spark.sink.marker import (
     Claim,
@@ -20,6 +19,7 @@ from hightide.spark.sink.marker import (
     taken_over,
     written,
 )
+from tests.unit.spark.sink_world import BATCHES, SIZE, Checkpoint, Fate, World
 
 FATES = [Fate.DONE] * 8 + list(Fate)
 MOVES = st.one_of(

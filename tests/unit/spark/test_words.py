@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hightide.spark.words import explain, explain_text, full, in_words, place, reason
+from hightide.spark.explain import explain, explain_text, full, in_words, place, reason
 
 APP = Path("shop.py")
 

@@ -12,10 +12,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from message_values import carried
-
 from hightide.wire.codec import decode, encode
 from hightide.wire.types import Array, Struct, api_of
+from tests.unit.wire.message_values import carried
 
 with warnings.catch_warnings():
     # Loading its schemas, kafka-python calls what Python 3.11 has deprecated.

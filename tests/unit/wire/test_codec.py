@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from message_values import drawn, every_case, full
 
 from hightide.wire.codec import OBJECT_BUDGET, decode, encode
 from hightide.wire.errors import WireError
@@ -37,6 +36,7 @@ from hightide.wire.types import (
     u16,
     u32,
 )
+from tests.unit.wire.message_values import drawn, every_case, full
 
 OLD, FLEXIBLE = 0, 1
 

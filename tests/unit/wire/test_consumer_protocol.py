@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.core.groups.subscription import subscribed_topics, whole_subscription
+from hightide.core.groups.classic.subscription import subscribed_topics, whole_subscription
 from hightide.wire.errors import WireError
 from hightide.wire.records.consumer_protocol import (
     ConsumerAssignment,

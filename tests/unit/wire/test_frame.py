@@ -5,8 +5,6 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_values import every_message, full
-from oracles import kafka_python_classes, kafka_python_knows, to_kafka_python
 
 from hightide.wire.codec import encode
 from hightide.wire.errors import WireError
@@ -22,6 +20,8 @@ from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from hightide.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
 from hightide.wire.messages.metadata import MetadataRequest
 from hightide.wire.types import api_of
+from tests.unit.wire.message_values import every_message, full
+from tests.unit.wire.oracles import kafka_python_classes, kafka_python_knows, to_kafka_python
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=7, member_id="m")
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from message_values import bare, carried, every_case, full
 
 from hightide.wire.codec import OBJECT_BUDGET, decode, encode
 from hightide.wire.errors import WireError
@@ -20,6 +19,7 @@ from hightide.wire.frame import decode_request_header, decode_response
 from hightide.wire.messages import REQUESTS, RESPONSES
 from hightide.wire.source import objects
 from hightide.wire.types import Array, Field, Struct, Text, api_of
+from tests.unit.wire.message_values import bare, carried, every_case, full
 
 CASES = every_case()
 HOSTILE = [struct.pack(">i", n) for n in (-(2**31), -2, -1, 0, 1, 2**16, 2**31 - 1)] + [

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from message_values import bare, drawn, full, versions_of
 
 from hightide.wire import codec
 from hightide.wire.errors import Corrupt
@@ -29,6 +28,7 @@ from hightide.wire.records.consumer_offsets import (
     decode,
     encode,
 )
+from tests.unit.wire.message_values import bare, drawn, full, versions_of
 
 COMMIT = GroupRecord(
     OffsetCommitKey(group="g", topic="t", partition=3),

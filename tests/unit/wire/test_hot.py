@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from message_values import drawn
 
 from hightide.wire.codec import decode, encode
 from hightide.wire.errors import WireError
 from hightide.wire.frame import encode_request, encode_response
-from hightide.wire.hot import fetch, produce
-from hightide.wire.hot.read import body_at
+from hightide.wire.hot import fetch_codec, produce_codec
+from hightide.wire.hot.read_cursor import body_at
 from hightide.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -34,9 +33,10 @@ from hightide.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tests.unit.wire.message_values import drawn
 
-PRODUCE_VERSIONS = range(produce.LOWEST, produce.HIGHEST + 1)
-FETCH_VERSIONS = range(fetch.LOWEST, fetch.HIGHEST + 1)
+PRODUCE_VERSIONS = range(produce_codec.LOWEST, produce_codec.HIGHEST + 1)
+FETCH_VERSIONS = range(fetch_codec.LOWEST, fetch_codec.HIGHEST + 1)
 BEFORE, BEHIND = b"\x7f" * 11, b"\x01" * 70
 
 
@@ -60,7 +60,7 @@ def plain_produce(request: ProduceRequest) -> Any:
     )
 
 
-def plain_hot_produce(found: produce.Produce, buf: bytearray) -> Any:
+def plain_hot_produce(found: produce_codec.Produce, buf: bytearray) -> Any:
     topics = [
         (name, [(each.partition, bytes(buf[each.start : each.end])) for each in partitions])
         for name, partitions in found.topics
@@ -74,7 +74,7 @@ def plain_hot_produce(found: produce.Produce, buf: bytearray) -> Any:
 def test_a_produce_request_means_what_its_declaration_says(version: int, data: st.DataObject):
     request = data.draw(drawn(ProduceRequest, version))
     buf, view, start, end = in_a_buffer(encode(request, version))
-    found = produce.decode(buf, view, start, end, version)
+    found = produce_codec.decode(buf, view, start, end, version)
     assert plain_hot_produce(found, buf) == plain_produce(request)
 
 
@@ -122,13 +122,13 @@ def plain_fetch(request: FetchRequest, version: int) -> Any:
 @given(data=st.data())
 def test_a_fetch_request_means_what_its_declaration_says(version: int, data: st.DataObject):
     request = data.draw(drawn(FetchRequest, version))
-    found = fetch.decode(*in_a_buffer(encode(request, version)), version)
+    found = fetch_codec.decode(*in_a_buffer(encode(request, version)), version)
     assert tuple(found) == plain_fetch(request, version)
 
 
 HOT = [
-    *((produce, ProduceRequest, version) for version in PRODUCE_VERSIONS),
-    *((fetch, FetchRequest, version) for version in FETCH_VERSIONS),
+    *((produce_codec, ProduceRequest, version) for version in PRODUCE_VERSIONS),
+    *((fetch_codec, FetchRequest, version) for version in FETCH_VERSIONS),
 ]
 
 
@@ -157,7 +157,7 @@ def test_damaged_requests_are_refused_by_both_codecs_or_by_none(
     except WireError as error:
         assert "UTF-8" in str(error) or "tag" in str(error)  # noqa: PT017
         return
-    if hot is produce:
+    if hot is produce_codec:
         assert plain_hot_produce(found, buf) == plain_produce(wanted)
     else:
         assert tuple(found) == plain_fetch(wanted, version)
@@ -180,7 +180,7 @@ i64 = st.integers(-(2**63), 2**63 - 1)
 i32 = st.integers(-(2**31), 2**31 - 1)
 name = st.text("abcdef._-é", min_size=1, max_size=200)
 appended = st.builds(
-    produce.Appended,
+    produce_codec.Appended,
     i32,
     codes,
     i64,
@@ -224,7 +224,7 @@ def declared_produce(version: int, topics: Any) -> ProduceResponse:
 def test_a_produce_answer_has_the_bytes_that_its_declaration_gives(
     version: int, topics: Any, correlation_id: int
 ):
-    hot = produce.encode(correlation_id, version, [(n.encode(), r) for n, r in topics])
+    hot = produce_codec.encode(correlation_id, version, [(n.encode(), r) for n, r in topics])
     assert hot == encode_response(declared_produce(version, topics), version, correlation_id)
 
 
@@ -234,9 +234,9 @@ def test_a_produce_answer_has_the_bytes_that_its_declaration_gives(
 def test_a_prepared_answer_equals_the_one_made_anew(
     version: int, topic: str, partition: int, base: int, time_ms: int, start: int, correlation: int
 ):
-    result = produce.Appended(partition, 0, base, time_ms, start)
-    prepared = produce.Answer(version, topic.encode(), partition)
-    assert prepared.encode(correlation, base, time_ms, start) == produce.encode(
+    result = produce_codec.Appended(partition, 0, base, time_ms, start)
+    prepared = produce_codec.Answer(version, topic.encode(), partition)
+    assert prepared.encode(correlation, base, time_ms, start) == produce_codec.encode(
         correlation, version, [(topic.encode(), [result])]
     )
 
@@ -251,7 +251,7 @@ class Bytes:
 
 
 fetched = st.builds(
-    fetch.Fetched,
+    fetch_codec.Fetched,
     i32,
     codes,
     i64,
@@ -265,7 +265,7 @@ fetched = st.builds(
 )
 nodes = st.lists(
     st.builds(
-        fetch.Node,
+        fetch_codec.Node,
         i32,
         st.text(max_size=3) | st.just("h" * 200),
         i32,
@@ -275,7 +275,7 @@ nodes = st.lists(
 )
 
 
-def declared_partition(version: int, each: fetch.Fetched) -> PartitionData:
+def declared_partition(version: int, each: fetch_codec.Fetched) -> PartitionData:
     """What the declaration has for it; what a version lacks stays at its default."""
     declared = PartitionData(
         partition_index=each.partition,
@@ -323,7 +323,7 @@ def test_a_fetch_answer_has_the_bytes_that_its_declaration_gives(version: int, d
         node_endpoints=[NodeEndpoint(**each._asdict()) for each in told] if version >= 16 else [],
     )
     keyed = [(t.bytes if version >= 13 else t.encode(), results) for t, results in topics]
-    parts = fetch.encode(correlation_id, version, keyed, session_id, code, told)
+    parts = fetch_codec.encode(correlation_id, version, keyed, session_id, code, told)
     whole = b"".join(part if isinstance(part, bytes) else part.data for part in parts)
     assert whole == encode_response(declared, version, correlation_id)
 
@@ -333,8 +333,8 @@ def test_a_fetch_answer_has_the_bytes_that_its_declaration_gives(version: int, d
 def test_the_body_begins_behind_the_header(version: int, client_id: str | None):
     request = ProduceRequest(acks=1, timeout_ms=7, topic_data=[])
     frame = bytearray(encode_request(request, version, 5, client_id)[4:])
-    at = body_at(frame, 0, len(frame), version >= produce.FLEXIBLE)
-    assert produce.decode(frame, memoryview(frame), at, len(frame), version).timeout_ms == 7
+    at = body_at(frame, 0, len(frame), version >= produce_codec.FLEXIBLE)
+    assert produce_codec.decode(frame, memoryview(frame), at, len(frame), version).timeout_ms == 7
 
 
 @pytest.mark.parametrize("length", [-2, 100, 32767])

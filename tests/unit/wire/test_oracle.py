@@ -15,13 +15,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from kio.schema.errors import ErrorCode as KioErrorCode
-from message_values import bare, drawn, every_case, every_message, full, versions_of
-from oracles import (
-    agrees_with_kafka_python,
-    agrees_with_kio,
-    kafka_python_knows,
-    kio_class,
-)
 
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages import APIS, REQUESTS, RESPONSES
@@ -36,6 +29,13 @@ from hightide.wire.types import (
     Text,
     api_of,
     fields_of,
+)
+from tests.unit.wire.message_values import bare, drawn, every_case, every_message, full, versions_of
+from tests.unit.wire.oracles import (
+    agrees_with_kafka_python,
+    agrees_with_kio,
+    kafka_python_knows,
+    kio_class,
 )
 
 

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from message_values import drawn
 
 from hightide.wire.codec import decode
 from hightide.wire.errors import WireError
 from hightide.wire.frame import decode_request_header, encode_request, encode_response
-from hightide.wire.hot import fetch, replica_fetch
-from hightide.wire.hot.fetch import Fetch, Wanted
-from hightide.wire.hot.read import body_at
-from hightide.wire.hot.replica_fetch import VERSION
+from hightide.wire.hot import fetch_codec, replica_fetch_codec
+from hightide.wire.hot.fetch_codec import Fetch, Wanted
+from hightide.wire.hot.read_cursor import body_at
+from hightide.wire.hot.replica_fetch_codec import VERSION
 from hightide.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -24,6 +23,7 @@ from hightide.wire.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
+from tests.unit.wire.message_values import drawn
 
 i32 = st.integers(-(2**31), 2**31 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -86,18 +86,18 @@ def declared(request: Fetch) -> FetchRequest:
 @settings(max_examples=200, deadline=None)
 @given(requests, i32, st.sampled_from(["", "a broker"]))
 def test_a_request_has_the_bytes_that_its_declaration_gives(request, correlation_id, client_id):
-    made = replica_fetch.encode(request, correlation_id, client_id.encode())
+    made = replica_fetch_codec.encode(request, correlation_id, client_id.encode())
     assert made == encode_request(declared(request), VERSION, correlation_id, client_id)
 
 
 @settings(max_examples=100, deadline=None)
 @given(requests)
 def test_a_leader_reads_what_a_follower_wrote(request):
-    frame = bytearray(replica_fetch.encode(request, 5, b"me")[4:])
+    frame = bytearray(replica_fetch_codec.encode(request, 5, b"me")[4:])
     header, _ = decode_request_header(memoryview(frame))
-    assert (header.api_key, header.api_version) == (replica_fetch.FETCH, VERSION)
+    assert (header.api_key, header.api_version) == (replica_fetch_codec.FETCH, VERSION)
     at = body_at(frame, 0, len(frame), flexible=True)
-    assert fetch.decode(frame, memoryview(frame), at, len(frame), VERSION) == request
+    assert fetch_codec.decode(frame, memoryview(frame), at, len(frame), VERSION) == request
 
 
 usual = st.builds(
@@ -113,22 +113,22 @@ usual = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(usual)
 def test_the_short_cut_takes_what_followers_usually_say(request):
-    frame = bytearray(replica_fetch.encode(request, 5, b"me")[4:])
+    frame = bytearray(replica_fetch_codec.encode(request, 5, b"me")[4:])
     at = body_at(frame, 0, len(frame), flexible=True)
-    assert replica_fetch.decode_request(frame, memoryview(frame), at, len(frame)) == request
+    assert replica_fetch_codec.decode_request(frame, memoryview(frame), at, len(frame)) == request
 
 
 @settings(max_examples=500, deadline=None)
 @given(requests | usual, st.data())
 def test_the_short_cut_never_reads_anything_else_than_the_long_way(request, data):
-    frame = bytearray(replica_fetch.encode(request, 5, b"me")[4:])
+    frame = bytearray(replica_fetch_codec.encode(request, 5, b"me")[4:])
     at = body_at(frame, 0, len(frame), flexible=True)
     if data.draw(st.booleans()):
         frame[data.draw(st.integers(at, len(frame) - 1))] = data.draw(st.integers(0, 255))
     end = len(frame) - data.draw(st.sampled_from([0, 0, 0, 1, 17, 40]))
-    found = replica_fetch.decode_request(frame, memoryview(frame), at, end)
+    found = replica_fetch_codec.decode_request(frame, memoryview(frame), at, end)
     if found is not None:
-        assert fetch.decode(frame, memoryview(frame), at, end, VERSION) == found
+        assert fetch_codec.decode(frame, memoryview(frame), at, end, VERSION) == found
 
 
 def plain(answer: FetchResponse) -> Any:
@@ -156,7 +156,7 @@ def plain(answer: FetchResponse) -> Any:
     return answer.error_code, answer.session_id, topics
 
 
-def plain_hot(answer: replica_fetch.Answer) -> Any:
+def plain_hot(answer: replica_fetch_codec.Answer) -> Any:
     topics = [
         (topic, [(*each[:4], bytes(each.records), *each[5:]) for each in results])
         for topic, results in answer.topics
@@ -168,13 +168,15 @@ def plain_hot(answer: replica_fetch.Answer) -> Any:
 @given(drawn(FetchResponse, VERSION), i32)
 def test_an_answer_means_what_its_declaration_says(answer, correlation_id):
     frame = encode_response(answer, VERSION, correlation_id)[4:]
-    assert plain_hot(replica_fetch.decode(memoryview(frame))) == plain(answer)
+    assert plain_hot(replica_fetch_codec.decode(memoryview(frame))) == plain(answer)
 
 
 def test_records_are_views_of_the_frame_they_came_in():
-    parts = fetch.encode(1, VERSION, [(bytes(16), [fetch.Fetched(0, 0, 9, 9, 0, Records())])])
+    parts = fetch_codec.encode(
+        1, VERSION, [(bytes(16), [fetch_codec.Fetched(0, 0, 9, 9, 0, Records())])]
+    )
     frame = bytearray(b"".join(each if isinstance(each, bytes) else b"r" * 300 for each in parts))
-    answer = replica_fetch.decode(memoryview(frame)[4:])
+    answer = replica_fetch_codec.decode(memoryview(frame)[4:])
     records = answer.topics[0][1][0].records
     assert records == b"r" * 300
     assert records.obj is frame
@@ -190,7 +192,7 @@ def both(body: bytes) -> None:
     The tuned one may be laxer only in what it passes over: the tags that followers do not need.
     """
     try:
-        found = replica_fetch.decode(memoryview(b"\0\0\0\1\0" + body))
+        found = replica_fetch_codec.decode(memoryview(b"\0\0\0\1\0" + body))
     except WireError:
         with pytest.raises(WireError):
             decode(FetchResponse, body, VERSION)
@@ -220,13 +222,13 @@ def test_damaged_answers_are_refused_by_both_codecs_or_by_none(data: st.DataObje
 @given(st.binary(max_size=120))
 def test_any_bytes_are_an_answer_or_a_wire_error(noise: bytes):
     with contextlib.suppress(WireError):
-        replica_fetch.decode(memoryview(noise))
+        replica_fetch_codec.decode(memoryview(noise))
     both(noise)
 
 
 @pytest.mark.parametrize("cut", range(60))
 def test_a_frame_cut_anywhere_is_refused(cut):
-    results = [fetch.Fetched(0, 0, 9, 9, 0, None, None, -1, (1, 2), (3, 4))]
-    (frame,) = fetch.encode(1, VERSION, [(bytes(16), results)])
+    results = [fetch_codec.Fetched(0, 0, 9, 9, 0, None, None, -1, (1, 2), (3, 4))]
+    (frame,) = fetch_codec.encode(1, VERSION, [(bytes(16), results)])
     with pytest.raises(WireError):
-        replica_fetch.decode(memoryview(frame[4 : len(frame) - 1 - cut]))
+        replica_fetch_codec.decode(memoryview(frame[4 : len(frame) - 1 - cut]))

@@ -4,6 +4,6 @@
 partition of `__consumer_offsets`: it loads it, appends what it decides and answers what it says.
 """
 
-from hightide.broker.groups.groups import Groups
+from hightide.broker.groups.group_partitions import GroupPartitions
 
-__all__ = ["Groups"]
+__all__ = ["GroupPartitions"]

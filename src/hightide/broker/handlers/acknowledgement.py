@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from hightide.broker.connection import Connection, Slot
+from hightide.broker.network.connection import Connection, Slot
 from hightide.wire.errors import ErrorCode
-from hightide.wire.hot import produce as hot
+from hightide.wire.hot import produce_codec as hot
 
 Results = list[tuple[bytes, list[hot.Appended]]]
 

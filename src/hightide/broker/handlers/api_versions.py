@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.request_context import Context
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.api_versions import (
     ApiVersion,

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hightide.broker.config_changes import Change
-from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.refusals import REFUSALS, refusal
-from hightide.core import topics as rules
+from hightide.broker.handlers.request_context import Context
+from hightide.broker.membership.config_changes import Change
+from hightide.core.metadata import topic_names as rules
 from hightide.settings import Broker as BrokerSettings
 from hightide.settings import Described, InvalidSetting, Kind, Scope
 from hightide.settings import Topic as TopicSettings

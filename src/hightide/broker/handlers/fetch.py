@@ -26,17 +26,17 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from hightide.broker.connection import Connection, Slot
 from hightide.broker.handlers.fetch_plan import Plan, check_epoch, not_here, parting
 from hightide.broker.handlers.follower_fetch import fetch_as_follower
-from hightide.broker.pace import LEAST_BYTES, PARTITION_BYTES, UNLIMITED
-from hightide.broker.replica import Replica
-from hightide.core.replica import Leader
-from hightide.core.sessions import INITIAL_EPOCH, Session, TopicPartition
+from hightide.broker.network.connection import Connection, Slot
+from hightide.broker.network.fetch_sizing import LEAST_BYTES, PARTITION_BYTES, UNLIMITED
+from hightide.broker.replication.replica import Replica
+from hightide.core.partition.fetch_session import INITIAL_EPOCH, Session, TopicPartition
+from hightide.core.partition.leader import Leader
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
-from hightide.wire.hot import fetch as hot
-from hightide.wire.hot import replica_fetch
-from hightide.wire.hot.read import body_at
+from hightide.wire.hot import fetch_codec as hot
+from hightide.wire.hot import replica_fetch_codec
+from hightide.wire.hot.read_cursor import body_at
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
@@ -272,8 +272,8 @@ def fetch(
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = body_at(buf, start, end, version >= hot.FLEXIBLE)
     request = None
-    if version == replica_fetch.VERSION:
-        request = replica_fetch.decode_request(buf, view, at, end)
+    if version == replica_fetch_codec.VERSION:
+        request = replica_fetch_codec.decode_request(buf, view, at, end)
     if request is None:
         request = hot.decode(buf, view, at, end, version)
         if request.replica_id < 0 and _count(request) > _MOST_PARTITIONS:

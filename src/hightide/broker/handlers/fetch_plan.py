@@ -9,15 +9,15 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
-from hightide.broker.connection import Connection
-from hightide.broker.replica import Replica
-from hightide.core.follower import divergence
-from hightide.core.picture import Topic
-from hightide.core.replica import Leader
+from hightide.broker.network.connection import Connection
+from hightide.broker.replication.replica import Replica
+from hightide.core.metadata.image import Topic
+from hightide.core.partition.follower import divergence
+from hightide.core.partition.leader import Leader
 from hightide.log.disk import DiskFailed
 from hightide.log.log import Slice
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
-from hightide.wire.hot import fetch as hot
+from hightide.wire.hot import fetch_codec as hot
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker

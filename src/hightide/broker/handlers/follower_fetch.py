@@ -16,13 +16,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hightide.broker.connection import Connection, Slot
 from hightide.broker.handlers.fetch_plan import Plan, check_epoch, not_here, parting
-from hightide.broker.replica import Replica
-from hightide.core.replica import Leader
-from hightide.core.sessions import INITIAL_EPOCH, Remembered, Session, TopicPartition
+from hightide.broker.network.connection import Connection, Slot
+from hightide.broker.replication.replica import Replica
+from hightide.core.partition.fetch_session import INITIAL_EPOCH, Remembered, Session, TopicPartition
+from hightide.core.partition.leader import Leader
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.hot import fetch as hot
+from hightide.wire.hot import fetch_codec as hot
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker

@@ -14,9 +14,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.handlers.context import Context
-from hightide.core.groups import commits
-from hightide.core.groups.commits import CommitRequest
+from hightide.broker.handlers.request_context import Context
+from hightide.core.groups import offset_requests
+from hightide.core.groups.offset_requests import CommitRequest
 from hightide.core.groups.offsets import TopicPartition
 from hightide.core.transactions.transaction import Producer
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -68,7 +68,7 @@ async def txn_offset_commit(
             response = await _commit_in_transaction(broker, rest)
         except KafkaError as error:
             told = _told_of_verification(error.code, context.version)
-            response = commits.commit_response(rest, told)
+            response = offset_requests.commit_response(rest, told)
     answer: TxnOffsetCommitResponse = merged(request, response, unknown) if unknown else response
     return answer
 
@@ -76,14 +76,14 @@ async def txn_offset_commit(
 async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest) -> Any:
     found = broker.groups.find(request.group_id) if request.group_id else ErrorCode.INVALID_GROUP_ID
     if isinstance(found, ErrorCode):
-        return commits.commit_response(request, found)
+        return offset_requests.commit_response(request, found)
     producer = Producer(request.producer_id, request.producer_epoch)
     replica, transactional_id = found.led_log.replica, request.transactional_id
     guard = await broker.verifier.verify(replica, transactional_id, producer, _NO_SEQUENCE)
     # If another leads since, it refuses; if a marker has come since, the log does.
     answer = found.ask(
         lambda machine, ticket, now_ms: machine.transactional_commit_asked(ticket, request, now_ms),
-        lambda error: commits.commit_response(request, error),
+        lambda error: offset_requests.commit_response(request, error),
         broker.settings.offsets_commit_timeout_ms,
         guard,
     )
@@ -134,7 +134,7 @@ def merged(request: CommitRequest, response: Any, unknown: set[TopicPartition]) 
     for topic in response.topics:
         for each in topic.partitions:
             refused[TopicPartition(topic.name, each.partition_index)] = each.error_code
-    return commits.commit_response(request, refused=refused)
+    return offset_requests.commit_response(request, refused=refused)
 
 
 # -- fetching --------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.context import Context
-from hightide.core.groups.classic import ClassicGroup
-from hightide.core.groups.coordinator import Coordinator
+from hightide.broker.handlers.request_context import Context
+from hightide.core.groups.classic.classic_group import ClassicGroup
+from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.offsets import Committed, TopicPartition
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.group_status import (
@@ -43,7 +43,7 @@ def _asked(broker: Broker, group_id: str) -> GroupStatus:
     return status(found.machine, group_id)
 
 
-def status(machine: Coordinator, group_id: str) -> GroupStatus:
+def status(machine: GroupCoordinator, group_id: str) -> GroupStatus:
     """What a coordinator knows of a group."""
     group = machine.administration.find(group_id)
     if group is None:

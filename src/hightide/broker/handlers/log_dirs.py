@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.context import Context
+from hightide.broker.handlers.request_context import Context
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.log import Log
 from hightide.wire.errors import ErrorCode

@@ -10,15 +10,15 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
-from hightide.broker.control import announce_topic
-from hightide.broker.control.defaults import default_counts
-from hightide.broker.handlers.context import Context
+from hightide.broker.controller import announce_topic
+from hightide.broker.controller.topic_defaults import default_counts
 from hightide.broker.handlers.refusals import REFUSALS, refusal
-from hightide.broker.metadata import BrokerAddress
-from hightide.core import topics as rules
-from hightide.core.partition import NOBODY, PartitionState
-from hightide.core.picture import Picture, Topic
-from hightide.core.placement import place
+from hightide.broker.handlers.request_context import Context
+from hightide.broker.metadata_cache import BrokerAddress
+from hightide.core.controller.placement import place
+from hightide.core.metadata import topic_names as rules
+from hightide.core.metadata.image import MetadataImage, Topic
+from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.cluster import (
     DescribeClusterBroker,
@@ -165,7 +165,7 @@ def _known(broker: Broker, topic: Topic, request: MetadataRequest) -> MetadataRe
     )
 
 
-def _leader_error(picture: Picture, state: PartitionState) -> ErrorCode:
+def _leader_error(picture: MetadataImage, state: PartitionState) -> ErrorCode:
     if picture.leader(state) == NOBODY:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return ErrorCode.NONE
@@ -243,7 +243,7 @@ def describe_topic_partitions(
 
 
 def _described(
-    picture: Picture, topic: Topic, partitions: list[tuple[int, PartitionState]]
+    picture: MetadataImage, topic: Topic, partitions: list[tuple[int, PartitionState]]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,

@@ -17,14 +17,14 @@ import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.connection import COMMITTING, Connection, Slot
 from hightide.broker.handlers.group_offsets import merged, unknown_partitions, without
-from hightide.core.groups import commits
+from hightide.broker.network.connection import COMMITTING, Connection, Slot
+from hightide.core.groups import offset_requests
 from hightide.core.groups.offsets import TopicPartition
 from hightide.wire.codec import decode
 from hightide.wire.errors import ErrorCode, WireError
 from hightide.wire.frame import encode_response
-from hightide.wire.hot.read import body_at
+from hightide.wire.hot.read_cursor import body_at
 from hightide.wire.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
 from hightide.wire.types import api_of
 
@@ -81,7 +81,7 @@ class _Asked:
             connection.unblock(COMMITTING)
 
     def refusal(self, error: ErrorCode) -> Any:
-        return commits.commit_response(self._rest, error)
+        return offset_requests.commit_response(self._rest, error)
 
     def encode(self, response: Any) -> bytes:
         if self._unknown:

@@ -26,21 +26,21 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide.broker.connection import Connection
 from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, Results, WaitingBatch
-from hightide.broker.handlers.transactional import (
+from hightide.broker.handlers.transactional_produce import (
     FLAGS_AT,
     PRODUCER_ID_AT,
     Verdicts,
     guard_for,
     look,
 )
-from hightide.broker.replica import Replica
+from hightide.broker.network.connection import Connection
+from hightide.broker.replication.replica import Replica
 from hightide.log.disk import DiskFailed
 from hightide.wire.batch import HEADER_BYTES, TRANSACTIONAL_FLAG
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
-from hightide.wire.hot import produce as hot
-from hightide.wire.hot.read import body_at
+from hightide.wire.hot import produce_codec as hot
+from hightide.wire.hot.read_cursor import body_at
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.context import Context
 from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.handlers.request_context import Context
 from hightide.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hightide.broker.election import NotController
-from hightide.coordination.errors import ConnectionLoss, CoordinationError, SessionLost
+from hightide.broker.controller.controller_election import NotController
 from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.zookeeper.errors import ConnectionLoss, SessionLost, ZooKeeperError
 
-REFUSALS = (KafkaError, CoordinationError)
+REFUSALS = (KafkaError, ZooKeeperError)
 
 
-def refusal(error: KafkaError | CoordinationError) -> KafkaError:
+def refusal(error: KafkaError | ZooKeeperError) -> KafkaError:
     """Kafka's error for any of the two; what may succeed later gets one that clients try again."""
     match error:
         case KafkaError():

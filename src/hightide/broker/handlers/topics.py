@@ -26,13 +26,13 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.control.defaults import default_counts
-from hightide.broker.handlers.context import Context
+from hightide.broker.controller.topic_defaults import default_counts
 from hightide.broker.handlers.refusals import REFUSALS, refusal
-from hightide.core import topics as rules
-from hightide.core.cluster import Topic
-from hightide.core.controller import Controller
-from hightide.core.placement import check_assignment
+from hightide.broker.handlers.request_context import Context
+from hightide.core.controller.cluster_state import Topic
+from hightide.core.controller.controller import Controller
+from hightide.core.controller.placement import check_assignment
+from hightide.core.metadata import topic_names as rules
 from hightide.settings import InvalidSetting, Source
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode, KafkaError

@@ -27,14 +27,14 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
-from hightide.broker.coordinators import Kind, coordinator_of
-from hightide.broker.handlers.context import Context
-from hightide.core.cluster import Partition
-from hightide.core.internal_topics import partition_for
-from hightide.core.topics import CONSUMER_OFFSETS, INTERNAL_TOPICS
-from hightide.core.transactions.coordinator import Answer, client_error
+from hightide.broker.coordinator_lookup import Kind, coordinator_of
+from hightide.broker.handlers.request_context import Context
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.metadata.internal_topics import partition_for
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, INTERNAL_TOPICS
 from hightide.core.transactions.listing import describe, listed
 from hightide.core.transactions.transaction import EPOCH_BUMPS, Producer
+from hightide.core.transactions.transaction_coordinator import Answer, client_error
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.markers import OpenMarkerLaneRequest, OpenMarkerLaneResponse
 from hightide.wire.messages.transactions import (
@@ -57,7 +57,7 @@ from hightide.wire.messages.transactions import (
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
-    from hightide.broker.transactions.transactions import Asked
+    from hightide.broker.transactions.transaction_partitions import Asked
 
 T = TypeVar("T")
 
@@ -277,7 +277,7 @@ def list_transactions(
 def open_marker_lane(
     broker: Broker, request: OpenMarkerLaneRequest, context: Context
 ) -> OpenMarkerLaneResponse:
-    """OpenMarkerLane (30004): see `broker/transactions/lanes.py`."""
+    """OpenMarkerLane (30004): see `broker/transactions/marker_fencing.py`."""
     return OpenMarkerLaneResponse(
         error_code=broker.transactions.lanes.open(context.connection, request)
     )

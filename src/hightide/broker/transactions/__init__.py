@@ -6,6 +6,6 @@ markers        the markers that end transactions, sent to the leaders of partiti
 lanes          the connections that markers come over: none may bring a late copy
 """
 
-from hightide.broker.transactions.transactions import Transactions
+from hightide.broker.transactions.transaction_partitions import TransactionPartitions
 
-__all__ = ["Transactions"]
+__all__ = ["TransactionPartitions"]

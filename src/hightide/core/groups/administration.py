@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hightide.core.groups import looking
-from hightide.core.groups.classic import ClassicGroup, Rebalance
-from hightide.core.groups.consumer import looking as consumer_looking
-from hightide.core.groups.consumer.group import ConsumerGroup
-from hightide.core.groups.consumer.groups import ConsumerGroups
+from hightide.core.groups.classic import describe as looking
+from hightide.core.groups.classic.classic_group import ClassicGroup, Rebalance
+from hightide.core.groups.consumer import consumer_group_describe as consumer_looking
+from hightide.core.groups.consumer.consumer_group import ConsumerGroup
+from hightide.core.groups.consumer.consumer_groups import ConsumerGroups
 from hightide.core.groups.deadlines import Deadline, Kind
+from hightide.core.groups.offset_retention import GroupsDeleted, expired, is_empty, is_forgettable
 from hightide.core.groups.offsets import Offsets
-from hightide.core.groups.retention import GroupsDeleted, expired, is_empty, is_forgettable
 from hightide.core.groups.turn import Ticket, Turn
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.consumer_groups import DescribedConsumerGroup

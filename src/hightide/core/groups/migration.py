@@ -14,10 +14,12 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from hightide.core.groups import answers
-from hightide.core.groups.classic import ClassicGroup, Member, State
+from hightide.core.groups import responses
+from hightide.core.groups.classic.classic_group import ClassicGroup, Member, State
+from hightide.core.groups.classic.rebalance import complete_join, keep_session, prepare
+from hightide.core.groups.classic.subscription import CONSUMER, whole_subscription
 from hightide.core.groups.consumer.assignors import Share
-from hightide.core.groups.consumer.group import (
+from hightide.core.groups.consumer.consumer_group import (
     NOTHING,
     ConsumerGroup,
     ConsumerMember,
@@ -26,9 +28,7 @@ from hightide.core.groups.consumer.group import (
     by_topic,
 )
 from hightide.core.groups.deadlines import Deadline, Kind
-from hightide.core.groups.rebalance import complete_join, keep_session, prepare
-from hightide.core.groups.rules import Rules
-from hightide.core.groups.subscription import CONSUMER, whole_subscription
+from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import Turn
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
 from hightide.wire.records.consumer_offsets import GroupMetadataKey, GroupRecord
@@ -162,9 +162,9 @@ def released(classic: ClassicGroup, turn: Turn) -> None:
     again = ErrorCode.REBALANCE_IN_PROGRESS
     for member in [*classic.members.values()]:
         if member.joining is not None:
-            turn.answer(member.joining, answers.not_joined(again, member.id))
+            turn.answer(member.joining, responses.not_joined(again, member.id))
         if member.syncing is not None:
-            turn.answer(member.syncing, answers.not_synced(again))
+            turn.answer(member.syncing, responses.not_synced(again))
         member.joining = member.syncing = None
         turn.deadlines.cancel(Deadline(Kind.SESSION, classic.id, member.id))
         if member.is_new:
@@ -257,7 +257,7 @@ def withdrawn(classic: ClassicGroup, error: ErrorCode, turn: Turn) -> None:
     """It did not come to be, since the change could not be written."""
     for member in classic.members.values():
         if member.joining is not None:
-            turn.answer(member.joining, answers.not_joined(error))
+            turn.answer(member.joining, responses.not_joined(error))
     for member_id in [*classic.members, *classic.pending]:
         turn.deadlines.cancel(Deadline(Kind.SESSION, classic.id, member_id))
     for kind in (Kind.JOIN, Kind.SYNC):

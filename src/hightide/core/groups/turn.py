@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hightide.core.groups.deadlines import Deadlines
-from hightide.core.groups.rules import Rules
+from hightide.core.groups.group_rules import Rules
 from hightide.wire.errors import ErrorCode
 from hightide.wire.records.consumer_offsets import GroupRecord
 

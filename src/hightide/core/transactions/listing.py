@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import groupby
 
-from hightide.core.transactions.coordinator import Coordinator
 from hightide.core.transactions.transaction import State
+from hightide.core.transactions.transaction_coordinator import TransactionCoordinator
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.transactions import (
     ListedTransactionState,
@@ -19,7 +19,7 @@ from hightide.wire.messages.transactions import (
 _BY_TITLE = {state.title: state for state in State}
 
 
-def describe(coordinator: Coordinator | None, transactional_id: str) -> TransactionState:
+def describe(coordinator: TransactionCoordinator | None, transactional_id: str) -> TransactionState:
     """What is known of an id.  None stands for a coordinator on another broker."""
     if not transactional_id:
         return not_described(transactional_id, ErrorCode.INVALID_REQUEST)
@@ -58,7 +58,7 @@ def not_described(transactional_id: str, error: ErrorCode) -> TransactionState:
 
 
 def listed(
-    coordinators: Iterable[Coordinator], request: ListTransactionsRequest, now_ms: int
+    coordinators: Iterable[TransactionCoordinator], request: ListTransactionsRequest, now_ms: int
 ) -> ListTransactionsResponse:
     """The transactions of these coordinators that the filters let through.
 
@@ -82,7 +82,7 @@ def listed(
 
 
 def _matching(
-    coordinator: Coordinator,
+    coordinator: TransactionCoordinator,
     request: ListTransactionsRequest,
     titles: Collection[str],
     now_ms: int,

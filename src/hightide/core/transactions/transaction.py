@@ -27,7 +27,7 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
-from hightide.core.cluster import Partition
+from hightide.core.controller.cluster_state import Partition
 from hightide.wire.errors import Corrupt
 from hightide.wire.records.transaction_state import PartitionsOfTopic, TransactionLogValue
 

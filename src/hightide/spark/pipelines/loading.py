@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hightide.spark.words import explain
+from hightide.spark.explain import explain
 
 if TYPE_CHECKING:
     from hightide.spark.streams import App

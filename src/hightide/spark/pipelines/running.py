@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark import words
+from hightide.spark import explain
 from hightide.spark.pipelines import logs, shipping, status
 from hightide.spark.pipelines.status import AppStatus, QueryStatus, State
 from hightide.spark.session import NoJava
@@ -249,8 +249,8 @@ def _failed(
     """Write down everything about a failure, and make of it what people are told."""
     from hightide.spark.streams import StreamsError
 
-    trace = getattr(error, "whole", None) or words.full(error)
-    text = str(error) if isinstance(error, StreamsError) else str(words.explain(error, file))
+    trace = getattr(error, "whole", None) or explain.full(error)
+    text = str(error) if isinstance(error, StreamsError) else str(explain.explain(error, file))
     log = logs.keep(folder_of(app), trace)
     failed: list[str] = []
     # Spark may be the one that is gone, and then nothing more is to be had from it.

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
 
-from hightide.spark.brokers import Brokers, Fenced, Identity, PartitionWriter, TopicPartition
+from hightide.spark.blocking_client import (
+    Brokers,
+    Fenced,
+    Identity,
+    PartitionWriter,
+    TopicPartition,
+)
 from hightide.spark.sink.routing import Encoded
 from hightide.spark.sink.rows import Unwritable
 from hightide.wire.batch import ATTRIBUTES_AT, CRC_AT

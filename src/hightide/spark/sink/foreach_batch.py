@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark.brokers import Brokers, Identity, brokers
+from hightide.spark.blocking_client import Brokers, Identity, brokers
+from hightide.spark.explain import in_words
 from hightide.spark.sink import jobs
 from hightide.spark.sink.marker import Claim, Refused, Verdict
 from hightide.spark.sink.options import PREFIX, SinkOptions, of_client
@@ -25,7 +26,6 @@ from hightide.spark.sink.routing import Routes
 from hightide.spark.sink.rows import Unwritable, checked
 from hightide.spark.sink.tasks import Append
 from hightide.spark.sink.transactions import Stopped, Transactions
-from hightide.spark.words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from hightide.spark.brokers import Identity, brokers
+from hightide.spark.blocking_client import Identity, brokers
 from hightide.spark.sink.delivery import Delivered, deliver
 from hightide.spark.sink.routing import Encoded, Routes, encoded
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from hightide.spark.brokers import Fenced, Identity, TopicPartition
+from hightide.spark.blocking_client import Fenced, Identity, TopicPartition
 from hightide.spark.sink import marker as markers
 from hightide.spark.sink.marker import Claim, Marker, Refused, Replaced, Verdict
 from hightide.spark.sink.rows import Unwritable

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
 from hightide.spark.sink.delivery import deliver
 from hightide.spark.sink.options import OptionError, SinkOptions, parse
 from hightide.spark.sink.routing import Routes, encoded

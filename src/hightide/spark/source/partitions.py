@@ -19,7 +19,7 @@ from hightide.spark.source.positions import Everywhere, NoSuchOffset, Position, 
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from hightide.spark.brokers import Brokers
+    from hightide.spark.blocking_client import Brokers
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Partitions:
 
     @property
     def _brokers(self) -> Brokers:
-        from hightide.spark.brokers import brokers
+        from hightide.spark.blocking_client import brokers
 
         return brokers(self._options.client)
 
@@ -76,7 +76,7 @@ class Partitions:
 
     def check(self) -> None:
         """Before a query begins: a name that is written wrong shall not be waited for."""
-        from hightide.spark.brokers import ignored
+        from hightide.spark.blocking_client import ignored
 
         wanted = self._options.subscription
         names = set(wanted.topics) | {topic for topic, _ in wanted.partitions}

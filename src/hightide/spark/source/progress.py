@@ -57,7 +57,7 @@ class GroupProgress:
         self._commit.join(PATIENCE_S)
 
     def _do(self, group: str, offsets: Offsets) -> None:
-        from hightide.spark.brokers import brokers
+        from hightide.spark.blocking_client import brokers
 
         try:
             brokers(self._client).commit(group, offsets)

@@ -24,7 +24,7 @@ from hightide.wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from hightide.spark.brokers import OffsetOutOfRange
+    from hightide.spark.blocking_client import OffsetOutOfRange
 
 
 class Live(NamedTuple):
@@ -93,8 +93,8 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
     if given is None:
         return
     # Loading these takes most of a second, and Spark has processes that only make plans.
-    from hightide.client.fetching import FETCH_BYTES
-    from hightide.spark.brokers import OffsetOutOfRange, brokers
+    from hightide.client.range_fetcher import FETCH_BYTES
+    from hightide.spark.blocking_client import OffsetOutOfRange, brokers
     from hightide.spark.columns.decode import Decoder
 
     topic, partition, start, end, must_have_start = given

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hightide.spark.explain import in_words
 from hightide.spark.formats import BadSchema
 from hightide.spark.streams.errors import StreamsError, listed
 from hightide.spark.streams.output import check, results
 from hightide.spark.streams.query import Query
 from hightide.spark.streams.reading import reading_for
-from hightide.spark.words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

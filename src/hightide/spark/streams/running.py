@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hightide.spark.explain import in_words
 from hightide.spark.source.options import client_properties
 from hightide.spark.source.progress import GroupProgress, commit_progress, offsets_of
 from hightide.spark.streams.errors import StreamsError
-from hightide.spark.words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

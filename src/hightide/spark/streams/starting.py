@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark.brokers import brokers
+from hightide.spark.blocking_client import brokers
+from hightide.spark.explain import in_words
 from hightide.spark.source.options import client_properties
 from hightide.spark.streams.errors import StreamsError, listed
 from hightide.spark.streams.output import Write, topic_writer, writer
@@ -18,7 +19,6 @@ from hightide.spark.streams.planning import Plan
 from hightide.spark.streams.query import BROKER_DECIDES
 from hightide.spark.streams.running import LOOK_S, Gate, Running
 from hightide.spark.streams.target import MEMORY, TOPIC
-from hightide.spark.words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

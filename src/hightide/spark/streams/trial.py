@@ -17,11 +17,11 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from hightide.spark.explain import in_words
 from hightide.spark.streams.errors import StreamsError, listed, unknown
 from hightide.spark.streams.output import check, results
 from hightide.spark.streams.reading import reading_for
 from hightide.spark.streams.topic import KEY, RECORD_TIME, Topic
-from hightide.spark.words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

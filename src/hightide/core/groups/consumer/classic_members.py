@@ -11,20 +11,20 @@ rebalance timeout.
 
 from __future__ import annotations
 
+from hightide.core.groups.classic.join_group import MEMBER_ID_REQUIRED, Join
+from hightide.core.groups.classic.leave_group import identities, left
+from hightide.core.groups.classic.subscription import CONSUMER, whole_subscription
 from hightide.core.groups.consumer import heartbeat
-from hightide.core.groups.consumer.group import (
+from hightide.core.groups.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerMember,
     MemberState,
     SpeaksClassic,
 )
-from hightide.core.groups.consumer.groups import ConsumerGroups
+from hightide.core.groups.consumer.consumer_groups import ConsumerGroups
 from hightide.core.groups.consumer.heartbeat import Beat
 from hightide.core.groups.deadlines import Deadline, Kind
-from hightide.core.groups.joining import MEMBER_ID_REQUIRED, Join
-from hightide.core.groups.leaving import identities, left
 from hightide.core.groups.migration import assignment_of, can_downgrade
-from hightide.core.groups.subscription import CONSUMER, whole_subscription
 from hightide.core.groups.turn import Ticket, Turn
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.consumer_groups import (

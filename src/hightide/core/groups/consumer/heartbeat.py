@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from hightide.core.groups.consumer.assignors import ASSIGNORS, Share, Subscriber
-from hightide.core.groups.consumer.expression import compiled
-from hightide.core.groups.consumer.group import (
+from hightide.core.groups.consumer.consumer_group import (
     LEFT_FOR_NOW,
     NOTHING,
     ConsumerGroup,
@@ -31,7 +30,8 @@ from hightide.core.groups.consumer.group import (
     topics_record,
 )
 from hightide.core.groups.consumer.reconciliation import reconciled
-from hightide.core.groups.rules import Rules
+from hightide.core.groups.consumer.topic_pattern import compiled
+from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import Client
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.consumer_groups import (

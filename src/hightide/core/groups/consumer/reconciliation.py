@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hightide.core.groups.consumer.assignors import Partition, Share
-from hightide.core.groups.consumer.group import NOTHING, ConsumerMember, MemberState
+from hightide.core.groups.consumer.consumer_group import NOTHING, ConsumerMember, MemberState
 
 
 def reconciled(

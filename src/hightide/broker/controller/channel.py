@@ -1,0 +1,81 @@
+"""What the controller and the brokers say to each other, wherever the controller is.
+
+The controller may be this broker itself: then nothing goes over the network, and everything else is
+the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from hightide.client.connection import ConnectionFailed
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.replication import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    PublishedEndpoint,
+    PublishStateRequest,
+    PublishStateResponse,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+_CONTROLLER_MS = 5_000  # how long an answer of the controller is waited for
+
+
+class ControllerChannel:
+    """One broker's."""
+
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._receiving: dict[asyncio.Task[PublishStateResponse], None] = {}
+
+    async def tell(
+        self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
+    ) -> PublishStateResponse:
+        """As the controller: tell a broker, itself included."""
+        broker = self._broker
+        if broker_id == broker.broker_id:
+            # To its end, as with the others, even if the term that it belongs to ends before.
+            receiving = asyncio.ensure_future(broker.receive_state(message))
+            self._receiving[receiving] = None
+            receiving.add_done_callback(self._receiving.pop)
+            return await asyncio.shield(receiving)
+        if endpoint is None:
+            raise ConnectionFailed(f"broker {broker_id} has no listener {self._listener}")
+        response: PublishStateResponse = await broker.peers.ask(
+            endpoint, message, timeout_ms=broker.settings.controller_socket_timeout_ms
+        )
+        return response
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Propose to the controller who is in sync."""
+        if self._broker.election.is_controller:
+            return await self._broker.control.alter_partition(request)
+        response: AlterPartitionResponse = await self._ask(request)
+        return response
+
+    async def ask_to_leave(self) -> ControlledShutdownResponse:
+        """Ask the controller to let others lead what this broker leads."""
+        broker = self._broker
+        request = ControlledShutdownRequest(
+            broker_id=broker.broker_id, broker_epoch=broker.broker_epoch
+        )
+        if broker.election.is_controller:
+            return await broker.control.controlled_shutdown(request)
+        response: ControlledShutdownResponse = await self._ask(request)
+        return response
+
+    async def _ask(self, request: Any) -> Any:
+        controller_id = self._broker.election.controller_id
+        endpoint = self._broker.picture.endpoint(controller_id, self._listener)
+        if endpoint is None:
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER, f"nobody knows where the controller, {controller_id}, is"
+            )
+        return await self._broker.peers.ask(endpoint, request, timeout_ms=_CONTROLLER_MS)

@@ -1,0 +1,313 @@
+"""What the controller has decided, told to every live broker.
+
+    changed ─▶ due of each broker ─▶ one message under way per broker ─▶ taken, or due again
+
+The first message to a life of a broker is full; later ones hold what has changed since the last
+that it has taken.  A message is made when it is sent, so that it holds the newest decisions however
+long it had to wait.  Each broker has a task of its own: one that is slow holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from hightide.broker.controller.context import ControllerContext
+from hightide.client.connection import ConnectionFailed
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.metadata.image import published_partition
+from hightide.settings import Broker as Settings
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.replication import (
+    PublishedBroker,
+    PublishedEndpoint,
+    PublishedTopic,
+    PublishStateRequest,
+    PublishStateResponse,
+)
+
+log = logging.getLogger(__name__)
+
+# A newcomer may not know its own epoch for another moment.
+_SOON_S = 0.02
+_AGAIN_S = 0.15
+_PATIENCE_S = 1.0
+
+Deliver = Callable[
+    [int, PublishedEndpoint | None, PublishStateRequest], Awaitable[PublishStateResponse]
+]
+
+
+class Sender(NamedTuple):
+    """Who publishes, in which controller epoch, and the numbers of the messages."""
+
+    broker_id: int
+    epoch: int
+    numbers: Iterator[int]
+    deliver: Deliver
+
+
+class _Receiver:
+    """One life of one broker, and what it has not taken yet."""
+
+    def __init__(self, broker_id: int, epoch: int, endpoint: PublishedEndpoint | None) -> None:
+        self.broker_id = broker_id
+        self.epoch = epoch
+        self.endpoint = endpoint
+        self.needs_full = True
+        self.lacks_brokers = True
+        self.due: dict[Partition, None] = {}
+        self.removed: dict[uuid.UUID, None] = {}
+        self.taken = -1
+        """The count of changes when the last message that it has taken was made."""
+        self.is_unreachable = False
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def lacks_something(self) -> bool:
+        return self.needs_full or self.lacks_brokers or bool(self.due or self.removed)
+
+
+class Publisher:
+    """Tells the brokers for one term."""
+
+    def __init__(
+        self,
+        office: ControllerContext,
+        sender: Sender,
+        listener: str,
+        settings: Callable[[], Settings],
+        on_deposed: Callable[[], None],
+    ) -> None:
+        self.count = 0
+        """Counts what there was to tell; `reached` takes it."""
+        self._office = office
+        self._sender = sender
+        self._listener = listener
+        self._settings = settings
+        self._on_deposed = on_deposed
+        self._receivers: dict[int, _Receiver] = {}
+        self._brokers: list[PublishedBroker] = []
+        self._full: tuple[int, list[PublishedTopic]] = (-1, [])
+        self._waiting: dict[asyncio.Future[None], tuple[int, list[_Receiver]]] = {}
+        self._is_over = False
+        # Whoever comes is first told what was decided because it came, if that takes no longer.
+        self._decided = asyncio.Event()
+        self._decided.set()
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """While something is decided that newcomers shall find decided."""
+        self._decided.clear()
+        try:
+            yield
+        finally:
+            self._decided.set()
+
+    # -- what there is to tell -------------------------------------------------------------
+
+    def changed(self, partition: Partition) -> None:
+        self.count += 1
+        for receiver in self._receivers.values():
+            receiver.due[partition] = None
+            receiver.wake.set()
+
+    def topic_removed(self, topic_id: uuid.UUID) -> None:
+        self.count += 1
+        for receiver in self._receivers.values():
+            receiver.removed[topic_id] = None
+            receiver.wake.set()
+
+    def brokers_changed(self) -> None:
+        """Other brokers are alive, or in other lives, or about to go."""
+        brokers = list(self._published_brokers())
+        if brokers == self._brokers or self._is_over:
+            return
+        self._brokers = brokers
+        self.count += 1
+        for broker in brokers:
+            self._expect(broker)
+        alive = {broker.broker_id for broker in brokers}
+        for gone in [each for each in self._receivers if each not in alive]:
+            self._dismiss(self._receivers.pop(gone))
+        self._look_who_has_it()
+
+    def _expect(self, broker: PublishedBroker) -> None:
+        known = self._receivers.get(broker.broker_id)
+        if known is not None and known.epoch == broker.broker_epoch:
+            known.lacks_brokers = True
+            known.wake.set()
+            return
+        if known is not None:
+            self._dismiss(known)
+        endpoint = next(
+            (each for each in broker.endpoints if each.listener == self._listener), None
+        )
+        receiver = _Receiver(broker.broker_id, broker.broker_epoch, endpoint)
+        receiver.wake.set()
+        receiver.task = asyncio.get_running_loop().create_task(self._tell(receiver))
+        self._receivers[broker.broker_id] = receiver
+
+    @staticmethod
+    def _dismiss(receiver: _Receiver) -> None:
+        if receiver.task is not None:
+            receiver.task.cancel()
+
+    def stop(self) -> None:
+        """Tell nobody anything more."""
+        self._is_over = True
+        for receiver in self._receivers.values():
+            self._dismiss(receiver)
+        self._receivers.clear()
+        self._look_who_has_it()
+
+    # -- who has taken it ------------------------------------------------------------------
+
+    async def reached(self, count: int, timeout_s: float) -> bool:
+        """Whether all live brokers had taken what there was at `count`, before the time was up.
+
+        Nobody waits for a broker that cannot be reached: it will hear of it first thing.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = (count, list(self._receivers.values()))
+        self._look_who_has_it()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.pop(future, None)
+        return True
+
+    def _look_who_has_it(self) -> None:
+        for future, (count, receivers) in list(self._waiting.items()):
+            if not future.done() and not any(self._lacks(each, count) for each in receivers):
+                future.set_result(None)
+
+    def _lacks(self, receiver: _Receiver, count: int) -> bool:
+        is_known = self._receivers.get(receiver.broker_id) is receiver
+        return is_known and not receiver.is_unreachable and receiver.taken < count
+
+    # -- telling ---------------------------------------------------------------------------
+
+    async def _tell(self, receiver: _Receiver) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._decided.wait()
+        while True:
+            await receiver.wake.wait()
+            receiver.wake.clear()
+            pause_s = _SOON_S
+            while receiver.lacks_something:
+                if not await self._send(receiver):
+                    self._look_who_has_it()
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _AGAIN_S)
+
+    async def _send(self, receiver: _Receiver) -> bool:
+        count = self.count
+        message = self._message(receiver)
+        due, receiver.due = receiver.due, {}
+        removed, receiver.removed = receiver.removed, {}
+        receiver.lacks_brokers = False
+        code = await self._deliver(receiver, message)
+        if code == ErrorCode.NONE:
+            receiver.needs_full = False
+            receiver.taken = count
+            self._look_who_has_it()
+            return True
+        receiver.due = {**due, **receiver.due}
+        receiver.removed = {**removed, **receiver.removed}
+        receiver.lacks_brokers = True
+        if code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._on_deposed()
+        return False
+
+    async def _deliver(self, receiver: _Receiver, message: PublishStateRequest) -> int | None:
+        """What the broker answered; None if it did not."""
+        broker_id = receiver.broker_id
+        try:
+            async with asyncio.timeout(self._settings().controller_socket_timeout_ms / 1000):
+                response = await self._sender.deliver(broker_id, receiver.endpoint, message)
+        except (ConnectionFailed, KafkaError, TimeoutError) as failure:
+            if not receiver.is_unreachable:
+                receiver.is_unreachable = True
+                log.warning("broker %d cannot be told of changes: %s", broker_id, failure)
+            return None
+        except Exception:
+            # Whatever is wrong with one broker, this one included, is not the others' business.
+            log.exception("broker %d cannot be told of changes", broker_id)
+            receiver.is_unreachable = True
+            return None
+        if receiver.is_unreachable:
+            receiver.is_unreachable = False
+            log.info("broker %d is told of changes again", broker_id)
+        return response.error_code
+
+    # -- messages --------------------------------------------------------------------------
+
+    def _message(self, receiver: _Receiver) -> PublishStateRequest:
+        return PublishStateRequest(
+            controller_id=self._sender.broker_id,
+            controller_epoch=self._sender.epoch,
+            broker_epoch=receiver.epoch,
+            sequence=next(self._sender.numbers),
+            is_full=receiver.needs_full,
+            brokers=self._brokers,
+            topics=self._all_topics() if receiver.needs_full else self._topics(receiver.due),
+            removed_topics=list(receiver.removed),
+        )
+
+    def _all_topics(self) -> list[PublishedTopic]:
+        """Everything; many brokers may want the same at once, and some again and again."""
+        if self._full[0] != self.count:
+            topics = [
+                PublishedTopic(
+                    name=topic.name,
+                    topic_id=topic.id,
+                    partitions=[
+                        published_partition(index, state)
+                        for index, state in self._office.all_told(topic)
+                    ],
+                )
+                for topic in self._office.machine.topics.values()
+            ]
+            self._full = (self.count, topics)
+        return self._full[1]
+
+    def _topics(self, due: dict[Partition, None]) -> list[PublishedTopic]:
+        topics: dict[str, PublishedTopic] = {}
+        for name, index in due:
+            state = self._office.told(name, index)
+            if state is None:
+                continue  # the topic was removed since
+            if name not in topics:
+                topic_id = self._office.machine.topics[name].id
+                topics[name] = PublishedTopic(name=name, topic_id=topic_id, partitions=[])
+            topics[name].partitions.append(published_partition(index, state))
+        return list(topics.values())
+
+    def _published_brokers(self) -> Iterator[PublishedBroker]:
+        known = self._office.machine.brokers
+        for broker_id, live in self._office.brokers.items():
+            yield PublishedBroker(
+                broker_id=broker_id,
+                broker_epoch=live.epoch,
+                rack=live.registration.rack,
+                endpoints=[
+                    PublishedEndpoint(
+                        listener=each.listener,
+                        host=each.host,
+                        port=each.port,
+                        security_protocol=each.security_protocol,
+                    )
+                    for each in live.registration.endpoints
+                ],
+                is_shutting_down=known[broker_id].is_shutting_down,
+            )

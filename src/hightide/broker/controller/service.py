@@ -1,0 +1,312 @@
+"""The controller's task, as the rest of the broker sees it.
+
+A broker is in office from time to time; each time is a term of its own (`term`), which reads the
+whole tree anew.  Only the numbers of its messages go on from one to the next: a broker that stood
+down in doubt may find itself still in office, in the same controller epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import TypeVar
+
+from hightide.broker.controller.broker_requests import alteration, proposals_of, remaining
+from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.event_queue import EventQueue, Outside
+from hightide.broker.controller.publisher import Deliver, Sender
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.controller.controller import Controller, ElectionKind, Verdict
+from hightide.core.controller.placement import place
+from hightide.core.controller.reassignment import target_of
+from hightide.core.partition.state import PartitionState
+from hightide.settings import Broker as Settings
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.replication import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from hightide.zookeeper.interface import ZooKeeper
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_AGAIN_S = 1.0
+# What brokers ask for is asked again; a client that gives no time is given this much.
+_ASKED_BY_BROKERS_MS = 10_000
+_LEAST_MS = 5_000
+# Also somebody who wants no time to be lost can use it at once then, unless a broker hangs.
+_LEAST_KNOWN_S = 0.5
+_SHUTDOWN_KNOWN_S = 1.0
+
+
+class ControllerService:
+    """Lives as long as the broker."""
+
+    def __init__(
+        self,
+        coordination: ZooKeeper,
+        election: Election,
+        broker_id: int,
+        settings: Callable[[], Settings],
+        deliver: Deliver,
+        listener: str,
+        *,
+        random: Random,
+        new_id: Callable[[], uuid.UUID],
+    ) -> None:
+        self.unclean_elections = 0
+        """Leaders that were elected although they may lack committed records."""
+        self._election = election
+        self._broker_id = broker_id
+        self._deliver = deliver
+        self._random = random
+        self._numbers = itertools.count(1)
+        self._outside = Outside(
+            coordination, election, settings, listener, new_id, self._count_unclean
+        )
+        self._term: EventQueue | None = None
+        self._ending: dict[asyncio.Task[None], None] = {}
+        self._is_stopping = False
+
+    def _count_unclean(self) -> None:
+        self.unclean_elections += 1
+
+    # -- in office and out of it -----------------------------------------------------------
+
+    def election_changed(self) -> None:
+        """Begin a term, or end it."""
+        term, election = self._term, self._election
+        if term is not None and (
+            not election.is_controller or term.epoch != election.epoch or term.is_over
+        ):
+            term.end()
+            self._term = None
+        if election.is_controller and self._term is None and not self._is_stopping:
+            self._begin()
+
+    def _begin(self) -> None:
+        sender = Sender(self._broker_id, self._election.epoch, self._numbers, self._deliver)
+        self._term = term = EventQueue(self._outside, sender)
+        task = term.start()
+        task.add_done_callback(lambda done: self._ended(term, done))
+
+    def _ended(self, term: EventQueue, done: asyncio.Task[None]) -> None:
+        failure = None if done.cancelled() else done.exception()
+        if failure is None:
+            return
+        # What it knows cannot be trusted any more; the tree can, so all is read anew.
+        log.error("the controller failed, and begins again", exc_info=failure)
+        if self._term is term:
+            self._term = None
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.election_changed)
+
+    def reconnected(self) -> None:
+        if self._term is not None:
+            self._term.reconnected()
+
+    def configuration_changed(self, entity_path: str) -> None:
+        """`topics/NAME` or `brokers/…`: the rules of topics may have changed."""
+        kind, _, name = entity_path.partition("/")
+        if self._term is not None and kind in ("topics", "brokers"):
+            self._term.reconfigured(name if kind == "topics" else None)
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        term, self._term = self._term, None
+        if term is not None:
+            term.end()
+            await term.ended()
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _in_office(self) -> EventQueue:
+        if self._term is None or self._term.is_over or not self._election.is_controller:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
+        return self._term
+
+    async def _ask(
+        self, term: EventQueue, work: Callable[[], Awaitable[T]], timeout_ms: float
+    ) -> T:
+        try:
+            async with asyncio.timeout(max(timeout_ms, _LEAST_MS) / 1000):
+                return await term.ask(work)
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"the controller was not done in {timeout_ms} ms"
+            ) from None
+
+    async def _ask_and_tell(
+        self, work: Callable[[EventQueue], Awaitable[T]], timeout_ms: float
+    ) -> T:
+        """Do it, then wait until all brokers know of it or the time is up: done it is anyway."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        term = self._in_office()
+        result = await self._ask(term, lambda: work(term), timeout_ms)
+        left_s = max(deadline - loop.time(), _LEAST_KNOWN_S)
+        await term.publisher.reached(term.publisher.count, left_s)
+        return result
+
+    async def knowledge(self, *, timeout_ms: float = _ASKED_BY_BROKERS_MS) -> Controller:
+        """What the controller knows, to be looked at and left as it is."""
+        term = self._in_office()
+
+        async def look() -> Controller:
+            return term.office.machine
+
+        return await self._ask(term, look, timeout_ms)
+
+    # -- topics ----------------------------------------------------------------------------
+
+    def place(
+        self,
+        racks: Mapping[int, str | None],
+        partition_count: int,
+        replication_factor: int,
+        existing: Sequence[Sequence[int]] = (),
+    ) -> dict[int, list[int]]:
+        """Replicas of new partitions on these brokers, beginning at a random one."""
+        first = self._random.randrange(max(len(racks), 1))
+        return place(racks, partition_count, replication_factor, first, existing)
+
+    async def create_topic(
+        self,
+        name: str,
+        assignment: Mapping[int, Sequence[int]],
+        overrides: Mapping[str, str],
+        *,
+        timeout_ms: float,
+    ) -> uuid.UUID:
+        """Make a topic; its id.  TOPIC_ALREADY_EXISTS."""
+
+        async def create(term: EventQueue) -> uuid.UUID:
+            try:
+                return await term.topics.create(name, assignment, overrides)
+            finally:
+                term.follow(name)
+
+        return await self._ask_and_tell(create, timeout_ms)
+
+    async def delete_topic(self, name: str, *, timeout_ms: float) -> None:
+        """Remove a topic and its records.  UNKNOWN_TOPIC_OR_PARTITION."""
+        await self._ask_and_tell(lambda term: term.topics.delete(name), timeout_ms)
+
+    async def add_partitions(
+        self, name: str, assignment: Mapping[int, Sequence[int]], *, timeout_ms: float
+    ) -> None:
+        """More partitions, numbered on.  UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS."""
+        await self._ask_and_tell(
+            lambda term: term.topics.add_partitions(name, assignment), timeout_ms
+        )
+
+    # -- what brokers ask for --------------------------------------------------------------
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Judge and write what a leader proposes.  Raises STALE_BROKER_EPOCH and NOT_CONTROLLER."""
+        term = self._in_office()
+        machine = term.office.machine
+
+        async def alter() -> AlterPartitionResponse:
+            proposals = proposals_of(request)
+            verdicts = machine.isr_proposed(request.broker_id, request.broker_epoch, proposals)
+            await term.writer.carry_out(
+                [each.change for each in verdicts.values() if each.change is not None]
+            )
+            return alteration(machine, proposals, verdicts)
+
+        return await self._ask(term, alter, _ASKED_BY_BROKERS_MS)
+
+    async def controlled_shutdown(
+        self, request: ControlledShutdownRequest
+    ) -> ControlledShutdownResponse:
+        """Let others lead; answered when all brokers know who, or after a second."""
+        term = self._in_office()
+        machine = term.office.machine
+
+        async def let_go() -> ControlledShutdownResponse:
+            plan = machine.shutdown_asked(request.broker_id, request.broker_epoch).plan
+            log.info("broker %d is about to stop", request.broker_id)
+            term.publisher.brokers_changed()
+            await term.writer.carry_out(plan)
+            return remaining(machine, request.broker_id)
+
+        response = await self._ask(term, let_go, _ASKED_BY_BROKERS_MS)
+        await term.publisher.reached(term.publisher.count, _SHUTDOWN_KNOWN_S)
+        return response
+
+    # -- what people ask for ---------------------------------------------------------------
+
+    async def elect_leaders(
+        self, kind: ElectionKind, partitions: Iterable[Partition] | None, *, timeout_ms: float
+    ) -> dict[Partition, Verdict]:
+        """Elections of some partitions, or of all that need one; what became of each."""
+
+        async def elect(term: EventQueue) -> dict[Partition, Verdict]:
+            return await _decide(term, term.office.machine.election_asked(kind, partitions))
+
+        return await self._ask_and_tell(elect, timeout_ms)
+
+    async def alter_reassignments(
+        self,
+        targets: Mapping[Partition, tuple[int, ...] | None],
+        *,
+        keeps_counts: bool = False,
+        timeout_ms: float,
+    ) -> dict[Partition, Verdict]:
+        """Begin moves of partitions, or give them up; what became of each.
+
+        With `keeps_counts` none may get more replicas or fewer.
+        """
+
+        async def reassign(term: EventQueue) -> dict[Partition, Verdict]:
+            machine = term.office.machine
+            refused = {
+                key: Verdict(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    detail="the number of replicas may not be changed by this request",
+                )
+                for key, target in targets.items()
+                if keeps_counts and target is not None and _changes_count(machine, key, target)
+            }
+            asked = {key: target for key, target in targets.items() if key not in refused}
+            return refused | await _decide(term, machine.reassignment_asked(asked))
+
+        return await self._ask_and_tell(reassign, timeout_ms)
+
+    async def list_reassignments(
+        self, partitions: Iterable[Partition] | None, *, timeout_ms: float
+    ) -> dict[Partition, PartitionState]:
+        """The moves under way, of these partitions or of all."""
+        found = (await self.knowledge(timeout_ms=timeout_ms)).reassignments()
+        if partitions is None:
+            return found
+        return {key: found[key] for key in partitions if key in found}
+
+
+async def _decide(
+    term: EventQueue, verdicts: Mapping[Partition, Verdict]
+) -> dict[Partition, Verdict]:
+    """Have the changes written; what became of each."""
+    changes = {key: each.change for key, each in verdicts.items() if each.change is not None}
+    await term.writer.carry_out(changes.values())
+    unwritten = Verdict(ErrorCode.UNKNOWN_SERVER_ERROR, detail="the decision was not written")
+    machine = term.office.machine
+    return {
+        key: unwritten
+        if key in changes and machine.state(*key) in (None, changes[key].before)
+        else verdict
+        for key, verdict in verdicts.items()
+    }
+
+
+def _changes_count(machine: Controller, key: Partition, target: tuple[int, ...]) -> bool:
+    state = machine.state(*key)
+    return state is not None and len(target) != len(target_of(state))

@@ -1,0 +1,280 @@
+"""Topics that are made, grown and deleted: in the tree first, then in the controller's office.
+
+A topic of up to 500 partitions is made in one multi with all its states; of a larger one the
+assignment comes first, and states follow from it, if not by this controller then by the next.  A
+deletion is a mark in `/admin/delete_topics`: from then on the topic is gone for everybody, whoever
+comes to take its znodes out of the tree.  No broker is waited for: one that is dead finds on its
+return that the topic is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from hightide.broker.controller.context import ControllerContext
+from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.znode_reader import FoundTopic, TreeReader
+from hightide.broker.controller.znode_writer import CHANGES_PER_MULTI, Writer
+from hightide.broker.membership.watch_loop import in_groups
+from hightide.core.controller import leader_election as rules
+from hightide.core.partition.state import PartitionState
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import (
+    BadVersion,
+    ConnectionLoss,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+)
+from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.operation import Create, Delete, Operation, SetData
+
+log = logging.getLogger(__name__)
+
+Assignment = Mapping[int, Sequence[int]]
+_DELETIONS_PER_MULTI = 2 * CHANGES_PER_MULTI
+_TRIES = 5
+
+
+async def announce_topic(
+    coordination: ZooKeeper,
+    name: str,
+    assignment: Assignment,
+    overrides: Mapping[str, str],
+    new_id: Callable[[], uuid.UUID],
+) -> None:
+    """Make a topic as any broker may: the controller finds it and has it led.
+
+    TOPIC_ALREADY_EXISTS if somebody was quicker.
+    """
+    wanted = _WantedTopic(name, new_id(), _tuples(assignment), dict(overrides))
+    await _make(coordination, wanted, [], coordination.multi)
+
+
+class _WantedTopic(NamedTuple):
+    name: str
+    topic_id: uuid.UUID
+    partitions: dict[int, tuple[int, ...]]
+    overrides: dict[str, str]
+
+    @property
+    def assignment(self) -> znodes.TopicAssignment:
+        return znodes.TopicAssignment(self.topic_id, self.partitions)
+
+
+def _tuples(assignment: Assignment) -> dict[int, tuple[int, ...]]:
+    return {index: tuple(replicas) for index, replicas in sorted(assignment.items())}
+
+
+async def _make(
+    coordination: ZooKeeper,
+    wanted: _WantedTopic,
+    states: Sequence[Operation],
+    write: Callable[[Sequence[Operation]], Awaitable[object]],
+) -> None:
+    """Write a topic; KafkaError or CoordinationError if it is not there afterwards."""
+    config_path = znodes.topic_config_path(wanted.name)
+    config = znodes.EntityConfig(wanted.overrides).encode()
+    for attempt in range(_TRIES):
+        left_over = await coordination.exists(config_path)
+        operations: list[Operation] = [
+            Create(znodes.topic_path(wanted.name), wanted.assignment.encode()),
+            Create(znodes.partitions_path(wanted.name)),
+            Create(config_path, config)
+            if left_over is None
+            else SetData(config_path, config, left_over.version),
+            *states,
+        ]
+        try:
+            await write(operations)
+            return
+        except MultiFailed as failed:
+            if failed.index == 0 and isinstance(failed.cause, NodeExists):
+                raise KafkaError(
+                    ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.name} already exists"
+                ) from None
+            # Settings that were left over may be cleared away, or written, at the same time.
+            if failed.index != 2 or attempt == _TRIES - 1:
+                raise
+
+
+class TopicChanges:
+    """Changes of topics, each from beginning to end."""
+
+    def __init__(
+        self,
+        coordination: ZooKeeper,
+        election: Election,
+        office: ControllerContext,
+        reader: TreeReader,
+        writer: Writer,
+        new_id: Callable[[], uuid.UUID],
+    ) -> None:
+        self._coordination = coordination
+        self._election = election
+        self._office = office
+        self._reader = reader
+        self._writer = writer
+        self._new_id = new_id
+
+    # -- creation --------------------------------------------------------------------------
+
+    async def create(
+        self, name: str, assignment: Assignment, overrides: Mapping[str, str]
+    ) -> uuid.UUID:
+        if name in self._office.machine.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
+        wanted = _WantedTopic(name, self._new_id(), _tuples(assignment), dict(overrides))
+        states = self._first_states(wanted)
+        try:
+            births = self._births(name, states)
+            await _make(self._coordination, wanted, births, self._election.fenced)
+        except ConnectionLoss:
+            if not await self._is_there(wanted):
+                raise
+        unborn = {
+            index: replicas for index, replicas in wanted.partitions.items() if index not in states
+        }
+        found = FoundTopic(
+            name, wanted.topic_id, wanted.assignment, 0, states, unborn, {}, wanted.overrides
+        )
+        plan = self._writer.take(self._office.take(found))
+        log.info("created topic %s with %d partitions", name, len(wanted.partitions))
+        await self._writer.carry_out(plan)
+        return wanted.topic_id
+
+    def _first_states(self, wanted: _WantedTopic) -> dict[int, PartitionState]:
+        """States to write with the topic; none if that is too much for once."""
+        if len(wanted.partitions) > CHANGES_PER_MULTI:
+            return {}
+        cluster = self._office.machine.cluster
+        states = {
+            index: rules.first_state(replicas, cluster.live, cluster.shutting_down)
+            for index, replicas in wanted.partitions.items()
+        }
+        return {index: state for index, state in states.items() if state is not None}
+
+    def _births(self, name: str, states: Mapping[int, PartitionState]) -> list[Operation]:
+        births: list[Operation] = []
+        for index, state in states.items():
+            births.append(Create(znodes.partition_path(name, index)))
+            path = znodes.partition_state_path(name, index)
+            births.append(Create(path, self._writer.encoded(state)))
+        return births
+
+    async def _is_there(self, wanted: _WantedTopic) -> bool:
+        """Whether a topic was made by a write that got no answer."""
+        plan = await self._writer.learn([wanted.name])
+        topic = self._office.machine.topics.get(wanted.name)
+        if topic is not None and topic.id == wanted.topic_id:
+            return True
+        await self._writer.carry_out(plan)  # another's topic of that name was found
+        return False
+
+    async def add_partitions(self, name: str, assignment: Assignment) -> None:
+        """Give a topic more partitions, numbered on from those it has."""
+        notes = self._office.notes.get(name)
+        if notes is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        added = _tuples(assignment)
+        had = len(notes.assignment.partitions)
+        if list(added) != list(range(had, had + len(added))):
+            raise _changed_meanwhile(name)
+        grown = notes.assignment._replace(partitions={**notes.assignment.partitions, **added})
+        path = znodes.topic_path(name)
+        try:
+            await self._election.fenced([SetData(path, grown.encode(), notes.version)])
+        except (MultiFailed, ConnectionLoss) as failure:
+            await self._writer.carry_out(await self._writer.learn([name]))
+            found = self._office.notes.get(name)
+            if found is None or found.assignment != grown:
+                if isinstance(failure, MultiFailed):
+                    raise _changed_meanwhile(name) from failure
+                raise
+            return
+        topic = self._office.machine.topics[name]
+        found_topic = FoundTopic(
+            name,
+            topic.id,
+            grown,
+            notes.version + 1,
+            {},
+            added,
+            dict(notes.damaged),
+            dict(notes.overrides),
+        )
+        plan = self._writer.take(self._office.take(found_topic))
+        log.info("topic %s now has %d partitions", name, len(grown.partitions))
+        await self._writer.carry_out(plan)
+
+    # -- deletion --------------------------------------------------------------------------
+
+    async def delete(self, name: str) -> None:
+        """Decide that a topic is to go.  Its znodes go when the mark is found, which is soon."""
+        if name not in self._office.machine.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        mark = znodes.delete_topic_path(name)
+        try:
+            await self._election.fenced([Create(mark)])
+        except MultiFailed as failed:
+            if not isinstance(failed.cause, NodeExists):
+                raise
+        self._writer.bury(name)
+        log.info("deleted topic %s", name)
+        try:
+            await self.clear(name)
+        except ConnectionLoss as failure:
+            log.warning("topic %s is deleted, its znodes will be later: %s", name, failure)
+
+    async def spare(self, names: Sequence[str]) -> None:
+        """Take the marks away: nothing is deleted here."""
+        for name in names:
+            log.warning("topic %s is not deleted: delete.topic.enable is false", name)
+            try:
+                await self._election.fenced([Delete(znodes.delete_topic_path(name))])
+            except MultiFailed as failed:
+                if not isinstance(failed.cause, NoNode):
+                    raise
+
+    async def clear(self, name: str) -> None:
+        """Take a topic out of the tree, its mark last."""
+        for attempt in range(_TRIES):
+            try:
+                writes = await self._deletions(name)
+                for start in range(0, len(writes), _DELETIONS_PER_MULTI):
+                    await self._election.fenced(writes[start : start + _DELETIONS_PER_MULTI])
+                return
+            except MultiFailed as failed:
+                # Somebody works on the same znodes by hand.
+                again = isinstance(failed.cause, NoNode | NotEmpty | BadVersion)
+                if not again or attempt == _TRIES - 1:
+                    raise
+
+    async def _deletions(self, name: str) -> list[Operation]:
+        coordination, topic = self._coordination, znodes.topic_path(name)
+        paths = await self._below(topic)
+        for path in (topic, znodes.topic_config_path(name), znodes.delete_topic_path(name)):
+            if await coordination.exists(path) is not None:
+                paths.append(path)
+        return [Delete(path) for path in paths]
+
+    async def _below(self, path: str) -> list[str]:
+        """Everything below a znode, children before their parents."""
+        try:
+            names = await self._coordination.children(path)
+        except NoNode:
+            return []
+        children = [f"{path}/{name}" for name in names]
+        deeper = await in_groups(children, self._below)
+        return [
+            each for child, below in zip(children, deeper, strict=True) for each in (*below, child)
+        ]
+
+
+def _changed_meanwhile(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_PARTITIONS, f"topic {name} was changed meanwhile")

@@ -1,0 +1,187 @@
+"""Brokers and topics as the tree has them, whoever wrote them there.
+
+Kafka's older tools wrote only a topic's assignment and left the rest to the controller, so a topic
+without an id is given one here.  What makes no sense is told once and left alone: neither served
+nor cleared away.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.partition_states import decode_state
+from hightide.broker.membership.config_changes import read_config
+from hightide.broker.membership.watch_loop import in_groups
+from hightide.core.metadata import topic_names as rules
+from hightide.core.partition.state import PartitionState
+from hightide.settings import Topic as TopicSettings
+from hightide.wire.errors import KafkaError
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import MalformedZnode, MultiFailed, NoNode
+from hightide.zookeeper.interface import Watch, ZooKeeper
+from hightide.zookeeper.operation import SetData
+
+log = logging.getLogger(__name__)
+
+
+class LiveBroker(NamedTuple):
+    """A broker that is registered, and in which life."""
+
+    epoch: int
+    registration: znodes.BrokerRegistration
+
+
+@dataclass(slots=True)
+class FoundTopic:
+    """A topic out of the tree."""
+
+    name: str
+    topic_id: uuid.UUID
+    assignment: znodes.TopicAssignment
+    version: int
+    """Of the topic's own znode."""
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+    unborn: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    damaged: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Assignments of partitions that have no state, and of those whose state makes no sense."""
+    overrides: dict[str, str] = field(default_factory=dict)
+
+
+class _Assigned(NamedTuple):
+    name: str
+    assignment: znodes.TopicAssignment
+    version: int
+
+
+class TreeReader:
+    """Reads for the controller, and watches the znode of every topic that it reads."""
+
+    def __init__(
+        self,
+        coordination: ZooKeeper,
+        election: Election,
+        new_id: Callable[[], uuid.UUID],
+        on_topic: Watch,
+    ) -> None:
+        self.unusable: dict[str, str] = {}
+        """Topics and partitions that were found and make no sense, and why."""
+        self._coordination = coordination
+        self._election = election
+        self._new_id = new_id
+        self._on_topic = on_topic
+
+    # -- brokers ---------------------------------------------------------------------------
+
+    async def brokers(self, watch: Watch) -> dict[int, LiveBroker]:
+        names = await self._coordination.children(znodes.BROKER_IDS, watch)
+        found = await in_groups(names, self._broker)
+        return {each[0]: each[1] for each in found if each is not None}
+
+    async def _broker(self, name: str) -> tuple[int, LiveBroker] | None:
+        path = f"{znodes.BROKER_IDS}/{name}"
+        try:
+            data, stat = await self._coordination.get(path)
+            registration = znodes.BrokerRegistration.decode(data, path)
+            return znodes.broker_id_of(path), LiveBroker(stat.czxid, registration)
+        except NoNode:
+            return None  # its going has been seen, or will be
+        except MalformedZnode as damage:
+            self._complain(path, f"the broker at {path} is taken for dead: {damage}")
+            return None
+
+    # -- topics ----------------------------------------------------------------------------
+
+    async def versions(self, names: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
+        """Ids and versions of topics, by which one that is known is known to be unchanged."""
+        found = await in_groups(names, self._assigned)
+        return {each.name: (each.assignment.topic_id, each.version) for each in found if each}
+
+    async def topics(self, names: Sequence[str]) -> dict[str, FoundTopic]:
+        """Topics in full, without those that are gone or cannot be used.
+
+        All of one kind are asked for together: the states of a thousand topics of one partition
+        cost no more than those of one topic of a thousand.
+        """
+        assigned = [each for each in await in_groups(names, self._assigned) if each is not None]
+        topics = await in_groups(assigned, self._identified)
+        places = [(topic, index) for topic in topics for index in topic.assignment.partitions]
+        await in_groups(places, self._read_state)
+        await in_groups(topics, self._read_overrides)
+        return {topic.name: topic for topic in topics}
+
+    async def _assigned(self, name: str) -> _Assigned | None:
+        path = znodes.topic_path(name)
+        try:
+            data, stat = await self._coordination.get(path, self._on_topic)
+            found = znodes.TopicAssignment.decode(data, path)
+            _check(name, found, path)
+        except NoNode:
+            self.unusable.pop(name, None)
+            return None
+        except MalformedZnode as damage:
+            self._complain(name, f"topic {name} cannot be used: {damage}")
+            return None
+        self.unusable.pop(name, None)
+        return _Assigned(name, found, stat.version)
+
+    async def _identified(self, topic: _Assigned) -> FoundTopic:
+        """A topic with its id, which is given to one that has none."""
+        name, assignment, version = topic
+        if assignment.topic_id is None:
+            assignment = assignment._replace(topic_id=self._new_id())
+            path = znodes.topic_path(name)
+            try:
+                await self._election.fenced([SetData(path, assignment.encode(), version)])
+            except MultiFailed as failed:
+                # Somebody else changed it: all is read again.
+                raise failed.cause from failed
+            version += 1
+        assert assignment.topic_id is not None
+        return FoundTopic(name, assignment.topic_id, assignment, version)
+
+    async def _read_state(self, place: tuple[FoundTopic, int]) -> None:
+        topic, index = place
+        path = znodes.partition_state_path(topic.name, index)
+        try:
+            data, stat = await self._coordination.get(path)
+        except NoNode:
+            topic.unborn[index] = topic.assignment.partitions[index]
+            return
+        try:
+            topic.partitions[index] = decode_state(
+                data, path, stat.version, topic.assignment, index
+            )
+            self.unusable.pop(path, None)
+        except MalformedZnode as damage:
+            topic.damaged[index] = topic.assignment.partitions[index]
+            self._complain(path, f"{topic.name}-{index} has no leader: {damage}")
+
+    async def _read_overrides(self, topic: FoundTopic) -> None:
+        topic.overrides = await self.overrides(topic.name)
+
+    async def overrides(self, name: str) -> dict[str, str]:
+        """The settings that are a topic's own."""
+        return await read_config(self._coordination, f"topics/{name}", TopicSettings.check)
+
+    def _complain(self, about: str, why: str) -> None:
+        if self.unusable.get(about) != why:
+            self.unusable[about] = why
+            log.error("%s", why)
+
+
+def _check(name: str, found: znodes.TopicAssignment, path: str) -> None:
+    """MalformedZnode unless this can be a topic."""
+    try:
+        rules.check_name(name)
+    except KafkaError as wrong:
+        raise MalformedZnode(path, wrong.detail) from None
+    if not found.partitions or list(found.partitions) != list(range(len(found.partitions))):
+        raise MalformedZnode(path, "its partitions are not numbered from 0 on")
+    for index, replicas in found.partitions.items():
+        if not replicas or len(set(replicas)) < len(replicas):
+            raise MalformedZnode(path, f"partition {index} cannot be on brokers {list(replicas)}")

@@ -1,0 +1,329 @@
+"""Decisions into the tree: compared and set, fenced by the controller's epoch, many in one multi.
+
+    plan ─▶ multi of up to 500 ─▶ machine.changed ─▶ published ─▶ what follows from it
+
+A decision that was planned from a state which is not the state any more is dropped: whoever changed
+it has planned again.  When a multi is refused, the topic of the refused operation is read again and
+the rest is tried again.  When nobody knows whether it happened, everything in it is read again, for
+as long as that takes: a controller that does not know what is decided can decide nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hightide.broker.controller.context import ControllerContext, Taken
+from hightide.broker.controller.controller_election import Election, NotController
+from hightide.broker.controller.partition_states import encode_state
+from hightide.broker.controller.publisher import Publisher
+from hightide.broker.controller.znode_reader import TreeReader
+from hightide.broker.membership.watch_loop import in_groups
+from hightide.core.controller.controller import PartitionChange
+from hightide.core.partition.state import PartitionState
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import (
+    ConnectionLoss,
+    MultiFailed,
+    NoNode,
+    SessionLost,
+    ZooKeeperError,
+)
+from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.node import Stat
+from hightide.zookeeper.operation import Create, Operation, SetData
+
+log = logging.getLogger(__name__)
+
+# A multi must fit into a megabyte, and the name of a topic may be 249 bytes long.
+CHANGES_PER_MULTI = 500
+_ASSIGNMENT_BYTES = 400_000
+_PARTITION_BYTES = 60
+_PAUSE_S = 0.2
+_TRIES = 3
+
+
+class _Write(NamedTuple):
+    """An operation, and which change it is for; a topic's own znode is for several."""
+
+    operation: Operation
+    topic: str
+    change: PartitionChange | None
+
+
+class Writer:
+    """Carries out plans, one multi after the other."""
+
+    def __init__(
+        self,
+        coordination: ZooKeeper,
+        election: Election,
+        office: ControllerContext,
+        reader: TreeReader,
+        publisher: Publisher,
+        on_unclean: Callable[[], None],
+    ) -> None:
+        self._coordination = coordination
+        self._election = election
+        self._office = office
+        self._reader = reader
+        self._publisher = publisher
+        self._on_unclean = on_unclean
+
+    async def carry_out(self, plan: Iterable[PartitionChange]) -> None:
+        """Write a plan and all that follows from it.  NotController ends it."""
+        pending = deque(plan)
+        limit = CHANGES_PER_MULTI
+        obstacles: Counter[str] = Counter()
+        while batch := self._batch(pending, limit):
+            try:
+                pending.extend(await self._write(batch))
+                limit = CHANGES_PER_MULTI
+            except NotController:
+                raise
+            except _Refused as refused:
+                if refused.write.change is None:
+                    obstacles[refused.write.topic] += 1
+                pending.extendleft(reversed(_others(batch, refused, obstacles)))
+                pending.extend(await self._read_again(refused))
+            except (ConnectionLoss, SessionLost) as unknown:
+                log.warning("%d decisions may not have been written: %s", len(batch), unknown)
+                pending.extendleft(reversed(batch))
+                pending.extend(await self.learn({change.topic: None for change in batch}))
+            except ZooKeeperError as failure:
+                if len(batch) == 1:
+                    _give_up(batch[0], failure)
+                else:
+                    limit = len(batch) // 2
+                    pending.extendleft(reversed(batch))
+
+    def _batch(self, pending: deque[PartitionChange], limit: int) -> list[PartitionChange]:
+        """The next changes that can be written together, without those that are outdated."""
+        batch: dict[tuple[str, int], PartitionChange] = {}
+        assigned: dict[str, None] = {}
+        assignment_bytes = 0
+        while pending and len(batch) < limit:
+            change = pending[0]
+            key = (change.topic, change.index)
+            if self._office.is_current(change):
+                if key in batch:
+                    break
+                if change.changes_assignment and change.topic not in assigned:
+                    count = len(self._office.notes[change.topic].assignment.partitions)
+                    assignment_bytes += count * _PARTITION_BYTES
+                    if assigned and assignment_bytes > _ASSIGNMENT_BYTES:
+                        break
+                    assigned[change.topic] = None
+                batch[key] = change
+            pending.popleft()
+        return list(batch.values())
+
+    # -- one multi -------------------------------------------------------------------------
+
+    async def _write(self, batch: Sequence[PartitionChange]) -> list[PartitionChange]:
+        writes = [
+            *self._assignments(batch),
+            *await self._new_places(batch),
+            *(self._state_write(change) for change in batch),
+        ]
+        try:
+            results = await self._election.fenced([each.operation for each in writes])
+        except MultiFailed as failed:
+            raise _Refused(writes[failed.index], failed.cause) from failed
+        follow_up: list[PartitionChange] = []
+        for write, result in zip(writes, results, strict=True):
+            version = result.version if isinstance(result, Stat) else 0
+            if write.change is not None:
+                follow_up += self._written(write.change, version)
+            elif isinstance(write.operation, SetData):
+                notes = self._office.notes[write.topic]
+                path = znodes.topic_path(write.topic)
+                data = write.operation.data or b""
+                notes.assignment = znodes.TopicAssignment.decode(data, path)
+                notes.version = version
+        return follow_up
+
+    def _written(self, change: PartitionChange, version: int) -> list[PartitionChange]:
+        follow_up = self._office.machine.changed(change, version)
+        self._publisher.changed((change.topic, change.index))
+        before, after = change.before, change.after
+        recovered = after.recovery_epoch > (-1 if before is None else before.recovery_epoch)
+        # Where there is but one replica nobody else could lead: its log is what there is.
+        if recovered and len(after.replicas) > 1:
+            self._on_unclean()
+            log.error(
+                "UNCLEAN ELECTION: %s-%d is led by broker %d in epoch %d, which may lack committed"
+                " records; in sync were %s, eligible %s, the last leader was %d",
+                change.topic,
+                change.index,
+                after.leader,
+                after.leader_epoch,
+                [] if before is None else list(before.isr),
+                [] if before is None else list(before.elr),
+                -1 if before is None else max(before.leader, before.last_known_leader),
+            )
+        return follow_up
+
+    def _state_write(self, change: PartitionChange) -> _Write:
+        path = znodes.partition_state_path(change.topic, change.index)
+        data = self.encoded(change.after)
+        operation: Operation
+        if change.before is None:
+            operation = Create(path, data)
+        else:
+            operation = SetData(path, data, change.before.partition_epoch)
+        return _Write(operation, change.topic, change)
+
+    def encoded(self, state: PartitionState) -> bytes:
+        return encode_state(state, self._election.epoch)
+
+    def _assignments(self, batch: Sequence[PartitionChange]) -> list[_Write]:
+        """The topics' own znodes, where replicas come or go."""
+        moved: dict[str, dict[int, PartitionState]] = {}
+        for change in batch:
+            if change.changes_assignment:
+                moved.setdefault(change.topic, {})[change.index] = change.after
+        return [
+            _Write(
+                SetData(
+                    znodes.topic_path(topic),
+                    self._office.with_assignments(topic, after).encode(),
+                    self._office.notes[topic].version,
+                ),
+                topic,
+                None,
+            )
+            for topic, after in moved.items()
+        ]
+
+    async def _new_places(self, batch: Sequence[PartitionChange]) -> list[_Write]:
+        """The znodes above the states of partitions that are born, where they are missing."""
+        born: dict[str, list[int]] = {}
+        for change in batch:
+            if change.before is None:
+                born.setdefault(change.topic, []).append(change.index)
+        return await self._places_of(born)
+
+    async def _places_of(self, born: Mapping[str, Sequence[int]]) -> list[_Write]:
+        there = await in_groups(list(born), self._places)
+        writes: list[_Write] = []
+        for (topic, indexes), names in zip(born.items(), there, strict=True):
+            if names is None:
+                writes.append(_Write(Create(znodes.partitions_path(topic)), topic, None))
+            writes += [
+                _Write(Create(znodes.partition_path(topic, index)), topic, None)
+                for index in indexes
+                if names is None or str(index) not in names
+            ]
+        return writes
+
+    async def _places(self, topic: str) -> set[str] | None:
+        try:
+            return set(await self._coordination.children(znodes.partitions_path(topic)))
+        except NoNode:
+            return None
+
+    # -- when it went wrong ----------------------------------------------------------------
+
+    async def _read_again(self, refused: _Refused) -> list[PartitionChange]:
+        """After a refusal: what is to be done now.  A change that is as due as before is given up,
+        for somebody has spoiled its znode; the next audit tries again."""
+        write = refused.write
+        log.warning("a decision about topic %s was refused: %s", write.topic, refused.cause)
+        follow_up = await self.learn([write.topic])
+        if write.change is not None and self._office.is_current(write.change):
+            _give_up(write.change, refused.cause)
+        return follow_up
+
+    async def learn(self, topics: Iterable[str]) -> list[PartitionChange]:
+        """Read topics again, until they can be read; what follows."""
+        names = list(topics)
+        while True:
+            try:
+                found = await self._reader.topics(names)
+                break
+            except NotController:
+                raise
+            except ZooKeeperError as failure:
+                if not isinstance(failure, ConnectionLoss | SessionLost):
+                    log.error("cannot read topics %s: %s", names[:10], failure)
+                await asyncio.sleep(_PAUSE_S)
+        plan: list[PartitionChange] = []
+        lost: dict[str, None] = {}
+        for name in names:
+            if name in found:
+                taken = self._office.take(found[name])
+                plan += self.take(taken)
+                for index in taken.lost:
+                    await self._restore(name, index)
+                    lost[name] = None
+            elif name not in self._reader.unusable:
+                log.warning("topic %s is gone", name)
+                self.bury(name)
+        return [*plan, *await self.learn(lost)] if lost else plan
+
+    async def _restore(self, name: str, index: int) -> None:
+        """Write a state that somebody has deleted as it was, in as many versions as it had.
+
+        Brokers take no decision whose partition epoch is lower than one that they know.
+        """
+        state = self._office.machine.state(name, index)
+        assert state is not None
+        log.error("the state of %s-%d is missing; it is written as it was", name, index)
+        path, data = znodes.partition_state_path(name, index), self.encoded(state)
+        writes = [each.operation for each in await self._places_of({name: [index]})]
+        writes.append(Create(path, data))
+        writes += [SetData(path, data, version) for version in range(state.partition_epoch + 1)]
+        try:
+            for start in range(0, len(writes), CHANGES_PER_MULTI):
+                await self._election.fenced(writes[start : start + CHANGES_PER_MULTI])
+        except (MultiFailed, ConnectionLoss) as failure:
+            log.error("the state of %s-%d cannot be written: %s", name, index, failure)
+
+    def take(self, taken: Taken) -> list[PartitionChange]:
+        """Publish what was read; what is to be done about it."""
+        if taken.replaced is not None:
+            self._publisher.topic_removed(taken.replaced)
+        for partition in taken.changed:
+            self._publisher.changed(partition)
+        return taken.plan
+
+    def bury(self, name: str) -> None:
+        """A topic is gone, or will be: nobody shall serve it any more."""
+        topic_id = self._office.forget(name)
+        if topic_id is not None:
+            self._publisher.topic_removed(topic_id)
+
+
+class _Refused(Exception):
+    """A multi was refused because of one write."""
+
+    def __init__(self, write: _Write, cause: ZooKeeperError) -> None:
+        super().__init__(str(cause))
+        self.write = write
+        self.cause = cause
+
+
+def _others(
+    batch: Sequence[PartitionChange], refused: _Refused, obstacles: Mapping[str, int]
+) -> list[PartitionChange]:
+    """The changes of a refused multi that are worth another try.
+
+    A write that is for no change alone, such as a topic's assignment, may fail because somebody
+    else wrote there; not again and again.
+    """
+    topic, culprit = refused.write.topic, refused.write.change
+    others = [change for change in batch if change is not culprit]
+    if obstacles[topic] <= _TRIES:
+        return others
+    for change in others:
+        if change.topic == topic:
+            _give_up(change, refused.cause)
+    return [change for change in others if change.topic != topic]
+
+
+def _give_up(change: PartitionChange, why: ZooKeeperError) -> None:
+    log.error("a decision about %s-%d cannot be written: %s", change.topic, change.index, why)

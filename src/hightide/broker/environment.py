@@ -1,0 +1,116 @@
+"""What a broker takes from the world around it: the clock, chance, disks, and a coordinator.
+
+A broker in production has the machine's own (`Machine`).  The simulator gives it others, so that
+the same code runs on virtual time and every run can be repeated.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from hightide.broker.network.server import listening_socket
+from hightide.log.disk import Disk, MemoryDisk, RealDisk
+from hightide.settings import Broker as Settings
+from hightide.zookeeper.client import Ticket
+from hightide.zookeeper.interface import ZooKeeper
+
+
+class CoordinationSession(ZooKeeper, Protocol):
+    """A session with the coordinator, as the broker that began it has it."""
+
+    @property
+    def ticket(self) -> Ticket: ...
+
+    def abandon(self, timeout_ms: int = 1000) -> bool: ...
+
+    async def connected(self, timeout_ms: int) -> None: ...
+
+
+class OpenedCoordination(Protocol):
+    """A session, and what has to be closed with it."""
+
+    @property
+    def client(self) -> CoordinationSession: ...
+
+    async def close(self) -> None: ...
+
+
+class Environment(Protocol):
+    """What the world gives a broker."""
+
+    random: Random
+    has_watchdog: bool
+    """Whether a thread looks after the event loop."""
+
+    def now_ms(self) -> int: ...
+
+    def new_id(self) -> uuid.UUID: ...
+
+    def listen(self, host: str, port: int, backlog: int) -> socket.socket:
+        """A socket that takes connections."""
+
+    def directory(self, settings: Settings) -> Path | None:
+        """Where small files are kept beside the logs; None: nowhere."""
+
+    def disks(self, settings: Settings) -> list[Disk]: ...
+
+    def open_coordination(
+        self,
+        settings: Settings,
+        directory: Path | None,
+        on_failure: Callable[[Exception], None],
+        *,
+        is_new: bool,
+    ) -> Awaitable[OpenedCoordination]: ...
+
+
+class RealEnvironment:
+    """The machine that the process runs on."""
+
+    has_watchdog = True
+
+    def __init__(self, *, memory: MemoryDisk | None = None) -> None:
+        """With `memory`, nothing is kept beyond it."""
+        self.random = Random()
+        self._memory = memory
+
+    @staticmethod
+    def now_ms() -> int:
+        return int(time.time() * 1000)
+
+    @staticmethod
+    def new_id() -> uuid.UUID:
+        return uuid.uuid4()
+
+    @staticmethod
+    def listen(host: str, port: int, backlog: int) -> socket.socket:
+        return listening_socket(host, port, backlog)
+
+    def directory(self, settings: Settings) -> Path | None:
+        return None if self._memory is not None else Path(settings.directories()[0])
+
+    def disks(self, settings: Settings) -> list[Disk]:
+        if self._memory is not None:
+            return [self._memory]
+        directories = [Path(each) for each in settings.directories()]
+        for directory in directories:
+            directory.mkdir(parents=True, exist_ok=True)
+        return [RealDisk(directory) for directory in directories]
+
+    async def open_coordination(
+        self,
+        settings: Settings,
+        directory: Path | None,
+        on_failure: Callable[[Exception], None],
+        *,
+        is_new: bool,
+    ) -> OpenedCoordination:
+        from hightide.broker.membership.zookeeper_connection import open_coordination
+
+        return await open_coordination(settings, directory, on_failure, is_new=is_new)

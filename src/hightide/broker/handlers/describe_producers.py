@@ -1,0 +1,71 @@
+"""DescribeProducers (61), version 0: who writes to a partition, and since when in a transaction.
+
+Answers per partition:
+UNKNOWN_TOPIC_OR_PARTITION  no such partition
+NOT_LEADER_OR_FOLLOWER      another broker leads it
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.request_context import Context
+from hightide.core.partition.producer_state import ProducerState
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages import transactions as messages
+from hightide.wire.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+
+def describe_producers(
+    broker: Broker, request: DescribeProducersRequest, _context: Context
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _describe(broker, topic.name, each) for each in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
+    replica = broker.replicas.get(topic.encode(), partition)
+    if replica is None or replica.leader is None:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if replica is None:
+            code = broker.metadata.refusal(broker.metadata.get(topic), partition)
+        return PartitionResponse(
+            partition_index=partition,
+            error_code=code,
+            error_message=code.meaning,
+            active_producers=[],
+        )
+    return PartitionResponse(
+        partition_index=partition,
+        active_producers=[
+            _producer(producer_id, state) for producer_id, state in replica.log.producers
+        ],
+    )
+
+
+def _producer(producer_id: int, state: ProducerState) -> messages.ProducerState:
+    return messages.ProducerState(
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+        last_timestamp=state.timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_txn_start_offset=state.transaction_first_offset,
+    )

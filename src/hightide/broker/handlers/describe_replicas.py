@@ -1,0 +1,99 @@
+"""DescribeReplicas (30002): how far the replicas of this broker are, and what keeps them back.
+
+Kafka has no request for it; there, it takes the metrics of every broker to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.request_context import Context
+from hightide.core.metadata.image import published_partition
+from hightide.core.partition.follower import Do
+from hightide.core.partition.follower_progress import Progress
+from hightide.core.partition.leader import Leader
+from hightide.wire.messages.replicas import (
+    DescribedReplica,
+    DescribedTopic,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    FollowerProgress,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+    from hightide.broker.replication.replica import Replica
+
+WAITS, LEADS, FOLLOWS = 0, 1, 2
+STOPPED = {Do.WAIT: 1, Do.HALT: 2}
+
+
+def describe_replicas(
+    broker: Broker, request: DescribeReplicasRequest, _context: Context
+) -> DescribeReplicasResponse:
+    now_ms = broker.monotonic_ms()
+    topics: dict[str, DescribedTopic] = {}
+    for replica in _wanted(broker, request):
+        topic = topics.setdefault(
+            replica.topic,
+            DescribedTopic(name=replica.topic, topic_id=replica.topic_id, partitions=[]),
+        )
+        topic.partitions.append(_described(replica, now_ms))
+    return DescribeReplicasResponse(topics=list(topics.values()))
+
+
+def _wanted(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replica]:
+    if request.topics is None:
+        yield from broker.replicas
+        return
+    for topic in request.topics:
+        name = topic.topic.encode()
+        for index in topic.partitions:
+            replica = broker.replicas.get(name, index)
+            if replica is not None:
+                yield replica
+
+
+def _described(replica: Replica, now_ms: int) -> DescribedReplica:
+    leader, follower, log = replica.leader, replica.follower, replica.log
+    # A leader knows what the controller has answered before that is published.
+    state = replica.state if leader is None else leader.state
+    found = DescribedReplica(
+        partition_index=replica.partition,
+        role=WAITS,
+        leader_epoch=replica.leader_epoch,
+        log_start_offset=log.start_offset,
+        high_watermark=replica.high_watermark,
+        end_offset=log.end_offset,
+        size_bytes=log.size_bytes,
+        state=None if state is None else published_partition(replica.partition, state),
+    )
+    if leader is not None:
+        found.role = LEADS
+        found.is_under_min_isr = leader.is_under_min_isr
+        found.maximal_isr = sorted(leader.maximal_isr)
+        found.progress = _progress(leader, now_ms)
+    elif follower is not None:
+        found.role = FOLLOWS
+        if follower.stopped_by is not None:
+            found.stopped = STOPPED[follower.stopped_by.do]
+            found.stopped_offset = follower.stopped_by.offset
+    return found
+
+
+def _progress(leader: Leader, now_ms: int) -> list[FollowerProgress]:
+    return [_told(leader.progress(each, now_ms)) for each in leader.state.replicas]
+
+
+def _told(progress: Progress) -> FollowerProgress:
+    def known(value: int | None) -> int:
+        return -1 if value is None else value
+
+    return FollowerProgress(
+        broker_id=progress.replica,
+        standing=progress.standing.name,
+        end_offset=known(progress.end_offset),
+        lag_records=known(progress.lag_records),
+        lag_ms=known(progress.lag_ms),
+    )

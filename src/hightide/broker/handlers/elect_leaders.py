@@ -1,0 +1,72 @@
+"""ElectLeaders (43).
+
+Answers per partition, from version 1 on with an error for the whole request as well:
+NOT_CONTROLLER                   another broker is the controller
+UNKNOWN_TOPIC_OR_PARTITION       there is no such partition, or none that was ever led
+ELECTION_NOT_NEEDED              the preferred replica leads; or somebody does, if any would do
+PREFERRED_LEADER_NOT_AVAILABLE   the preferred replica is not alive or not in sync
+ELIGIBLE_LEADERS_NOT_AVAILABLE   no replica is alive
+INVALID_REQUEST                  an election of a kind that there is not
+REQUEST_TIMED_OUT                the coordinator is away
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.handlers.request_context import Context
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.controller.controller import ElectionKind, Verdict
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.replicas import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+
+async def elect_leaders(
+    broker: Broker, request: ElectLeadersRequest, context: Context
+) -> ElectLeadersResponse:
+    wanted = None
+    if request.topic_partitions is not None:
+        wanted = [
+            (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
+        ]
+    try:
+        verdicts = await broker.control.elect_leaders(
+            _kind(request.election_type), wanted, timeout_ms=request.timeout_ms
+        )
+    except REFUSALS as error:
+        told = refusal(error)
+        verdicts = dict.fromkeys(wanted or (), Verdict(told.code, detail=told.detail))
+        code = told.code if context.version >= 1 else ErrorCode.NONE
+        return ElectLeadersResponse(error_code=code, replica_election_results=_results(verdicts))
+    return ElectLeadersResponse(replica_election_results=_results(verdicts))
+
+
+def _kind(election_type: int) -> ElectionKind:
+    if election_type not in list(ElectionKind):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no election of type {election_type}")
+    return ElectionKind(election_type)
+
+
+def _results(verdicts: dict[Partition, Verdict]) -> list[ReplicaElectionResult]:
+    topics: dict[str, list[PartitionResult]] = {}
+    for (topic, index), verdict in verdicts.items():
+        topics.setdefault(topic, []).append(
+            PartitionResult(
+                partition_id=index,
+                error_code=verdict.error,
+                error_message=verdict.detail or None,
+            )
+        )
+    return [
+        ReplicaElectionResult(topic=topic, partition_result=results)
+        for topic, results in topics.items()
+    ]

@@ -1,0 +1,289 @@
+"""Membership of groups, and looking at them: JoinGroup (11), Heartbeat (12), LeaveGroup (13),
+SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupHeartbeat (68)
+and ConsumerGroupDescribe (69).
+
+What is decided, the machine of `core.groups` decides.  What is told when it cannot be asked:
+COORDINATOR_NOT_AVAILABLE     the topic that keeps groups is not there, or cannot be read
+COORDINATOR_LOAD_IN_PROGRESS  it is being read
+NOT_COORDINATOR               another broker coordinates the group
+INVALID_GROUP_ID              a group without a name
+UNSUPPORTED_VERSION           group.coordinator.rebalance.protocols does not name this kind of group
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from hightide.broker.groups.group_partition import GroupPartition
+from hightide.broker.handlers.request_context import Context
+from hightide.core.groups import responses
+from hightide.core.groups.classic.describe import NOT_FOUND_IS_TOLD
+from hightide.core.groups.turn import Client
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedConsumerGroup,
+)
+from hightide.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+# From this version of ConsumerGroupHeartbeat on a member brings its id when it joins.
+_MEMBERS_NAME_THEMSELVES = 1
+
+_READ, _DELETE, _DESCRIBE = 3, 6, 8
+GROUP_OPERATIONS = 1 << _READ | 1 << _DELETE | 1 << _DESCRIBE
+
+
+def answered(answer: Any) -> Any:
+    """The answer, or what waits for it: the connection serves nothing else until then."""
+    return _wait(answer) if isinstance(answer, asyncio.Future) else answer
+
+
+async def _wait(answer: asyncio.Future[Any]) -> Any:
+    return await answer
+
+
+def client_of(context: Context) -> Client:
+    # Kafka writes addresses as Java does.
+    return Client(context.client_id or "", f"/{context.connection.client_address}")
+
+
+# -- members ---------------------------------------------------------------------------------
+
+
+def join_group(
+    broker: Broker, request: JoinGroupRequest, context: Context
+) -> JoinGroupResponse | Coroutine[Any, Any, JoinGroupResponse]:
+    def refuse(error: ErrorCode) -> JoinGroupResponse:
+        return responses.not_joined(error, request.member_id)
+
+    if not request.group_id:
+        return refuse(ErrorCode.INVALID_GROUP_ID)
+    client, version = client_of(context), context.version
+    answer: JoinGroupResponse | Coroutine[Any, Any, JoinGroupResponse] = answered(
+        broker.groups.ask(
+            request.group_id,
+            lambda machine, ticket, now_ms: machine.join_asked(
+                ticket, request, version, client, now_ms
+            ),
+            refuse,
+        )
+    )
+    return answer
+
+
+def sync_group(
+    broker: Broker, request: SyncGroupRequest, _context: Context
+) -> SyncGroupResponse | Coroutine[Any, Any, SyncGroupResponse]:
+    if not request.group_id:
+        return responses.not_synced(ErrorCode.INVALID_GROUP_ID)
+    answer: SyncGroupResponse | Coroutine[Any, Any, SyncGroupResponse] = answered(
+        broker.groups.ask(
+            request.group_id,
+            lambda machine, ticket, now_ms: machine.sync_asked(ticket, request, now_ms),
+            responses.not_synced,
+        )
+    )
+    return answer
+
+
+def heartbeat(broker: Broker, request: HeartbeatRequest, _context: Context) -> HeartbeatResponse:
+    if not request.group_id:
+        return responses.heartbeat(ErrorCode.INVALID_GROUP_ID)
+    answer: HeartbeatResponse = broker.groups.ask(
+        request.group_id,
+        lambda machine, ticket, now_ms: machine.heartbeat_asked(ticket, request, now_ms),
+        _no_heartbeat,
+    )
+    return answer
+
+
+def _no_heartbeat(error: ErrorCode) -> HeartbeatResponse:
+    # Members go on as they are until it is known who they are.
+    is_loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return responses.heartbeat(ErrorCode.NONE if is_loading else error)
+
+
+def leave_group(
+    broker: Broker, request: LeaveGroupRequest, context: Context
+) -> LeaveGroupResponse | Coroutine[Any, Any, LeaveGroupResponse]:
+    if not request.group_id:
+        return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    version = context.version
+    answer: LeaveGroupResponse | Coroutine[Any, Any, LeaveGroupResponse] = answered(
+        broker.groups.ask(
+            request.group_id,
+            lambda machine, ticket, now_ms: machine.leave_asked(ticket, request, version, now_ms),
+            lambda error: LeaveGroupResponse(error_code=error),
+            broker.settings.offsets_commit_timeout_ms,
+        )
+    )
+    return answer
+
+
+def consumer_group_heartbeat(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: Context
+) -> ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]:
+    if not _serves_consumer_groups(broker):
+        return _no_consumer_heartbeat(ErrorCode.UNSUPPORTED_VERSION)
+    if not request.group_id:
+        return _no_consumer_heartbeat(ErrorCode.INVALID_REQUEST)
+    if not request.member_id and context.version >= _MEMBERS_NAME_THEMSELVES:
+        return _no_consumer_heartbeat(ErrorCode.INVALID_REQUEST)
+    client = client_of(context)
+    answer: ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]
+    answer = answered(
+        broker.groups.ask(
+            request.group_id,
+            lambda machine, ticket, now_ms: machine.consumer_heartbeat_asked(
+                ticket, request, client, now_ms
+            ),
+            _no_consumer_heartbeat,
+            broker.settings.offsets_commit_timeout_ms,
+        )
+    )
+    return answer
+
+
+def _no_consumer_heartbeat(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.meaning)
+
+
+def _serves_consumer_groups(broker: Broker) -> bool:
+    return "consumer" in broker.settings.group_coordinator_rebalance_protocols
+
+
+# -- looking ---------------------------------------------------------------------------------
+
+
+def describe_groups(
+    broker: Broker, request: DescribeGroupsRequest, context: Context
+) -> DescribeGroupsResponse:
+    groups = [_described(broker, each, context.version) for each in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+    found = broker.groups.find(group_id)
+    if not isinstance(found, ErrorCode):
+        return found.machine.administration.describe(group_id, version)
+    return DescribedGroup(
+        error_code=found,
+        error_message=found.meaning if version >= NOT_FOUND_IS_TOLD else None,
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
+
+
+def consumer_group_describe(
+    broker: Broker, request: ConsumerGroupDescribeRequest, _context: Context
+) -> ConsumerGroupDescribeResponse:
+    groups = [_described_consumers(broker, each) for each in request.group_ids]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = GROUP_OPERATIONS
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _described_consumers(broker: Broker, group_id: str) -> DescribedConsumerGroup:
+    found = broker.groups.find(group_id)
+    if not _serves_consumer_groups(broker):
+        found = ErrorCode.UNSUPPORTED_VERSION
+    if not isinstance(found, ErrorCode):
+        default = broker.settings.group_consumer_assignors[0]
+        return found.machine.administration.describe_consumers(group_id, default)
+    return DescribedConsumerGroup(
+        error_code=found,
+        error_message=found.meaning,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=[],
+    )
+
+
+def list_groups(
+    broker: Broker, request: ListGroupsRequest, _context: Context
+) -> ListGroupsResponse:
+    """The groups that this broker coordinates: of all brokers together, all groups."""
+    groups: list[ListedGroup] = []
+    for partition in broker.groups:
+        if partition.refusal is not ErrorCode.NONE:
+            return ListGroupsResponse(error_code=partition.refusal, groups=[])
+        groups += partition.machine.administration.listed(request)
+    return ListGroupsResponse(groups=groups)
+
+
+# -- deleting --------------------------------------------------------------------------------
+
+
+async def delete_groups(
+    broker: Broker, request: DeleteGroupsRequest, _context: Context
+) -> DeleteGroupsResponse:
+    results: dict[str, DeletableGroupResult] = {}
+    by_partition: dict[GroupPartition, list[str]] = {}
+    for group_id in dict.fromkeys(request.groups_names):
+        found = broker.groups.find(group_id)
+        if isinstance(found, ErrorCode):
+            results[group_id] = DeletableGroupResult(group_id=group_id, error_code=found)
+        else:
+            by_partition.setdefault(found, []).append(group_id)
+    limit_ms = broker.settings.offsets_commit_timeout_ms
+    asked = [_delete(each, ids, limit_ms) for each, ids in by_partition.items()]
+    for response in await asyncio.gather(*asked):
+        results.update({each.group_id: each for each in response.results})
+    return DeleteGroupsResponse(
+        results=[results[each] for each in dict.fromkeys(request.groups_names)]
+    )
+
+
+async def _delete(
+    partition: GroupPartition, group_ids: list[str], limit_ms: int
+) -> DeleteGroupsResponse:
+    def refuse(error: ErrorCode) -> DeleteGroupsResponse:
+        results = [DeletableGroupResult(group_id=each, error_code=error) for each in group_ids]
+        return DeleteGroupsResponse(results=results)
+
+    request = DeleteGroupsRequest(groups_names=group_ids)
+    answer = partition.ask(
+        lambda machine, ticket, now_ms: machine.delete_groups_asked(ticket, request, now_ms),
+        refuse,
+        limit_ms,
+    )
+    response: DeleteGroupsResponse = await answer if isinstance(answer, asyncio.Future) else answer
+    return response

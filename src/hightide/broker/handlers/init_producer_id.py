@@ -1,0 +1,126 @@
+"""InitProducerId (22), versions 0 to 5: ids for idempotent and for transactional producers.
+
+Ids come in blocks that the broker takes from the coordination tree, so that no two producers of a
+cluster, now or after any restart, get the same one.  With a transactional id its coordinator
+decides: it gives an epoch that nobody has had, and shuts out whoever had the one before.
+
+INVALID_REQUEST              a producer id without its epoch, or an epoch without its id; or an
+                             empty transactional id
+COORDINATOR_NOT_AVAILABLE    no block of ids could be had; or the record of the coordinator's
+                             decision could not be written, or is not committed yet
+INVALID_TRANSACTION_TIMEOUT  none, or more than transaction.max.timeout.ms
+PRODUCER_FENCED              it says who it is, and has been replaced (INVALID_PRODUCER_EPOCH for
+                             clients that do not know it)
+CONCURRENT_TRANSACTIONS      the transaction of whoever had the id is being ended; come again
+NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: see handlers/transactions.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.request_context import Context
+from hightide.broker.handlers.transactions import answered
+from hightide.core.transactions.transaction import Producer
+from hightide.core.transactions.transaction_coordinator import Answer, client_error
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.produce import InitProducerIdRequest, InitProducerIdResponse
+from hightide.zookeeper import znodes
+from hightide.zookeeper.errors import BadVersion, ZooKeeperError
+from hightide.zookeeper.interface import ZooKeeper
+from hightide.zookeeper.write_outcome import compare_and_set
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 1_000
+_LAST_ID = 2**63 - 1
+
+
+class ProducerIds:
+    """Hands out producer ids, a block at a time."""
+
+    def __init__(self, coordination: ZooKeeper, broker_id: int) -> None:
+        self._coordination = coordination
+        self._broker_id = broker_id
+        self._next_id = 0
+        self._end_id = 0
+        self._taking: asyncio.Task[None] | None = None
+
+    async def next(self) -> int:
+        while self._next_id >= self._end_id:
+            # However many producers wait, one block is taken.
+            if self._taking is None:
+                self._taking = asyncio.ensure_future(self._take_block())
+                self._taking.add_done_callback(self._taken)
+            await asyncio.shield(self._taking)
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _taken(self, task: asyncio.Task[None]) -> None:
+        self._taking = None
+        if not task.cancelled():
+            task.exception()  # those who wait for the block see it; nobody may be left to
+
+    async def _take_block(self) -> None:
+        path = znodes.PRODUCER_ID_BLOCK
+        while True:
+            data, stat = await self._coordination.get(path)
+            last = znodes.ProducerIdBlock.decode(data, path)
+            first_id = 0 if last is None else last.last_id + 1
+            if first_id > _LAST_ID - _BLOCK:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+            block = znodes.ProducerIdBlock(self._broker_id, first_id, first_id + _BLOCK - 1)
+            try:
+                await compare_and_set(self._coordination, path, block.encode(), stat.version)
+            except BadVersion:
+                continue  # another broker was quicker
+            self._next_id, self._end_id = first_id, first_id + _BLOCK
+            return
+
+
+def init_producer_id(
+    broker: Broker, request: InitProducerIdRequest, context: Context
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return _idempotent(broker, request)
+    expected = Producer(request.producer_id, request.producer_epoch)
+    timeout_ms = request.transaction_timeout_ms
+    asked = broker.transactions.ask(
+        transactional_id,
+        lambda coordinator, now_ms, new_id: coordinator.init_asked(
+            transactional_id, timeout_ms, expected, now_ms, new_id
+        ),
+    )
+
+    def respond(answer: Answer) -> InitProducerIdResponse:
+        return InitProducerIdResponse(
+            error_code=client_error(answer.error, 22, context.version),
+            producer_id=answer.producer.id,
+            producer_epoch=answer.producer.epoch,
+        )
+
+    return answered(asked, respond)
+
+
+async def _idempotent(broker: Broker, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    try:
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id goes with its epoch")
+        producer_id = await broker.producer_ids.next()
+    except KafkaError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    except ZooKeeperError as error:
+        log.error("cannot take a block of producer ids: %s", error)
+        return InitProducerIdResponse(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1
+        )
+    return InitProducerIdResponse(
+        error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+    )

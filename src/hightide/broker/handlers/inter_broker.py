@@ -1,0 +1,51 @@
+"""AlterPartition (56), ControlledShutdown (7), PublishState (30001): what brokers tell each other.
+
+NOT_CONTROLLER       the sender knows another controller than there is
+STALE_BROKER_EPOCH   the sender has been seen to die, or to restart, since
+REQUEST_TIMED_OUT    the coordinator is away; the sender asks again
+
+AlterPartition per partition: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
+INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, INVALID_REQUEST; see core/controller/alter_partition.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.handlers.request_context import Context
+from hightide.wire.messages.replication import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    PublishStateRequest,
+    PublishStateResponse,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+
+async def alter_partition(
+    broker: Broker, request: AlterPartitionRequest, _context: Context
+) -> AlterPartitionResponse:
+    try:
+        return await broker.control.alter_partition(request)
+    except REFUSALS as error:
+        return AlterPartitionResponse(error_code=refusal(error).code, topics=[])
+
+
+async def controlled_shutdown(
+    broker: Broker, request: ControlledShutdownRequest, _context: Context
+) -> ControlledShutdownResponse:
+    try:
+        return await broker.control.controlled_shutdown(request)
+    except REFUSALS as error:
+        return ControlledShutdownResponse(error_code=refusal(error).code, remaining_partitions=[])
+
+
+async def publish_state(
+    broker: Broker, request: PublishStateRequest, _context: Context
+) -> PublishStateResponse:
+    return await broker.receive_state(request)

@@ -1,0 +1,171 @@
+"""WriteTxnMarkers (27), versions 1 and 2: the ends of transactions, written into their partitions.
+
+Coordinators ask it of the leaders; an operator's tool does too, to abort a transaction that hangs.
+A marker is acknowledged when the end of the log as it was then is committed, whether it was written
+now or was there already.
+
+Answers per partition:
+UNKNOWN_TOPIC_OR_PARTITION        no such partition
+NOT_LEADER_OR_FOLLOWER            another broker leads it, or does since: it may be there or not
+INVALID_TOPIC_EXCEPTION           a topic that no transaction writes to
+NOT_ENOUGH_REPLICAS               fewer are in sync than min.insync.replicas
+NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found out when it was written already
+REQUEST_TIMED_OUT                 the followers have not got it in time
+INVALID_PRODUCER_EPOCH            the producer has been replaced since
+TRANSACTION_COORDINATOR_FENCED    the coordinator has been replaced since
+STALE_BROKER_EPOCH                a late copy, over a connection that the coordinator has given up
+KAFKA_STORAGE_ERROR               the disk refused the write
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from hightide.broker.handlers.request_context import Context
+from hightide.broker.replication.replica import Replica
+from hightide.core.metadata.topic_names import TRANSACTION_STATE
+from hightide.core.transactions.transaction import Producer
+from hightide.log.disk import DiskFailed
+from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+
+
+def write_txn_markers(
+    broker: Broker, request: WriteTxnMarkersRequest, context: Context
+) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
+    if broker.transactions.lanes.admits(context.connection):
+        return write_markers(broker, request)
+    response = _unwritten(request)
+    for each in _partitions(response):
+        each.error_code = ErrorCode.STALE_BROKER_EPOCH
+    return response
+
+
+def write_markers(
+    broker: Broker, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
+    """The answer if all is committed at once, as it is with one replica, else one to wait for."""
+    response = _unwritten(request)
+    written: dict[Replica, None] = {}
+    waits: list[WaitingMarker] = []
+    for marker, results in zip(request.markers, response.markers, strict=True):
+        for topic in results.topics:
+            for result in topic.partitions:
+                replica = broker.replicas.get(topic.name.encode(), result.partition_index)
+                try:
+                    end_offset = _write(broker, marker, replica, topic.name, result)
+                except KafkaError as error:
+                    result.error_code = error.code
+                    continue
+                assert replica is not None
+                written[replica] = None
+                if replica.high_watermark < end_offset:
+                    waits.append(WaitingMarker(result))
+                    replica.when_committed(end_offset, waits[-1])
+    for replica in written:
+        replica.markers_appended()
+        if replica.needs_flush:
+            broker.flusher.flush(replica)
+    if not waits:
+        return response
+    return _committed(response, waits, broker.settings.request_timeout_ms)
+
+
+def _write(
+    broker: Broker,
+    marker: WritableTxnMarker,
+    replica: Replica | None,
+    topic: str,
+    result: WritableTxnMarkerPartitionResult,
+) -> int:
+    """Write one marker; how far the log must be committed before it may be acknowledged."""
+    if replica is None:
+        raise KafkaError(
+            broker.metadata.refusal(broker.metadata.get(topic), result.partition_index)
+        )
+    leader = replica.leader
+    if leader is None:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if topic == TRANSACTION_STATE:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if (verdict := leader.write_verdict()) is not ErrorCode.NONE:
+        raise KafkaError(verdict)
+    now_ms = broker.now_ms()
+    try:
+        return replica.append_marker(
+            Producer(marker.producer_id, marker.producer_epoch),
+            marker.coordinator_epoch,
+            marker.transaction_result,
+            marker.transaction_version,
+            now_ms,
+        )
+    except DiskFailed as failure:
+        replica.complain(failure, now_ms)
+        raise
+
+
+class WaitingMarker:
+    """A marker that is in the log and not committed yet."""
+
+    __slots__ = ("result", "settled")
+
+    def __init__(self, result: WritableTxnMarkerPartitionResult) -> None:
+        self.result = result
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, code: ErrorCode) -> None:
+        if not self.settled.done():
+            self.result.error_code = code
+            self.settled.set_result(None)
+
+
+async def _committed(
+    response: WriteTxnMarkersResponse, waits: list[WaitingMarker], timeout_ms: int
+) -> WriteTxnMarkersResponse:
+    await asyncio.wait([each.settled for each in waits], timeout=timeout_ms / 1000)
+    for each in waits:
+        each.settle(ErrorCode.REQUEST_TIMED_OUT)
+    return response
+
+
+def _unwritten(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    """An answer with a place for everything that was asked for."""
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=index)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def _partitions(response: WriteTxnMarkersResponse) -> list[WritableTxnMarkerPartitionResult]:
+    return [
+        partition
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+    ]

@@ -1,0 +1,84 @@
+"""The coordinator as a broker's parts may see it: only in sessions that the broker is let into.
+
+A new session may be at a coordinator that has lost the cluster, or that has become another
+cluster's.  Whoever followed such a tree would take every topic for deleted, and whoever wrote there
+would do it in somebody else's name.  So all calls are refused from the first moment of a session
+until the broker has seen that it is at home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hightide.zookeeper.errors import NotConnected
+from hightide.zookeeper.interface import SessionState, StateListener, Watch, ZooKeeper
+from hightide.zookeeper.node import Stat
+from hightide.zookeeper.operation import Operation
+
+
+class FencedSession:
+    """A Coordination that is shut in every session but the one admitted last."""
+
+    def __init__(self, coordination: ZooKeeper, session_id: int) -> None:
+        self._coordination = coordination
+        self._admitted = session_id
+
+    def admit(self, session_id: int) -> None:
+        self._admitted = session_id
+
+    @property
+    def session_id(self) -> int:
+        return self._coordination.session_id
+
+    @property
+    def timeout_ms(self) -> int:
+        return self._coordination.timeout_ms
+
+    @property
+    def state(self) -> SessionState:
+        state = self._coordination.state
+        if state is SessionState.CONNECTED and self.session_id != self._admitted:
+            return SessionState.SUSPENDED
+        return state
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the broker's own session surely lives: while it does, nobody has taken over what
+        this broker is."""
+        lives = self._coordination.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        return lives and self.session_id == self._admitted
+
+    def on_state(self, listener: StateListener) -> None:
+        self._coordination.on_state(listener)
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        return await self._open(path).get(path, watch)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        return await self._open(path).exists(path, watch)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        return await self._open(path).children(path, watch)
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        return await self._open(path).create(path, data, ephemeral=ephemeral, sequence=sequence)
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        return await self._open(path).set(path, data, version)
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self._open(path).delete(path, version)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        return await self._open("").multi(operations)
+
+    async def close(self) -> None:
+        await self._coordination.close()
+
+    def _open(self, path: str) -> ZooKeeper:
+        # The call begins before anything else can run, so it is made in the session looked at.
+        if self.session_id != self._admitted:
+            raise NotConnected(path, "this session is not the broker's yet")
+        return self._coordination

@@ -1,0 +1,158 @@
+"""A broker's way to its coordinator: a ZooKeeper ensemble, or a coordinator that it runs itself.
+
+Its own one runs in a thread with an event loop of its own, so that no commit to disk ever holds up
+a client, and is reached by the same protocol and client as any other.
+
+A broker that was killed left a session behind, which would keep its id taken until it expires.  So
+the broker keeps the key of its session beside its logs, which are locked for one process; its next
+life takes that session over and ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hightide.settings import Broker as Settings
+from hightide.settings import InvalidSetting
+from hightide.zookeeper import DATABASE
+from hightide.zookeeper.client import ClientTls, Ticket, ZooKeeperClient
+from hightide.zookeeper.server.options import ServerOptions
+from hightide.zookeeper.server.server_thread import ServerThread
+
+log = logging.getLogger(__name__)
+
+TICKET_FILE = "coordination.session"
+_HOST, _PORT = "127.0.0.1", 2181
+_TICK_MS = 500
+_SHORTEST_MS, _LONGEST_MS = 4_000, 40_000  # as a ZooKeeper grants them by default
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session, and the coordinator behind it if it is the broker's own."""
+
+    client: ZooKeeperClient
+    own: ServerThread | None
+
+    async def close(self) -> None:
+        await self.client.close()
+        if self.own is not None:
+            await asyncio.to_thread(self.own.stop)
+
+
+async def open_coordination(
+    settings: Settings,
+    directory: Path | None,
+    on_failure: Callable[[Exception], None],
+    *,
+    is_new: bool,
+) -> Opened:
+    """Begin a session.  Without a directory nothing is kept.
+
+    The chroot is made only for a broker that is new: one that has data finds it, or is at the wrong
+    coordinator.  `on_failure` is called, in any thread, when the broker's own coordinator cannot go
+    on.
+    """
+    own = None
+    hosts = settings.zookeeper_connect or ""
+    if not hosts:
+        own, hosts = await asyncio.to_thread(_start_own, settings, directory, on_failure)
+    try:
+        client = await ZooKeeperClient.connect(
+            hosts,
+            session_timeout_ms=settings.zookeeper_session_timeout_ms,
+            connection_timeout_ms=connection_timeout_ms(settings),
+            credentials=settings.coordinator_credentials,
+            tls=None if own is not None else _tls(settings),
+            resume=None if directory is None else read_ticket(directory),
+            creates_chroot=is_new,
+        )
+    except BaseException:
+        if own is not None:
+            await asyncio.to_thread(own.stop)
+        raise
+    return Opened(client, own)
+
+
+def connection_timeout_ms(settings: Settings) -> int:
+    """How long a broker that starts waits for its coordinator."""
+    return settings.zookeeper_connection_timeout_ms or settings.zookeeper_session_timeout_ms
+
+
+def _start_own(
+    settings: Settings, directory: Path | None, on_failure: Callable[[Exception], None]
+) -> tuple[ServerThread, str]:
+    host, port = listening(settings.coordinator_listen)
+    while True:
+        thread = ServerThread(
+            ServerOptions(
+                host=host,
+                port=port,
+                file=None if directory is None else directory / DATABASE,
+                tick_ms=_TICK_MS,
+                min_session_timeout_ms=min(_SHORTEST_MS, settings.zookeeper_session_timeout_ms),
+                max_session_timeout_ms=max(_LONGEST_MS, settings.zookeeper_session_timeout_ms),
+                credentials=(settings.coordinator_credentials,)
+                if settings.coordinator_credentials
+                else (),
+            )
+        )
+        thread.on_failure = on_failure
+        try:
+            bound, port = thread.start()
+        except OSError as error:
+            # Nobody asked for that port: a machine may have many brokers, each with its own.
+            if error.errno == errno.EADDRINUSE and settings.coordinator_listen is None and port:
+                port = 0
+                continue
+            raise
+        log.info("the broker's own coordinator listens on %s:%d", bound, port)
+        reached = _HOST if bound in ("0.0.0.0", "::") else bound
+        return thread, f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
+
+
+def listening(text: str | None) -> tuple[str, int]:
+    """Host and port of `coordinator.listen`."""
+    if text is None:
+        return _HOST, _PORT
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise InvalidSetting(f"coordinator.listen: must be host:port, not {text!r}")
+    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
+
+
+def _tls(settings: Settings) -> ClientTls | None:
+    if not settings.zookeeper_ssl_client_enable:
+        return None
+    return ClientTls(
+        ca=settings.zookeeper_ssl_truststore_location,
+        certificate=settings.zookeeper_ssl_keystore_location,
+    )
+
+
+def read_ticket(directory: Path) -> Ticket | None:
+    """The key of the session that the last process had."""
+    try:
+        found = json.loads((directory / TICKET_FILE).read_text())
+        return Ticket(int(found["session_id"]), bytes.fromhex(found["password"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as damage:
+        log.warning("%s cannot be read, so it is ignored: %s", directory / TICKET_FILE, damage)
+        return None
+
+
+def write_ticket(directory: Path, ticket: Ticket) -> None:
+    """Keep the key of a session; it is as good as a password, so it is nobody else's business."""
+    temporary = directory / f"{TICKET_FILE}.tmp"
+    text = json.dumps({"session_id": ticket.session_id, "password": ticket.password.hex()})
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(directory / TICKET_FILE)

@@ -1,0 +1,1 @@
+"""Sockets and requests: listeners, connections, dispatch, and the size of fetch responses."""

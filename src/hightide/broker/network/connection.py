@@ -1,0 +1,436 @@
+"""One client's connection: frames in, answers out, in order, with bounded memory.
+
+Requests are read into a scratch buffer that all connections share, because nobody looks at it
+between two reads; only a frame that comes in pieces gets a buffer of its own, which grows as bytes
+arrive and not as bytes are promised.  Hot requests are served straight from the buffer, within the
+callback. Answers leave in the order of their requests: one that must wait takes a `Slot` in a queue
+and the answers behind it wait too, while the requests behind it are already being served.
+
+Reading stops, so that TCP tells the client to slow down, while a slow request is being served,
+while the client does not take its answers, while too many answers wait, and while requests of all
+connections together take too much memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import TYPE_CHECKING, cast
+
+from hightide.broker.network.fetch_sizing import FetchSizing
+from hightide.log.log import Slice
+from hightide.wire.errors import WireError
+from hightide.wire.hot.fetch_codec import Part
+
+if TYPE_CHECKING:
+    from hightide.broker.network.server import Server
+    from hightide.broker.replication.replica import Replica
+    from hightide.core.transactions.verification import Guard
+    from hightide.wire.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+Answer = bytes | list[Part]
+
+_SIZE = Struct(">i")
+_HEADER_LEAST = 8  # api key, version, correlation id
+_FIRST_BUFFER = 64 * 1024
+_CHUNKS_PER_TURN = 2  # of the send buffer's size, before other connections get a turn
+_WRITE_BUFFER_BYTES = 256 * 1024  # in the transport, before reading of the log stops
+_MOST_WAITING = 1_000
+
+# Why a connection does not read: any of these.
+SERVING, ANSWERING, WAITING, STARVED, STOPPING, STARTING, VERIFYING = 1, 2, 4, 8, 16, 32, 64
+COMMITTING = 128
+
+
+class NotYet(Exception):
+    """A request cannot be served before the broker knows more; it stays where it is."""
+
+    def __init__(self, why: int) -> None:
+        self.why = why
+
+
+class Slot:
+    """A place in the order of answers, taken by a request that cannot be answered at once."""
+
+    __slots__ = ("answer", "cancel")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.cancel: Callable[[], object] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol that asyncio drives for each client."""
+
+    __slots__ = (
+        "_blocked",
+        "_fd",
+        "_filled",
+        "_is_paused",
+        "_out",
+        "_own",
+        "_reading_file",
+        "_server",
+        "_slots",
+        "_transport",
+        "_view",
+        "client_address",
+        "commits",
+        "fetch_next",
+        "frame_since",
+        "idle_checks",
+        "is_closed",
+        "listener",
+        "local_address",
+        "pace",
+        "produce_prefix",
+        "stuck_since",
+        "verified",
+    )
+
+    def __init__(self, server: Server, listener: str) -> None:
+        self._server = server
+        self.listener = listener
+        self._own: bytearray | None = None
+        self._view: memoryview = server.scratch_view
+        self._filled = 0
+        self._blocked = 0
+        self._is_paused = False
+        self._slots: deque[Slot] = deque()
+        self._out: deque[Part] = deque()
+        self._fd = -1
+        self._reading_file = False
+        self.is_closed = False
+        self.produce_prefix = 0  # where the last usual Produce had its records' length
+        # What the coordinator said of the transaction of the Produce that is served next.
+        self.verified: Mapping[Replica, Guard | KafkaError | None] = {}
+        self.commits = 0  # of offsets, which are not answered yet
+        self.pace = FetchSizing()
+        self.fetch_next: tuple[bytes, int] | None = None  # topic and partition to begin with
+        self.idle_checks = 0
+        self.frame_since: float | None = None
+        self.stuck_since: float | None = None
+        self.local_address: tuple[str, int] = ("", 0)
+        self.client_address = ""
+
+    # -- life ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        transport = self._transport
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        sock = transport.get_extra_info("socket")
+        # Behind TLS what goes to the socket is not what we write.
+        if sock is not None and transport.get_extra_info("ssl_object") is None:
+            self._fd = sock.fileno()
+        local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if local:
+            self.local_address = (local[0], local[1])
+        if peer:
+            self.client_address = peer[0]
+        if not self._server.admit(self):
+            self.is_closed = True
+            transport.abort()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.is_closed = True
+        self._server.forget(self)
+        self._out.clear()
+        for slot in self._slots:
+            if slot.cancel is not None:
+                slot.cancel()
+        self._slots.clear()
+        self._release()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def close(self, why: str, level: int = logging.INFO) -> None:
+        """Give the client up; what was already answered is still sent."""
+        if not self.is_closed:
+            log.log(level, "closing the connection from %s: %s", self.client_address, why)
+            self.is_closed = True
+            self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """Give the client up at once: its answers cannot be sent whole any more."""
+        log.warning("dropping the connection from %s: %s", self.client_address, why)
+        self.is_closed = True
+        self._out.clear()
+        self._transport.abort()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._slots or self._out)
+
+    @property
+    def is_blocked(self) -> bool:
+        return bool(self._blocked)
+
+    # -- requests in -----------------------------------------------------------------------
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._view[self._filled :] if self._own is not None else self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.idle_checks = 0
+        own = self._own
+        if own is None:
+            server = self._server
+            at = self._frames(server.scratch, server.scratch_view, nbytes)
+            if at < nbytes and not self.is_closed:
+                self._keep(server.scratch_view, at, nbytes)
+        else:
+            self._filled += nbytes
+            self._frames_of_own(own)
+        if self._blocked and not self.is_closed:
+            self._transport.pause_reading()
+            self._is_paused = True
+        self._server.after_answers()
+
+    def _frames_of_own(self, own: bytearray) -> None:
+        filled = self._filled
+        if filled < 4:
+            return
+        if filled < 4 + _SIZE.unpack_from(own, 0)[0]:
+            if filled == len(own):
+                self._grow(own)
+            return
+        view = self._view
+        at = self._frames(own, view, filled)
+        if self.is_closed:
+            return
+        if at < filled:
+            if at:
+                self._keep(view, at, filled)
+                self._server.recycle(own)
+                self._server.has_grown(self)
+            elif filled == len(own) and not self._blocked:
+                self._grow(own)
+        else:
+            self._release()
+
+    def _frames(self, buf: bytearray, view: memoryview, filled: int) -> int:
+        """Serve the whole frames in buf[:filled]; how far we got."""
+        at = 0
+        answers: list[Answer] = []
+        serve, limit, slots = self._server.serve, self._server.frame_limit, self._slots
+        try:
+            while filled - at >= 4 and not self._blocked:
+                (size,) = _SIZE.unpack_from(buf, at)
+                if not _HEADER_LEAST <= size <= limit:
+                    raise WireError(f"a request of {size} bytes; 8 to {limit} are allowed")
+                end = at + 4 + size
+                if end > filled:
+                    break
+                answer = serve(self, buf, view, at + 4, end)
+                if answer is not None:
+                    if slots:
+                        slot = Slot()
+                        slot.answer = answer
+                        slots.append(slot)
+                    else:
+                        answers.append(answer)
+                at = end
+        except WireError as error:
+            self._send_all(answers)
+            self.close(str(error))
+            return filled
+        except NotYet as not_yet:
+            self.block(not_yet.why)
+        if answers:
+            self._send_all(answers)
+        if len(slots) > _MOST_WAITING:
+            self.block(WAITING)
+        return at
+
+    def _keep(self, view: memoryview, at: int, filled: int) -> None:
+        """Move the beginning of a frame, or frames we may not serve yet, to an own buffer."""
+        left = filled - at
+        need = 4 + _SIZE.unpack_from(view, at)[0] if left >= 4 else _FIRST_BUFFER
+        if need - 4 > self._server.frame_limit:
+            self.close(f"a request of {need - 4} bytes; {self._server.frame_limit} are allowed")
+            return
+        own = self._server.buffer(need, max(left + 1, min(need, max(_FIRST_BUFFER, 2 * left))))
+        self._own, self._view = own, memoryview(own)
+        self._view[:left] = view[at:filled]
+        self._filled = left
+        self.frame_since = self._server.now()
+
+    def _grow(self, own: bytearray) -> None:
+        if not self._server.may_grow(self):
+            self.block(STARVED)
+            return
+        need = 4 + _SIZE.unpack_from(own, 0)[0]
+        if not _HEADER_LEAST <= need - 4 <= self._server.frame_limit:
+            self.close(f"a request of {need - 4} bytes")
+            return
+        bigger = self._server.buffer(need, min(need, 2 * len(own)))
+        bigger_view = memoryview(bigger)
+        bigger_view[: self._filled] = self._view[: self._filled]
+        self._own, self._view = bigger, bigger_view
+        self._server.recycle(own)
+
+    def _release(self) -> None:
+        if self._own is not None:
+            own, self._own = self._own, None
+            self._view, self._filled = self._server.scratch_view, 0
+            self.frame_since = None
+            self._server.recycle(own)
+            self._server.has_grown(self)
+
+    def block(self, why: int) -> None:
+        """Serve no further until `unblock` with the same reason.
+
+        The socket is told to stop only when more comes in meanwhile: most clients wait for their
+        answer anyway, and telling it costs more than many an answer.
+        """
+        self._blocked |= why
+
+    def unblock(self, why: int) -> None:
+        if not self._blocked & why:
+            return
+        self._blocked &= ~why
+        if self._blocked or self.is_closed:
+            return
+        if self._own is not None:
+            self.frame_since = self._server.now()
+            self._frames_of_own(self._own)
+        if self._is_paused and not (self.is_blocked or self.is_closed):
+            self._is_paused = False
+            self._transport.resume_reading()
+        self._server.after_answers()
+
+    # -- answers out -----------------------------------------------------------------------
+
+    def defer(self, cancel: Callable[[], object] | None = None) -> Slot:
+        """Take a place in the order of answers; `cancel` is called if the client goes away."""
+        slot = Slot()
+        slot.cancel = cancel
+        self._slots.append(slot)
+        return slot
+
+    def complete(self, slot: Slot, answer: Answer) -> None:
+        """Fill a place; everything at the head of the queue that is ready leaves."""
+        slot.answer, slot.cancel = answer, None
+        if self.is_closed:
+            return
+        slots = self._slots
+        ready: list[Answer] = []
+        while slots and slots[0].answer is not None:
+            ready.append(slots.popleft().answer)  # type: ignore[arg-type]
+        self._send_all(ready)
+        if self._blocked & WAITING and len(slots) < _MOST_WAITING // 2:
+            self.unblock(WAITING)
+
+    def _send_all(self, answers: list[Answer]) -> None:
+        """Send answers in one write where they are plain bytes, else through the pump."""
+        if not answers:
+            return
+        if not self._out:
+            plain = [answer for answer in answers if isinstance(answer, bytes)]
+            if len(plain) == len(answers):
+                self._transport.write(plain[0] if len(plain) == 1 else b"".join(plain))
+                return
+        for answer in answers:
+            if isinstance(answer, list):
+                self._out.extend(answer)
+            else:
+                self._out.append(answer)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send while the socket takes it, gathering parts in the buffer that all share."""
+        out, turns = self._out, _CHUNKS_PER_TURN
+        while out and not self._blocked & ANSWERING and not self._reading_file:
+            if turns == 0:
+                self._server.call_soon(self._pump)  # the others get a turn
+                return
+            turns -= 1
+            filled = self._gather(self._server.send_view)
+            if filled:
+                self._send(self._server.send_view[:filled])
+
+    def _gather(self, view: memoryview) -> int:
+        """Move parts into `view` until it is full or the disk must be waited for."""
+        out, filled, room = self._out, 0, len(view)
+        while out and filled < room:
+            part = out[0]
+            if isinstance(part, Slice):
+                count = part.file.read_now_into(
+                    view[filled : min(room, filled + part.length)], part.position
+                )
+                if count is None:
+                    self._reading_file = True
+                    self._server.read_in_thread(self, part, min(part.length, room))
+                    break
+                if count == 0:
+                    self.abort("the log was cut under an answer")
+                    return 0
+                if self._server.read_ahead:
+                    self._server.read_ahead.reached(part.file, part.position)
+                rest: Part = Slice(part.file, part.position + count, part.length - count)
+                is_done = count == part.length
+            else:
+                assert isinstance(part, bytes)
+                count = min(len(part), room - filled)
+                view[filled : filled + count] = part[:count]
+                rest = part[count:]
+                is_done = not rest
+            filled += count
+            if is_done:
+                out.popleft()
+            else:
+                out[0] = rest
+        return filled
+
+    def _send(self, view: memoryview) -> None:
+        """Write to the socket ourselves while nothing is queued in the transport before us.
+
+        The transport would keep the buffer until it is sent, so it would need a new one, filled
+        with zeros and then with records, for each piece.
+        """
+        sent = 0
+        if self._fd >= 0 and not self._transport.get_write_buffer_size():
+            try:
+                sent = os.write(self._fd, view)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self.abort(f"it cannot be written to: {error}")
+                return
+        if sent < len(view):
+            self._transport.write(bytes(view[sent:]))
+
+    def chunk_read(self, part: Slice, data: bytes) -> None:
+        """A thread has read what was not in memory; `part` is still the first to be sent."""
+        self._reading_file = False
+        if self.is_closed:
+            return
+        if not data:
+            self.abort("the log was cut under an answer")
+            return
+        self._out[0] = data
+        if len(data) < part.length:
+            rest = Slice(part.file, part.position + len(data), part.length - len(data))
+            self._out.insert(1, rest)
+        self._pump()
+
+    def pause_writing(self) -> None:
+        self.stuck_since = self._server.now()
+        self.block(ANSWERING)
+
+    def resume_writing(self) -> None:
+        self.stuck_since = None
+        self._blocked &= ~ANSWERING
+        self._pump()
+        if not self._blocked & ANSWERING:
+            # The pump ran dry: requests may be read again.
+            self._blocked |= ANSWERING
+            self.unblock(ANSWERING)

@@ -1,0 +1,237 @@
+"""From a request's bytes to its handler, and from the handler's result to an answer.
+
+`HANDLERS` is the one list of what this broker can do: ApiVersions is computed from it.  A version
+that is not in it cannot be answered, because its layout is not known, so the connection is closed,
+as Kafka does; only ApiVersions itself has an answer for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from hightide.broker.handlers import (
+    api_versions,
+    configs,
+    describe_producers,
+    describe_replicas,
+    elect_leaders,
+    find_coordinator,
+    group_membership,
+    group_offsets,
+    group_status,
+    init_producer_id,
+    inter_broker,
+    log_dirs,
+    log_offsets,
+    metadata,
+    offset_commit,
+    reassignments,
+    resign_controller,
+    topics,
+    transactions,
+    write_txn_markers,
+)
+from hightide.broker.handlers.fetch import fetch
+from hightide.broker.handlers.produce import produce
+from hightide.broker.handlers.request_context import Context
+from hightide.broker.network.connection import (
+    COMMITTING,
+    SERVING,
+    STARTING,
+    Answer,
+    Connection,
+    NotYet,
+)
+from hightide.wire.codec import OBJECT_BUDGET, decode
+from hightide.wire.errors import WireError
+from hightide.wire.frame import ANSWER_BUDGET, RequestHeader, decode_request_header, encode_response
+from hightide.wire.hot import fetch_codec as hot_fetch
+from hightide.wire.hot import produce_codec as hot_produce
+from hightide.wire.messages import APIS, REQUESTS
+
+if TYPE_CHECKING:
+    from hightide.broker.broker import Broker
+    from hightide.broker.network.server import Server
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Broker", Any, Context], Any]
+
+PRODUCE, FETCH, OFFSET_COMMIT, API_VERSIONS = 0, 1, 8, 18
+
+HANDLERS: dict[int, Handler] = {
+    2: log_offsets.list_offsets,
+    3: metadata.metadata,
+    7: inter_broker.controlled_shutdown,
+    9: group_offsets.offset_fetch,
+    10: find_coordinator.find_coordinator,
+    11: group_membership.join_group,
+    12: group_membership.heartbeat,
+    13: group_membership.leave_group,
+    14: group_membership.sync_group,
+    15: group_membership.describe_groups,
+    16: group_membership.list_groups,
+    18: api_versions.api_versions,
+    19: topics.create_topics,
+    20: topics.delete_topics,
+    21: log_offsets.delete_records,
+    22: init_producer_id.init_producer_id,
+    23: log_offsets.offset_for_leader_epoch,
+    24: transactions.add_partitions_to_txn,
+    25: transactions.add_offsets_to_txn,
+    26: transactions.end_txn,
+    27: write_txn_markers.write_txn_markers,
+    28: group_offsets.txn_offset_commit,
+    32: configs.describe_configs,
+    33: configs.alter_configs,
+    35: log_dirs.describe_log_dirs,
+    37: topics.create_partitions,
+    42: group_membership.delete_groups,
+    43: elect_leaders.elect_leaders,
+    44: configs.incremental_alter_configs,
+    45: reassignments.alter_partition_reassignments,
+    46: reassignments.list_partition_reassignments,
+    47: group_offsets.offset_delete,
+    56: inter_broker.alter_partition,
+    60: metadata.describe_cluster,
+    61: describe_producers.describe_producers,
+    65: transactions.describe_transactions,
+    66: transactions.list_transactions,
+    68: group_membership.consumer_group_heartbeat,
+    69: group_membership.consumer_group_describe,
+    75: metadata.describe_topic_partitions,
+    30000: resign_controller.resign_controller,
+    30001: inter_broker.publish_state,
+    30002: describe_replicas.describe_replicas,
+    30003: group_status.group_status,
+    30004: transactions.open_marker_lane,
+}
+
+# What brokers ask each other, and so what a broker answers that does not know the cluster yet.
+_AMONG_BROKERS = frozenset({7, 56, 30001})
+_EARLY = frozenset({API_VERSIONS, *_AMONG_BROKERS})
+
+# Versions that only brokers ask for, and versions that belong to a feature that is not offered:
+# the second version of transactions, in which the broker adds partitions by itself.
+_TOLD = {24: (0, 3)}
+_SERVED = {26: (0, 4), 28: (0, 4)}
+
+# Ours and not Kafka's. ApiVersions tells neither these nor what only brokers ask each other: a
+# client need not know what to make of them.
+FIRST_PRIVATE = 30000
+
+_HEAD = Struct(">hh")  # api key, version
+_CORRELATION = Struct(">i")
+
+
+def advertised(served: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """What ApiVersions tells."""
+    return {
+        key: _TOLD.get(key, versions)
+        for key, versions in served.items()
+        if key < FIRST_PRIVATE and key not in _AMONG_BROKERS
+    }
+
+
+def served_versions() -> dict[int, tuple[int, int]]:
+    """What can be asked for, and but for our own additions what ApiVersions tells.
+
+    Produce is told from 0 on although 0 to 2 are refused: librdkafka before 2.1 takes a higher
+    minimum for a broker that knows no compression.
+    """
+    versions = {
+        PRODUCE: (0, hot_produce.HIGHEST),
+        FETCH: (hot_fetch.LOWEST, hot_fetch.HIGHEST),
+        OFFSET_COMMIT: (offset_commit.LOWEST, offset_commit.HIGHEST),
+    }
+    for key in HANDLERS:
+        versions[key] = _SERVED.get(key, REQUESTS[key].__api__.versions)
+    return versions
+
+
+class Dispatch:
+    """Serves requests for one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_open = False
+
+    def open(self, server: Server) -> None:
+        """Serve clients too, and those first who have been waiting."""
+        self._is_open = True
+        server.serve_everybody()
+
+    def serve(
+        self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
+    ) -> Answer | None:
+        """Answer the request in buf[start:end], now or later.  WireError if it cannot be read."""
+        key, version = _HEAD.unpack_from(buf, start)
+        if not self._is_open and key not in _EARLY:
+            raise NotYet(STARTING)
+        if key == PRODUCE and hot_produce.LOWEST <= version <= hot_produce.HIGHEST:
+            return produce(self._broker, connection, buf, view, start, end)
+        if key == FETCH and hot_fetch.LOWEST <= version <= hot_fetch.HIGHEST:
+            return fetch(self._broker, connection, buf, view, start, end)
+        if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
+            return offset_commit.offset_commit(self._broker, connection, buf, view, start, end)
+        if connection.commits:
+            # Whatever it asks, it may expect to find its own commits done.
+            raise NotYet(COMMITTING)
+        return self._serve_cold(connection, view[start:end], key, version)
+
+    def _serve_cold(
+        self, connection: Connection, frame: memoryview, key: int, version: int
+    ) -> Answer | None:
+        handler = HANDLERS.get(key)
+        low, high = self._broker.served.get(key, (0, -1))
+        if handler is None or not low <= version <= high:
+            if key == API_VERSIONS:
+                (correlation_id,) = _CORRELATION.unpack_from(frame, 4)
+                return encode_response(api_versions.unsupported(self._broker), 0, correlation_id)
+            name = APIS[key][0] if key in APIS else f"API key {key}"
+            raise WireError(f"{name} version {version} is not served")
+        header, at = decode_request_header(frame)
+        budget = ANSWER_BUDGET if key in _AMONG_BROKERS else OBJECT_BUDGET
+        request = decode(REQUESTS[key], frame[at:], version, exact=False, budget=budget)
+        context = Context(connection, version, header.client_id)
+        try:
+            result = handler(self._broker, request, context)
+            if asyncio.iscoroutine(result):
+                self._serve_later(connection, header, result)
+                return None
+            return encode_response(result, version, header.correlation_id)
+        except Exception:
+            log.exception("%s version %d failed", APIS[key][0], version)
+            raise WireError("a request failed inside the broker") from None
+
+    def _serve_later(
+        self, connection: Connection, header: RequestHeader, result: Awaitable[Any]
+    ) -> None:
+        """Run a slow handler; the connection serves nothing else meanwhile."""
+        slot = connection.defer()
+        connection.block(SERVING)
+
+        async def run() -> None:
+            try:
+                response = await result
+                answer = encode_response(response, header.api_version, header.correlation_id)
+            except Exception:
+                log.exception("%s version %d failed", APIS[header.api_key][0], header.api_version)
+                connection.close("a request failed inside the broker")
+                return
+            connection.complete(slot, answer)
+            connection.unblock(SERVING)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Wait for what is being served."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)

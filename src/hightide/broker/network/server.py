@@ -1,0 +1,263 @@
+"""Listeners, and what all connections of a broker share: buffers, limits and the sweep.
+
+The sweep is the only timer that looks at connections: twice a second it closes those that are idle
+for too long, that send a request drop by drop, or that do not take their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from hightide.broker.network.connection import STARTING, STARVED, STOPPING, Answer, Connection
+from hightide.broker.network.read_ahead import ReadAhead
+from hightide.log.log import Slice
+from hightide.settings import Broker, Listener
+from hightide.wire.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+_SCRATCH_BYTES = 256 * 1024
+_SEND_BYTES = 1024 * 1024
+_SPARES = 8
+_SPARE_BYTES = 4 * 1024 * 1024
+_SWEEP_S = 0.5
+_FRAME_S = 30.0  # a whole request must arrive within this
+_STUCK_S = 60.0  # a client must take some of its answers within this
+_STOP_S = 5.0
+
+
+class Serve(Protocol):
+    """Serves one request; the answer, or None when it comes later or not at all."""
+
+    def __call__(
+        self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
+    ) -> Answer | None: ...
+
+
+class Server:
+    """Accepts connections and owns what they share.
+
+    Settings that can change while the broker runs are asked for when they are needed.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], Broker],
+        serve: Serve,
+        after_answers: Callable[[], None],
+        listen: Callable[[str, int, int], socket.socket] | None = None,
+    ) -> None:
+        self.serve = serve
+        self.after_answers = after_answers
+        self.frame_limit = settings().socket_request_max_bytes
+        self.memory_limit = settings().queued_max_request_bytes
+        self.scratch = bytearray(_SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+        self.send_view = memoryview(bytearray(_SEND_BYTES))
+        self.read_ahead = ReadAhead()
+        self.starved: deque[Connection] = deque()
+        self._settings = settings
+        self._listen = listen or listening_socket
+        # In the order in which they came; all of them are looked at now and then.
+        self._connections: dict[Connection, None] = {}
+        self._per_ip: Counter[str] = Counter()
+        self._new_this_second = 0
+        self._second = 0
+        self._request_bytes = 0
+        self._favoured: Connection | None = None
+        self._spares: list[bytearray] = []
+        self._bound: list[tuple[str, socket.socket]] = []
+        self._backlog = 0
+        self._servers: list[asyncio.Server] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    # -- life ------------------------------------------------------------------------------
+
+    def bind(self, listeners: Sequence[Listener], backlog: int) -> list[tuple[str, int]]:
+        """Take the addresses; those that were bound, in the order given.
+
+        Whoever connects from now on is served as soon as the server is started.
+        """
+        for listener in listeners:
+            self._bound.append((listener.name, self._listen(listener.host, listener.port, backlog)))
+        self._backlog = backlog
+        return [sock.getsockname()[:2] for _, sock in self._bound]
+
+    async def start(self) -> None:
+        """Serve."""
+        loop = asyncio.get_running_loop()
+        self.now = loop.time
+        self.call_soon = loop.call_soon
+        self._loop = loop
+        while self._bound:
+            name, sock = self._bound.pop(0)
+            server = await loop.create_server(
+                partial(Connection, self, name), sock=sock, backlog=self._backlog
+            )
+            self._servers.append(server)
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+
+    def serve_everybody(self) -> None:
+        """Serve those who came before the broker was ready."""
+        for connection in list(self._connections):
+            connection.unblock(STARTING)
+
+    def stop_reading(self) -> None:
+        """Take no more connections and no more requests."""
+        for _, sock in self._bound:
+            sock.close()
+        for server in self._servers:
+            server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in self._connections:
+            connection.block(STOPPING)
+
+    async def stop(self) -> None:
+        """Send what is already answered, then close."""
+        deadline = self.now() + _STOP_S
+        for connection in list(self._connections):
+            if not connection.is_waiting:
+                connection.close("the broker stops", logging.DEBUG)
+        # Answers leave as fast as clients take them; nobody signals that, so we look.
+        while any(c.is_waiting for c in self._connections) and self.now() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.close("the broker stops", logging.DEBUG)
+        while self._connections and self.now() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    # -- connections -----------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection in, unless there are too many."""
+        why = self._too_many(connection.client_address)
+        if why is not None:
+            log.warning("refusing a connection from %s: %s", connection.client_address, why)
+            return False
+        self._connections[connection] = None
+        self._per_ip[connection.client_address] += 1
+        return True
+
+    def _too_many(self, address: str) -> str | None:
+        settings = self._settings()
+        if len(self._connections) >= settings.max_connections:
+            return f"{settings.max_connections} connections are open"
+        if address.startswith("127.") or address == "::1":
+            return None  # a machine may talk to itself as much as it likes
+        if self._per_ip[address] >= settings.max_connections_per_ip:
+            return f"{settings.max_connections_per_ip} connections are open from there"
+        second = int(self.now())
+        if second != self._second:
+            self._second, self._new_this_second = second, 0
+        self._new_this_second += 1
+        if self._new_this_second > settings.max_connection_creation_rate:
+            return f"more than {settings.max_connection_creation_rate} new ones in a second"
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            address = connection.client_address
+            self._per_ip[address] -= 1
+            if not self._per_ip[address]:
+                del self._per_ip[address]
+
+    def _sweep(self) -> None:
+        now = self.now()
+        idle_ms = self._settings().connections_max_idle_ms
+        most_checks = idle_ms / 1000 / _SWEEP_S if idle_ms >= 0 else float("inf")
+        for connection in list(self._connections):
+            connection.idle_checks += 1
+            if connection.is_waiting:
+                stuck = connection.stuck_since
+                if stuck is not None and now - stuck > _STUCK_S:
+                    connection.abort(f"its answers were not taken for {_STUCK_S:.0f} s")
+            elif connection.idle_checks > most_checks:
+                connection.close("idle", logging.DEBUG)
+            since = connection.frame_since
+            if since is not None and now - since > _FRAME_S and not connection.is_blocked:
+                connection.close(f"its request did not arrive within {_FRAME_S:.0f} s")
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    # -- memory ----------------------------------------------------------------------------
+
+    def may_grow(self, connection: Connection) -> bool:
+        """Whether a connection may take a larger buffer; if not, it is unblocked when it may.
+
+        When memory is short one connection at a time may still grow.  If none could, those that
+        hold half a request each would wait for one another for ever.
+        """
+        if self._is_short_of_memory:
+            if self._favoured is not None and self._favoured is not connection:
+                self.starved.append(connection)
+                return False
+            self._favoured = connection
+        return True
+
+    def has_grown(self, connection: Connection) -> None:
+        """A connection is through with a request that it needed a buffer for."""
+        if self._favoured is connection:
+            self._favoured = None
+        while self.starved and (self._favoured is None or not self._is_short_of_memory):
+            self.starved.popleft().unblock(STARVED)
+
+    @property
+    def _is_short_of_memory(self) -> bool:
+        return 0 <= self.memory_limit < self._request_bytes
+
+    def buffer(self, need: int, capacity: int) -> bytearray:
+        """A buffer for a frame of `need` bytes: a used one that fits, else `capacity` new bytes."""
+        for at, spare in enumerate(self._spares):
+            if need <= len(spare):
+                self._request_bytes += len(spare)
+                return self._spares.pop(at)
+        self._request_bytes += capacity
+        return bytearray(capacity)
+
+    def recycle(self, buffer: bytearray) -> None:
+        """Take a buffer back; a few large ones are kept for streams of large requests."""
+        size = len(buffer)
+        self._request_bytes -= size
+        if _SCRATCH_BYTES <= size <= _SPARE_BYTES and len(self._spares) < _SPARES:
+            self._spares.append(buffer)
+
+    # -- cold reads ------------------------------------------------------------------------
+
+    def read_in_thread(self, connection: Connection, part: Slice, length: int) -> None:
+        """Read bytes that are not in the page cache without stopping everybody else."""
+        self.read_ahead.begin(part.file, part.position + length)
+        future = self._loop.run_in_executor(None, part.file.read, part.position, length)
+
+        def done(read: asyncio.Future[bytes]) -> None:
+            error = read.exception()
+            if error is None:
+                connection.chunk_read(part, read.result())
+            elif isinstance(error, KafkaError):
+                connection.abort(f"the log cannot be read: {error}")
+            else:
+                raise error
+
+        future.add_done_callback(done)
+
+
+def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    # The protocol must be named: without it asyncio leaves Nagle's algorithm on for accepted
+    # sockets.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return sock

@@ -1,0 +1,1 @@
+"""The replica manager and its parts: replicas, purgatory, fetchers, ISR changes."""

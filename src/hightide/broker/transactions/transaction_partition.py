@@ -1,0 +1,253 @@
+"""One coordinator of transactions, with the partition of `__transaction_state` that it writes to.
+
+    asked ──▶ Coordinator ──▶ answer                              nothing is to be written
+                         └──▶ write ──▶ CoordinatorLog ──▶ committed ──▶ answer, and markers
+                                           └─▶ not yet ──▶ who asked waits, and not for ever
+
+Where a record is committed at once, as in a partition of one replica, the answer is there at once,
+and nobody has to wait: `carry_out` gives either the answer or something to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from hightide.broker.coordinator_log import CoordinatorLog, CoordinatorLogClosed
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.transactions.transaction import Transaction
+from hightide.core.transactions.transaction_coordinator import (
+    Answer,
+    Changes,
+    Limits,
+    TransactionCoordinator,
+    Write,
+)
+from hightide.wire.batch import BatchHeader, build, records
+from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
+from hightide.wire.records.transaction_state import (
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+if TYPE_CHECKING:
+    from hightide.broker.transactions.marker_delivery import Markers
+    from hightide.core.transactions.transaction_coordinator import Ending
+
+log = logging.getLogger(__name__)
+
+_LOAD_AGAIN_S = 1.0
+# After a failover, for a moment; whoever asked is told to come again.
+_PASSING = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_NOT_COORDINATOR = Answer(ErrorCode.NOT_COORDINATOR)
+
+
+class _Asker:
+    """Whoever waits for a write; it may be answered before it waits."""
+
+    __slots__ = ("answer", "future")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.future: asyncio.Future[Answer] | None = None
+
+    def tell(self, answer: Answer) -> None:
+        self.answer = answer
+        if self.future is not None and not self.future.done():
+            self.future.set_result(answer)
+
+
+class TransactionPartition:
+    """A coordinator while its partition is led here, in one leader epoch."""
+
+    def __init__(
+        self,
+        led: CoordinatorLog,
+        markers: Markers,
+        limits: Limits,
+        now_ms: Callable[[], int],
+        patience_ms: Callable[[], int],
+    ) -> None:
+        self.led = led
+        self.coordinator = TransactionCoordinator(led.epoch, limits)
+        self._markers = markers
+        self._limits = limits
+        self._now_ms = now_ms
+        self._patience_ms = patience_ms
+        self._askers: dict[Write, _Asker] = {}
+        self._watchers: dict[str, list[asyncio.Future[None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._loading = asyncio.get_running_loop().create_task(self._load())
+
+    def __repr__(self) -> str:
+        return f"<{self._name} in epoch {self.led.epoch}>"
+
+    @property
+    def _name(self) -> str:
+        return f"{self.led.replica.topic}-{self.led.replica.partition}"
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        while not self.led.is_over:
+            try:
+                await self.led.replay(self._visit)
+            except CoordinatorLogClosed:
+                return
+            except Exception:
+                # Until it succeeds, clients are told that the coordinator is loading.
+                log.exception("the transactions of %s cannot be loaded", self._name)
+                self.coordinator = TransactionCoordinator(self.led.epoch, self._limits)
+                await asyncio.sleep(_LOAD_AGAIN_S)
+                continue
+            self._begin()
+            return
+
+    def _visit(self, header: BatchHeader, view: memoryview) -> None:
+        if header.is_control:
+            return
+        for record in records(view):
+            try:
+                transactional_id = None if record.key is None else decode_key(record.key)
+                if transactional_id is not None:
+                    value = None if record.value is None else decode_value(record.value)
+                    known = None if value is None else Transaction.of(value)
+                    self.coordinator.apply(transactional_id, known)
+            except Corrupt as damage:
+                log.error("%s: offset %d is passed over: %s", self._name, record.offset, damage)
+
+    def _begin(self) -> None:
+        """All is known: bring to an end what a predecessor has begun."""
+        followed = self.coordinator.loaded(self._now_ms())
+        if known := len(self.coordinator.transactions):
+            log.info("%s: coordinating %d ids in epoch %d", self._name, known, self.led.epoch)
+        for changes in followed:
+            self._follow(changes)
+        self.led.settle()
+        self._schedule()
+
+    def configured(self, limits: Limits) -> None:
+        self._limits = limits
+        self.coordinator.configured(limits)
+
+    def end(self) -> None:
+        """The partition is led here no more, in this epoch."""
+        self.led.end()
+        self._loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._markers.drop(self.coordinator.endings)
+        askers, self._askers = self._askers, {}
+        for asker in askers.values():
+            asker.tell(_NOT_COORDINATOR)
+        for transactional_id in list(self._watchers):
+            self._tell_watchers(transactional_id)
+
+    # -- what is asked ---------------------------------------------------------------------
+
+    def carry_out(self, changes: Changes) -> Answer | Awaitable[Answer]:
+        """Do what the coordinator wants done for somebody, who gets its answer now or later."""
+        write = changes.write
+        if write is None:
+            assert changes.answer is not None
+            return changes.answer
+        asker = self._askers[write] = _Asker()
+        self._write(write)
+        self.led.settle()
+        return self._wait(write, asker) if asker.answer is None else asker.answer
+
+    async def _wait(self, write: Write, asker: _Asker) -> Answer:
+        if asker.answer is not None:
+            return asker.answer
+        asker.future = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self._patience_ms() / 1000):
+                return await asker.future
+        except TimeoutError:
+            self._askers.pop(write, None)
+            delayed = self.coordinator.write_delayed(write).answer
+            return delayed or _NOT_COORDINATOR
+
+    async def changed(self, transactional_id: str, timeout_s: float) -> None:
+        """Returns when something else is known of an id, or the time is up."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        watchers = self._watchers.setdefault(transactional_id, [])
+        watchers.append(future)
+        await asyncio.wait([future], timeout=timeout_s)
+        if not future.done():
+            watchers.remove(future)
+
+    def _tell_watchers(self, transactional_id: str) -> None:
+        for future in self._watchers.pop(transactional_id, ()):
+            future.set_result(None)
+
+    # -- what follows ----------------------------------------------------------------------
+
+    def _follow(self, changes: Changes) -> None:
+        if changes.ending is not None:
+            self._markers.add(changes.ending, self)
+        if changes.write is not None:
+            self._write(changes.write)
+
+    def _write(self, write: Write) -> None:
+        now_ms = self._now_ms()
+        value = None if write.after is None else encode_value(write.after.to_value())
+        batch = build([(0, now_ms, encode_key(write.transactional_id), value, ())])
+        try:
+            self.led.append(batch, now_ms, lambda _base_offset: self._written(write))
+        except KafkaError as error:
+            if error.code not in _PASSING:
+                self.led.replica.complain(error, now_ms)
+            self._answer(write, self.coordinator.write_failed(write, error.code, now_ms))
+            self._schedule()
+
+    def _written(self, write: Write) -> None:
+        changes = self.coordinator.written(write, self._now_ms())
+        self._answer(write, changes)
+        self._follow(changes)
+        if self._watchers:
+            self._tell_watchers(write.transactional_id)
+
+    def _answer(self, write: Write, changes: Changes) -> None:
+        asker = self._askers.pop(write, None)
+        if asker is not None:
+            asker.tell(changes.answer or _NOT_COORDINATOR)
+
+    def marked(self, ending: Ending, partitions: Iterable[Partition]) -> None:
+        """These partitions have the marker that ends a transaction, or are gone."""
+        self._follow(self.coordinator.marked(ending, partitions, self._now_ms()))
+        self.led.settle()
+
+    def is_ending(self, ending: Ending) -> bool:
+        """Whether some of its markers are still missing."""
+        return self.coordinator.is_ending(ending)
+
+    def fenced(self, ending: Ending) -> None:
+        """A newer coordinator of the transaction is known to one of its partitions."""
+        self.coordinator.fenced(ending)
+
+    # -- time ------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        at_ms = self.coordinator.deadline_ms()
+        if at_ms is None or self.led.is_over:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= at_ms:
+                return
+            self._timer.cancel()
+        wait_s = max(0, at_ms - self._now_ms()) / 1000
+        self._timer_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for write in self.coordinator.tick(self._now_ms()):
+            self._write(write)
+        self.led.settle()
+        self._schedule()

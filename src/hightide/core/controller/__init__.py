@@ -1,0 +1,1 @@
+"""The controller's decisions: leader election, placement, reassignment, AlterPartition."""

@@ -1,0 +1,163 @@
+"""What the controller knows: the live brokers, the topics, and which broker holds what.
+
+Only facts are kept here; what follows from them is decided in `controller`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hightide.core.controller.leader_election import Broker
+from hightide.core.partition.state import PartitionState
+from hightide.wire.errors import ErrorCode, KafkaError
+
+Partition = tuple[str, int]
+"""The name of a topic and the index of a partition in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """The settings of a topic that elections go by."""
+
+    min_insync_replicas: int = 1
+    unclean_leader_election: bool = False
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic as the controller knows it."""
+
+    name: str
+    id: uuid.UUID
+    rules: TopicRules
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+    unborn: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Assignments of partitions that have no state, for none of their replicas was alive."""
+
+    @property
+    def keys(self) -> list[Partition]:
+        return [(self.name, index) for index in (*self.partitions, *self.unborn)]
+
+
+class Cluster:
+    """Brokers and topics, with the partitions of each broker at hand."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, Broker] = {}
+        self.live: dict[int, int] = {}
+        """Broker epochs of the live brokers."""
+        self.shutting_down: set[int] = set()
+        self.topics: dict[str, Topic] = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self._held: dict[int, set[Partition]] = {}
+
+    def state(self, topic: str, index: int) -> PartitionState | None:
+        found = self.topics.get(topic)
+        return None if found is None else found.partitions.get(index)
+
+    def topic_of(self, topic_id: uuid.UUID) -> Topic | None:
+        name = self._names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def held_by(self, brokers: Iterable[int]) -> set[Partition]:
+        """Partitions of which any of these brokers has, or shall have, a replica."""
+        held: set[Partition] = set()
+        for broker_id in brokers:
+            held |= self._held.get(broker_id, set())
+        return held
+
+    # -- brokers ---------------------------------------------------------------------------
+
+    def put_brokers(self, found: Mapping[int, Broker]) -> set[int]:
+        """Those who came, went, or did both since; who is shutting down remains so for life."""
+        known = self.brokers
+        self.brokers = dict(found)
+        for each in self.shutting_down & found.keys():
+            if known[each].epoch == found[each].epoch:
+                self.brokers[each] = replace(found[each], is_shutting_down=True)
+        before, self.live = self.live, {each: one.epoch for each, one in self.brokers.items()}
+        self.shutting_down = {each for each, one in self.brokers.items() if one.is_shutting_down}
+        return {each for each, _ in before.items() ^ self.live.items()}
+
+    def put_shutting_down(self, broker_id: int) -> None:
+        self.brokers[broker_id] = replace(self.brokers[broker_id], is_shutting_down=True)
+        self.shutting_down.add(broker_id)
+
+    def check_epoch(self, broker_id: int, broker_epoch: int) -> None:
+        """Raise STALE_BROKER_EPOCH unless the broker lives, and in this life."""
+        if self.live.get(broker_id) != broker_epoch:
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {broker_id} is known with epoch {self.live.get(broker_id)},"
+                f" not with {broker_epoch}",
+            )
+
+    # -- topics ----------------------------------------------------------------------------
+
+    def put_topic(self, name: str, topic_id: uuid.UUID, rules: TopicRules) -> Topic:
+        """The topic, made if it is not known; one of the same name and another id is gone."""
+        topic = self.topics.get(name)
+        if topic is not None and topic.id != topic_id:
+            self.remove_topic(name)
+            topic = None
+        if topic is None:
+            topic = self.topics[name] = Topic(name, topic_id, rules)
+            self._names[topic_id] = name
+        topic.rules = rules
+        return topic
+
+    def remove_topic(self, name: str) -> None:
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            del self._names[topic.id]
+            for index, state in topic.partitions.items():
+                self._release((name, index), state.replicas)
+            for index, replicas in topic.unborn.items():
+                self._release((name, index), replicas)
+
+    def put_state(self, topic: Topic, index: int, state: PartitionState) -> None:
+        known = topic.partitions.get(index)
+        before = topic.unborn.pop(index, ()) if known is None else known.replicas
+        topic.partitions[index] = state
+        if before != state.replicas:
+            self._release((topic.name, index), before)
+            self._hold((topic.name, index), state.replicas)
+
+    def put_unborn(self, topic: Topic, index: int, replicas: tuple[int, ...]) -> None:
+        self._release((topic.name, index), topic.unborn.get(index, ()))
+        topic.unborn[index] = replicas
+        self._hold((topic.name, index), replicas)
+
+    def _hold(self, partition: Partition, replicas: tuple[int, ...]) -> None:
+        for broker_id in replicas:
+            self._held.setdefault(broker_id, set()).add(partition)
+
+    def _release(self, partition: Partition, replicas: tuple[int, ...]) -> None:
+        for broker_id in replicas:
+            held = self._held[broker_id]
+            held.remove(partition)
+            if not held:
+                del self._held[broker_id]
+
+    def check(self) -> None:
+        """Assert that every state is sound and every index is right."""
+        held: dict[int, set[Partition]] = {}
+        for name, topic in self.topics.items():
+            assert topic.name == name
+            assert self._names[topic.id] == name
+            assert not topic.partitions.keys() & topic.unborn.keys()
+            assignments = dict(topic.unborn)
+            for index, state in topic.partitions.items():
+                state.check()
+                assignments[index] = state.replicas
+            for index, replicas in assignments.items():
+                for broker_id in replicas:
+                    held.setdefault(broker_id, set()).add((name, index))
+        assert len(self._names) == len(self.topics)
+        assert held == self._held
+        assert {each: one.epoch for each, one in self.brokers.items()} == self.live
+        assert self.shutting_down == {
+            each for each, one in self.brokers.items() if one.is_shutting_down
+        }

@@ -1,0 +1,248 @@
+"""A follower's log is made a copy of its leader's: where to go on, what an answer means.
+
+    position() ─▶ Fetch ─▶ answered(...) ─▶ APPEND     write it, then appended()
+         ▲                                  TRUNCATE   cut the log there, then truncated()
+         │                                  RESTART    begin again there, empty, then truncated()
+         └──────────────────────────────────ASK_AGAIN, BACK_OFF
+                                            WAIT, HALT until a newer leader epoch
+
+One `Follower` lives as long as a leader epoch.  Two logs that agree on the epoch of a record agree
+on all before it, because each leader writes its epoch once, on top of a log that its followers took
+over.  So each fetch names the epoch of the follower's last record, and a leader that does not have
+that epoch up to there answers with the largest epoch not above it that it has, and where that ends
+(`divergence`).  The follower cuts off what cannot be in the leader's log, and asks again: after
+several failovers one step may not reach the place where they part (KIP-279).  Its high watermark
+has no say in where to cut: it is as old as the last answer, and to cut there loses records.
+
+**What it was told is committed, it keeps.**  A leader is chosen from those who have all that is
+committed, so a log that must be cut below a high watermark that was heard of means that the leader
+has lost something: then this copy may be the last one, and cutting it would make the loss final.
+Kafka notes it in the log and cuts.  Here it is done only if the cluster has said that loss is
+accepted: in `recovery_epoch` somebody led who was not known to be whole, and this log has nothing
+written since, so what it was told may be from before.  Otherwise the follower halts and keeps what
+it has, out of sync and in plain view, until somebody else leads or a person decides.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from hightide.core.partition.state import PartitionState
+from hightide.wire.errors import ErrorCode
+
+UNDEFINED_EPOCH = -1
+
+
+class EpochHistory(Protocol):
+    """Which leader epoch began where in a log."""
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 if there is none."""
+        ...
+
+    def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
+        """The largest known epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        ...
+
+
+class Copy(Protocol):
+    """The follower's log, as far as it matters here."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def epochs(self) -> EpochHistory: ...
+
+
+class Position(NamedTuple):
+    """What a fetch asks for, and what it tells the leader."""
+
+    offset: int
+    last_fetched_epoch: int
+    leader_epoch: int
+    log_start_offset: int
+
+
+class Do(Enum):
+    """What an answer asks of the broker."""
+
+    APPEND = auto()
+    TRUNCATE = auto()
+    RESTART = auto()
+    ASK_AGAIN = auto()
+    BACK_OFF = auto()
+    WAIT = auto()
+    HALT = auto()
+
+
+class Step(NamedTuple):
+    """What to do, and at which offset."""
+
+    do: Do
+    offset: int = -1
+
+
+class Moved(NamedTuple):
+    """What else follows from an append."""
+
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    """Records before it are gone on the leader, and shall go here."""
+
+
+NOTHING_MOVED = Moved()
+
+_APPEND = Step(Do.APPEND)
+_ASK_AGAIN = Step(Do.ASK_AGAIN)
+_BACK_OFF = Step(Do.BACK_OFF)
+
+
+def divergence(
+    epochs: EpochHistory, end_offset: int, fetch_offset: int, last_fetched_epoch: int
+) -> tuple[int, int] | None:
+    """The leader's half: None if whoever fetches agrees with its log, otherwise the epoch and end
+    to answer.  (-1, -1): this log's history does not reach back, OFFSET_OUT_OF_RANGE."""
+    if last_fetched_epoch == UNDEFINED_EPOCH:
+        return None
+    epoch, epoch_end = epochs.end_offset_for(last_fetched_epoch, end_offset)
+    if epoch < last_fetched_epoch or epoch_end < fetch_offset:
+        return epoch, epoch_end
+    return None
+
+
+class Follower:
+    """One copy of a partition, under one leader."""
+
+    __slots__ = ("_due", "_log", "_may_lose", "high_watermark", "state", "stopped_by")
+
+    def __init__(self, state: PartitionState, log: Copy, high_watermark: int) -> None:
+        self.state = state
+        self._log = log
+        # Also when the recovery is over: whoever was away has not heard of it.
+        self._may_lose = state.is_recovering or state.recovery_epoch > log.epochs.latest
+        # What was deleted had been committed; what is not here cannot be shown.
+        self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        # Why it does not fetch any more: WAIT or HALT.
+        self.stopped_by: Step | None = None
+        # A cut that was asked for and has not been done.
+        self._due: Step | None = None
+
+    def position(self) -> Position | None:
+        """Where to fetch from; None if there is nothing to be asked of this leader any more."""
+        if self.stopped_by is not None:
+            return None
+        assert self._due is None, "the log must be cut first"
+        log = self._log
+        return Position(
+            log.end_offset, log.epochs.latest, self.state.leader_epoch, log.start_offset
+        )
+
+    def answered(
+        self,
+        asked: Position,
+        error: ErrorCode = ErrorCode.NONE,
+        *,
+        diverging: tuple[int, int] | None = None,
+        leader_log_start_offset: int = -1,
+    ) -> Step:
+        """The leader answered a fetch from `asked`.
+
+        `diverging` is the epoch and end of a diverging answer.  For OFFSET_OUT_OF_RANGE the start
+        of the leader's log has to be asked for, if the answer does not name it.
+        """
+        if asked != self.position():
+            return self.stopped_by or _ASK_AGAIN
+        if error is ErrorCode.NONE:
+            return _APPEND if diverging is None else self._diverged(*diverging)
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            # An offset behind the leader's end would have been a diverging one, so either its log
+            # starts behind this one, or it has moved on meanwhile.
+            if leader_log_start_offset > self._log.end_offset:
+                return self._cut(Do.RESTART, leader_log_start_offset)
+            return _BACK_OFF
+        if error is ErrorCode.FENCED_LEADER_EPOCH:
+            # Somebody else leads, or will; who, the controller is about to tell.
+            return self._stop(Step(Do.WAIT))
+        # The leader may not know yet that it leads, and not of this epoch: it will, and no newer
+        # state is due here.  Broken disks and the like may be mended.
+        return _BACK_OFF
+
+    def appended(self, leader_high_watermark: int, leader_log_start_offset: int) -> Moved:
+        """What the answer held is in the log, be it nothing.
+
+        The high watermark never goes back here.  A new leader's is older than what was heard from
+        the former one, but what was committed stays committed.
+        """
+        assert self._due is None
+        assert self.stopped_by is None
+        high_watermark = min(leader_high_watermark, self._log.end_offset)
+        moved = None
+        if high_watermark > self.high_watermark:
+            moved = self.high_watermark = high_watermark
+        log_start_offset = min(leader_log_start_offset, self.high_watermark)
+        if log_start_offset > self._log.start_offset:
+            return Moved(moved, log_start_offset)
+        return NOTHING_MOVED if moved is None else Moved(moved)
+
+    def truncated(self) -> None:
+        """The log was cut, or begun again, as the last step asked."""
+        due, log = self._due, self._log
+        assert due is not None
+        assert log.end_offset <= due.offset, "not enough was cut"
+        self._due = None
+        self.high_watermark = min(self.high_watermark, log.end_offset)
+        if due.do is Do.RESTART:
+            assert log.start_offset == log.end_offset == due.offset
+            self.high_watermark = due.offset
+
+    def published(self, state: PartitionState) -> None:
+        """A newer decision in this leader epoch.  It changes nothing for a follower: when the
+        leader counts as recovered, those who have not heard from it must still cut."""
+        assert state.leader_epoch == self.state.leader_epoch, "a new epoch is a new Follower"
+        if state.partition_epoch > self.state.partition_epoch:
+            self.state = state
+
+    def _diverged(self, epoch: int, epoch_end: int) -> Step:
+        """The leader has `epoch` up to `epoch_end`, and no larger one that this log ends with."""
+        log = self._log
+        own_epoch, own_end = log.epochs.end_offset_for(epoch, log.end_offset)
+        if own_epoch == epoch:
+            offset = min(own_end, epoch_end)
+        elif own_epoch == UNDEFINED_EPOCH:
+            offset = min(log.end_offset, epoch_end)
+        else:
+            # The leader's epoch is not known here, so nothing after a smaller one can be its own;
+            # whether that smaller one ends in the same place, the next fetch will tell.
+            offset = own_end
+        if offset >= log.end_offset and log.epochs.latest <= epoch:
+            # It makes no sense, and to do as told would change nothing.
+            return _BACK_OFF
+        if offset < self.high_watermark and not self._may_lose:
+            return self._stop(Step(Do.HALT, offset))
+        # What was deleted may still be there, and of other epochs: if nothing else is, all goes.
+        is_empty = offset < log.start_offset or 0 < offset == log.start_offset
+        return self._cut(Do.RESTART if is_empty else Do.TRUNCATE, offset)
+
+    def _cut(self, do: Do, offset: int) -> Step:
+        self._due = Step(do, offset)
+        return self._due
+
+    def _stop(self, step: Step) -> Step:
+        self.stopped_by = step
+        return step
+
+    def check(self) -> None:
+        """Assert what must hold between any two facts."""
+        self.state.check()
+        log = self._log
+        assert 0 <= log.start_offset <= log.end_offset
+        assert self.high_watermark <= log.end_offset
+        assert log.epochs.latest <= self.state.leader_epoch, "nobody has written in a later epoch"
+        assert self._due is None or self.stopped_by is None
+        assert self.stopped_by is None or self.stopped_by.do in (Do.WAIT, Do.HALT)

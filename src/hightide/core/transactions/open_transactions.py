@@ -1,0 +1,210 @@
+"""What a partition knows of transactions: which are open, and how far everything is decided.
+
+    high watermark ─────────────────────────────────▶│
+    log   ┃ a ┃ b ┃ a ┃ x ┃ COMMIT a ┃ b ┃ c ┃ COMMIT b ┃ c ┃
+              ▲                            ▲
+              └ last stable offset: b's end is not committed yet
+                                           └ here when the high watermark has passed it
+
+The last stable offset is the first record whose transaction is not decided, or whose decision could
+still be lost with the marker; a reader of committed records sees nothing from there on.
+
+The epochs and sequences of producers are in `core.producer`, and this stands beside it: both are
+functions of what is in the log, and both are told of every batch, on leaders, on followers and when
+a log is loaded.  Only a leader asks first (`check`, `marker_asked`).
+
+**A marker ends one transaction.**  It is refused from a coordinator or for a producer that has been
+replaced since.  One that was written already is not written again.  With version 2 of transactions
+the marker's epoch is above that of every record it ends, so a copy that comes late cannot end the
+next transaction; in the first version nothing tells the two apart, and whoever sends markers must
+see to it that no copy of one is still on its way when the transaction is completed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hightide.core.partition.producer_state import ProducerStates
+from hightide.core.transactions.aborted_index import Aborted
+from hightide.core.transactions.transaction import EPOCH_BUMPS, Producer
+from hightide.core.transactions.verification import Guard, Verification
+from hightide.wire.errors import ErrorCode, KafkaError
+
+
+class _Ended(NamedTuple):
+    """A transaction whose marker may not be committed yet."""
+
+    first_offset: int
+    marker_offset: int
+
+
+class PartitionTransactions:
+    """The transactions in one replica's log."""
+
+    __slots__ = ("_ended", "opened", "producers", "verification", "verifies")
+
+    def __init__(self, producers: ProducerStates, *, verifies: bool = True) -> None:
+        self.verification = Verification()
+        self.verifies = verifies
+        self.opened: dict[int, int] = {}
+        """Producer id → offset of the first record, in the order in which they began."""
+        self.restored(producers)
+
+    def restored(self, producers: ProducerStates) -> None:
+        """The producers were read from a snapshot, or the log was cut and they with it.  What
+        follows in the log is told one by one."""
+        self.producers = producers
+        opened = [
+            (state.transaction_first_offset, producer_id)
+            for producer_id, state in producers
+            if state.transaction_first_offset >= 0
+        ]
+        self.opened = {producer_id: first for first, producer_id in sorted(opened)}
+        self._ended: list[_Ended] = []
+        self.verification.clear()
+
+    # A leader asks ----------------------------------------------------------------------------
+
+    def begin_verification(self, producer: Producer, sequence: int, now_ms: int) -> Guard | None:
+        """A batch of a transaction has come.  None: the transaction is open here already, and
+        nobody needs to be asked."""
+        if not self.verifies or self._is_open_in(producer.id, producer.epoch):
+            return None
+        return self.verification.begin(producer.id, producer.epoch, sequence, now_ms)
+
+    def _is_open_in(self, producer_id: int, epoch: int) -> bool:
+        """With version 2 of transactions a producer goes on in the next epoch as soon as the end is
+        decided; what it writes then is not part of what is still open here."""
+        if producer_id not in self.opened:
+            return False
+        state = self.producers.get(producer_id)
+        return state is not None and state.epoch == epoch
+
+    def check(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        is_transactional: bool,
+        guard: Guard | None,
+    ) -> None:
+        """May this batch, which repeats none and is of the newest epoch, be appended?
+
+        INVALID_TXN_STATE when it is not part of a transaction that is known to contain this
+        partition, or not part of the one that is open.
+        """
+        if not is_transactional:
+            if producer_id in self.opened:
+                raise KafkaError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"producer {producer_id} has a transaction open, the batch belongs to none",
+                )
+            return
+        if not self.verifies or self._is_open_in(producer_id, epoch):
+            return
+        if not self.verification.holds(producer_id, guard):
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the transaction of producer {producer_id} is not known to contain the partition",
+            )
+        lowest = self.verification.lowest_sequence(producer_id)
+        if lowest is not None and first_sequence > lowest:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} sent sequence {first_sequence}, {lowest} comes first",
+            )
+
+    def marker_asked(self, producer: Producer, coordinator_epoch: int, version: int) -> bool:
+        """May this marker be written?  False: it is there already.
+
+        Then it is to be acknowledged when all that is in the log now is committed.
+        INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED when whoever sends it has been
+        replaced.
+        """
+        state = self.producers.get(producer.id)
+        if state is None:
+            return True
+        is_open = producer.id in self.opened
+        is_late_copy = is_open and version >= EPOCH_BUMPS and producer.epoch == state.epoch
+        if producer.epoch < state.epoch or is_late_copy:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker for epoch {producer.epoch} of producer {producer.id},"
+                f" which is in epoch {state.epoch}",
+            )
+        if coordinator_epoch < state.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a marker for producer {producer.id} from coordinator epoch {coordinator_epoch},"
+                f" after one from {state.coordinator_epoch}",
+            )
+        told = (producer.epoch, coordinator_epoch)
+        is_known = not is_open and told == (state.epoch, state.coordinator_epoch)
+        if is_known:
+            self.verification.settled(producer.id)
+        return not is_known
+
+    # Facts ------------------------------------------------------------------------------------
+
+    def appended(self, producer_id: int, base_offset: int) -> None:
+        """A batch of a transaction is in the log."""
+        self.opened.setdefault(producer_id, base_offset)
+        self.verification.settled(producer_id)
+
+    def marked(self, producer_id: int, offset: int, is_commit: bool) -> Aborted | None:
+        """A marker is in the log.  What is to be put in the transaction index of its segment."""
+        self.verification.settled(producer_id)
+        first_offset = self.opened.pop(producer_id, None)
+        if first_offset is None:
+            return None  # there was nothing to end
+        self._ended.append(_Ended(first_offset, offset))
+        if is_commit:
+            return None
+        stable = self.first_open_offset
+        return Aborted(producer_id, first_offset, offset, offset + 1 if stable is None else stable)
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Markers below it cannot be lost any more."""
+        if self._ended and self._ended[0].marker_offset < high_watermark:
+            self._ended = [each for each in self._ended if each.marker_offset >= high_watermark]
+
+    def recall_ended(self, replayed: PartitionTransactions) -> None:
+        """Take over which transactions have ended from one that was told more of the log."""
+        self._ended = replayed._ended
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        return self.verification.expire(now_ms, expiration_ms)
+
+    # Questions --------------------------------------------------------------------------------
+
+    @property
+    def are_all_decided(self) -> bool:
+        """Whether everything up to the high watermark is decided for good."""
+        return not self.opened and not self._ended
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return next(iter(self.opened.values()), None)
+
+    def is_open(self, producer_id: int) -> bool:
+        return producer_id in self.opened
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Everything before it is decided for good."""
+        least = high_watermark
+        first = self.first_open_offset
+        if first is not None and first < least:
+            least = first
+        for ended in self._ended:
+            if ended.marker_offset >= high_watermark and ended.first_offset < least:
+                least = ended.first_offset
+        return least
+
+    def check_all(self) -> None:
+        """Assert what must hold between any two facts."""
+        opened = {i: s.transaction_first_offset for i, s in self.producers}
+        assert self.opened == {i: first for i, first in opened.items() if first >= 0}
+        assert sorted(self.opened.values()) == [*self.opened.values()]
+        markers = [each.marker_offset for each in self._ended]
+        assert sorted(markers) == markers

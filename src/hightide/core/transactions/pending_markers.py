@@ -1,0 +1,184 @@
+"""The markers that end transactions, on their way to the leaders of the partitions.
+
+    add(ending) ──▶ due(leader_of) ──▶ WriteTxnMarkers, one at a time per broker
+                        ▲                  ├─▶ answered ──▶ Progress ──▶ Coordinator.marked
+                        └── again later ◀──┴─▶ unanswered
+
+One outbox serves all coordinators of a broker: what goes to the same leader goes in one request.
+A marker is tried until its partition has it, at whoever leads the partition by then, and markers
+for partitions that are led by nobody wait.  Partitions that are deleted need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from itertools import groupby
+from typing import NamedTuple
+
+from hightide.core.controller.cluster_state import Partition
+from hightide.core.partition.state import NOBODY
+from hightide.core.transactions.transaction_coordinator import Ending
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+RETRY_MS = 50
+MOST_AT_ONCE = 1_000
+MOST_PARTITIONS_AT_ONCE = 20_000
+
+_DONE = (
+    ErrorCode.NONE,
+    # A partition that cannot take a marker has not taken the transaction's records either.
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    ErrorCode.UNSUPPORTED_VERSION,
+)
+# Only a newer coordinator can have let the producer, or itself, be known there in a newer epoch.
+_FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
+_Unsent = dict[Ending, set[Partition]]
+
+
+class Progress(NamedTuple):
+    """What is to be told to the coordinator of a transaction."""
+
+    ending: Ending
+    marked: frozenset[Partition]
+    is_fenced: bool = False
+
+
+class Due(NamedTuple):
+    """What to send, by broker, and what needs no sending."""
+
+    requests: dict[int, WriteTxnMarkersRequest]
+    progress: list[Progress]
+
+
+class PendingMarkers:
+    """The markers that a broker has to deliver."""
+
+    __slots__ = ("_again_ms", "_later", "_ready", "_sent")
+
+    def __init__(self) -> None:
+        self._ready: _Unsent = {}
+        # What could not be delivered just now, and when it is tried again.
+        self._later: _Unsent = {}
+        self._again_ms = 0
+        self._sent: dict[int, list[tuple[Ending, frozenset[Partition]]]] = {}
+
+    def add(self, ending: Ending) -> None:
+        self._ready[ending] = set(ending.partitions)
+
+    def drop(self, endings: Iterable[Ending]) -> None:
+        """Their coordinator is none any more.  Answers that still come are nobody's."""
+        for ending in endings:
+            self._ready.pop(ending, None)
+            self._later.pop(ending, None)
+            for broker, sent in self._sent.items():
+                self._sent[broker] = [each for each in sent if each[0] != ending]
+
+    def due(self, leader_of: Callable[[Partition], int | None], now_ms: int) -> Due:
+        """What can be sent now.  `leader_of` knows NOBODY for a partition that waits for a leader,
+        and None for one that does not exist (any more).
+
+        To be asked for whenever something was added, a broker has answered or not, and at the
+        deadline.
+        """
+        if now_ms >= self._again_ms:
+            for ending, partitions in self._later.items():
+                self._ready.setdefault(ending, set()).update(partitions)
+            self._later.clear()
+        unsent, self._ready = self._ready, {}
+        batches: dict[int, dict[Ending, set[Partition]]] = {}
+        counts: dict[int, int] = {}
+        progress: list[Progress] = []
+        for ending, partitions in unsent.items():
+            gone = set()
+            for partition in sorted(partitions):
+                leader = leader_of(partition)
+                if leader is None:
+                    gone.add(partition)
+                elif leader == NOBODY:
+                    self._postpone(ending, {partition}, now_ms)
+                else:
+                    batch = batches.setdefault(leader, {})
+                    count = counts[leader] = counts.get(leader, 0) + 1
+                    has_room = ending in batch or len(batch) < MOST_AT_ONCE
+                    has_room = has_room and count <= MOST_PARTITIONS_AT_ONCE
+                    fits = has_room and leader not in self._sent
+                    whither = batch if fits else self._ready
+                    whither.setdefault(ending, set()).add(partition)
+            if gone:
+                progress.append(Progress(ending, frozenset(gone)))
+        sent = {broker: batch for broker, batch in batches.items() if batch}
+        for broker, batch in sent.items():
+            self._sent[broker] = [(ending, frozenset(batch[ending])) for ending in batch]
+        return Due({broker: _request(self._sent[broker]) for broker in sent}, progress)
+
+    def deadline_ms(self) -> int | None:
+        """When to ask for what is `due` again; None: not before something happens."""
+        return self._again_ms if self._later else None
+
+    def answered(
+        self, broker: int, response: WriteTxnMarkersResponse, now_ms: int
+    ) -> list[Progress]:
+        """What a request has brought about; what it has not is tried again."""
+        errors = {
+            (marker.producer_id, topic.name, each.partition_index): each.error_code
+            for marker in response.markers
+            for topic in marker.topics
+            for each in topic.partitions
+        }
+        progress = []
+        for ending, partitions in self._sent.pop(broker, ()):
+            # What the answer does not mention was not done.
+            found = {
+                each: errors.get((ending.producer.id, *each), ErrorCode.UNKNOWN_SERVER_ERROR)
+                for each in partitions
+            }
+            if any(error in _FENCED for error in found.values()):
+                progress.append(Progress(ending, frozenset(), is_fenced=True))
+                self.drop([ending])
+                continue
+            done = {each for each, error in found.items() if error in _DONE}
+            if done:
+                progress.append(Progress(ending, frozenset(done)))
+            self._postpone(ending, partitions - done, now_ms)
+        return progress
+
+    def unanswered(self, broker: int, now_ms: int) -> list[Ending]:
+        """No answer came.  The markers, whose endings are returned, may be there or not, and are
+        sent again."""
+        sent = self._sent.pop(broker, [])
+        for ending, partitions in sent:
+            self._postpone(ending, partitions, now_ms)
+        return [ending for ending, _ in sent]
+
+    def _postpone(self, ending: Ending, partitions: Set[Partition], now_ms: int) -> None:
+        if not partitions:
+            return
+        if not self._later:
+            self._again_ms = now_ms + RETRY_MS
+        self._later.setdefault(ending, set()).update(partitions)
+
+
+def _request(sent: list[tuple[Ending, frozenset[Partition]]]) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=ending.producer.id,
+                producer_epoch=ending.producer.epoch,
+                transaction_result=ending.is_commit,
+                topics=[
+                    WritableTxnMarkerTopic(name=name, partition_indexes=[i for _, i in group])
+                    for name, group in groupby(sorted(partitions), key=lambda each: each[0])
+                ],
+                coordinator_epoch=ending.coordinator_epoch,
+                transaction_version=ending.version,
+            )
+            for ending, partitions in sent
+        ]
+    )

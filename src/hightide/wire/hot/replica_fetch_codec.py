@@ -1,0 +1,208 @@
+"""Fetch as a follower speaks it, hand-tuned: its request as bytes, and its leader's answer.
+
+`fetch` is the leader's side and shares the form of a request; `decode_request` is a short cut to it
+for what followers say most of the time.  Brokers fetch in one version, the newest, in which topics
+go by id and a follower tells its broker epoch.  Records are not copied:
+they are views of the frame that they came in.  What only consumers need is passed over.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from hightide.wire.errors import WireError
+from hightide.wire.hot.fetch_codec import HIGHEST, Fetch, Wanted
+from hightide.wire.hot.read_cursor import INT32, count_of, put_uvarint, skip_tags, tags, uvarint
+
+FETCH = 1
+VERSION = HIGHEST
+
+_HEADER = Struct(">ihhih")  # size, api key, version, correlation id, length of the client id
+_HEAD = Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
+_WANTED = Struct(">iiqiqix")  # as fetch.Wanted, no tags
+_REPLICA_STATE = Struct(">BBBiqx")  # one tag: its number, size, replica id and epoch, no tags
+_TOPIC = Struct(">B16sB")  # how many topics and one more, a topic id, the same of its partitions
+# No topic tags, nothing forgotten, no rack, and the replica's state.
+_TAIL = Struct(">BBBBBBiqB")
+_PLAIN_TAIL = (0, 1, 1, 1, 1, 13, 0)
+
+_ANSWER = Struct(">ihi")  # throttle time, error code, session id
+_RESULT = Struct(">ihqqqBiB")  # … aborted transactions, preferred read replica, length of records
+_RESULT_LEAST = _RESULT.size + 1
+_ABORTED_AT = 30
+_ABORTED_LEAST = 17
+_DIVERGING_EPOCH = Struct(">iq")
+_CURRENT_LEADER = Struct(">ii")
+
+_NO_RECORDS = memoryview(b"")
+
+
+class Given(NamedTuple):
+    """One partition of an answer."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    records: memoryview
+    diverging_epoch: tuple[int, int] | None  # epoch and its end offset
+    leader: tuple[int, int] | None  # id and epoch, when the wrong broker was asked
+
+
+class Answer(NamedTuple):
+    """An answer, topics by their id; with an error code there are none."""
+
+    error_code: int
+    session_id: int
+    topics: list[tuple[bytes, list[Given]]]
+
+
+def encode(request: Fetch, correlation_id: int, client_id: bytes) -> bytes:
+    """A whole request, length prefix included; topics go by their id of 16 bytes."""
+    pack = _WANTED.pack
+    body = [
+        client_id,
+        b"\0",
+        _HEAD.pack(*request[1:7]),
+        put_uvarint(len(request.topics) + 1),
+    ]
+    for topic, wanted in request.topics:
+        body += (topic, put_uvarint(len(wanted) + 1))
+        body += [pack(*each) for each in wanted]
+        body.append(b"\0")
+    body.append(put_uvarint(len(request.forgotten) + 1))
+    for topic, indexes in request.forgotten:
+        body += (topic, put_uvarint(len(indexes) + 1))
+        body.append(Struct(f">{len(indexes)}ix").pack(*indexes))
+    rack = request.rack_id or b""
+    body += (
+        put_uvarint(len(rack) + 1),
+        rack,
+        _REPLICA_STATE.pack(1, 1, 13, request.replica_id, request.replica_epoch),
+    )
+    data = b"".join(body)
+    size = _HEADER.size - 4 + len(data)
+    return _HEADER.pack(size, FETCH, VERSION, correlation_id, len(client_id)) + data
+
+
+def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch | None:
+    """The body in buf[at:end] if it is about some partitions of one topic, and else plain.
+
+    That is what a follower sends that copies something.  None is no verdict: `fetch` knows.
+    """
+    first = at + _HEAD.size + _TOPIC.size
+    tail = end - _TAIL.size
+    if tail < first:
+        return None
+    count, topic, partitions = _TOPIC.unpack_from(buf, at + _HEAD.size)
+    *constants, replica_id, replica_epoch, last = _TAIL.unpack_from(buf, tail)
+    size = _WANTED.size
+    if (
+        count != 2
+        or not 2 <= partitions < 0x80
+        or tail - first != (partitions - 1) * size
+        or (*constants, last) != _PLAIN_TAIL
+        or any(view[first + size - 1 : tail : size])
+    ):
+        return None
+    wait, least, most, isolation, session_id, session_epoch = _HEAD.unpack_from(buf, at)
+    wanted = list(map(Wanted._make, _WANTED.iter_unpack(view[first:tail])))
+    return Fetch(
+        replica_id,
+        wait,
+        least,
+        most,
+        isolation,
+        session_id,
+        session_epoch,
+        [(topic, wanted)],
+        [],
+        b"",
+        replica_epoch,
+    )
+
+
+def decode(frame: memoryview) -> Answer:
+    """The answer in a frame without its length prefix: any bytes give one, or WireError."""
+    try:
+        answer, at = _answer(frame)
+    except (StructError, IndexError):
+        raise WireError("the answer to a Fetch is cut short") from None
+    if at != len(frame):
+        raise WireError("the answer to a Fetch does not end where its frame ends")
+    return answer
+
+
+def _answer(frame: memoryview) -> tuple[Answer, int]:
+    end = len(frame)
+    at = skip_tags(frame, 4, end)
+    _, error_code, session_id = _ANSWER.unpack_from(frame, at)
+    count, at = count_of(frame, at + _ANSWER.size, end, True, 18)
+    if count < 0:
+        raise WireError("the answer to a Fetch has no array of topics")
+    topics = []
+    for _ in range(count):
+        topic = bytes(frame[at : at + 16])
+        given, at = _given(frame, at + 16, end)
+        at = skip_tags(frame, at, end)
+        topics.append((topic, given))
+    return Answer(error_code, session_id, topics), skip_tags(frame, at, end)
+
+
+def _given(frame: memoryview, at: int, end: int) -> tuple[list[Given], int]:
+    count, at = count_of(frame, at, end, True, _RESULT_LEAST)
+    if count < 0:
+        raise WireError("the answer to a Fetch has no array of partitions")
+    given = []
+    unpack, width = _RESULT.unpack_from, _RESULT.size
+    for _ in range(count):
+        index, code, high, _, start, aborted, _, length = unpack(frame, at)
+        if aborted > 1:
+            length, at = _records_behind_aborted(frame, at, end)
+        elif length > 0x7F:
+            length, at = uvarint(frame, at + width - 1)
+        else:
+            at += width
+        records = _NO_RECORDS
+        if length > 1:
+            stop = at + length - 1
+            if stop > end:
+                raise WireError(f"records of {length - 1} bytes, {end - at} are left")
+            records = frame[at:stop]
+            at = stop
+        if frame[at] == 0:
+            at += 1
+            given.append(Given(index, code, high, start, records, None, None))
+        else:
+            diverging, leader, at = _hints(frame, at, end)
+            given.append(Given(index, code, high, start, records, diverging, leader))
+    return given, at
+
+
+def _records_behind_aborted(frame: memoryview, at: int, end: int) -> tuple[int, int]:
+    """Pass over the aborted transactions, which only consumers ask for."""
+    count, at = count_of(frame, at + _ABORTED_AT, end, True, _ABORTED_LEAST)
+    for _ in range(count):
+        at = skip_tags(frame, at + _ABORTED_LEAST - 1, end)
+    return uvarint(frame, at + INT32.size)
+
+
+def _hints(
+    frame: memoryview, at: int, end: int
+) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
+    diverging = leader = None
+    found, at = tags(frame, at, end)
+    for tag, start, stop in found:
+        if tag == 0:
+            diverging = _DIVERGING_EPOCH.unpack_from(frame, start)
+            start = skip_tags(frame, start + _DIVERGING_EPOCH.size, end)
+        elif tag == 1:
+            leader = _CURRENT_LEADER.unpack_from(frame, start)
+            start = skip_tags(frame, start + _CURRENT_LEADER.size, end)
+        else:
+            start = stop
+        if start != stop:
+            raise WireError(f"tag {tag} of a partition has a wrong size")
+    return diverging, leader, at

@@ -1,0 +1,415 @@
+"""The client of coordination: one session at a ZooKeeper ensemble or at our own coordinator.
+
+    client = await ZooKeeperClient.connect("zk1:2181,zk2:2181/kafka", session_timeout_ms=18_000)
+
+It keeps the promises of `interface` on the event loop; `link` is the thread under it. Everything
+the thread reports arrives here in order, so the state, the watches that are armed and the answers
+always belong to one connection.
+
+There is one clock of its own: the lease. Nobody tells a client that is cut off that its session has
+expired, so when nothing was answered for the session's timeout, wherever the connection may be, it
+becomes DOUBTFUL.
+
+Importing this module costs some 20 ms, kazoo's; a program in a hurry can do it in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from kazoo.hosts import collect_hosts
+from kazoo.protocol import serialization as wire
+
+from hightide.zookeeper import kazoo_translation
+from hightide.zookeeper.errors import (
+    AuthFailed,
+    BadArguments,
+    ConnectionLoss,
+    NotConnected,
+    SessionLost,
+    ZooKeeperError,
+)
+from hightide.zookeeper.interface import (
+    SessionState,
+    StateListener,
+    Watch,
+    ensure_path,
+)
+from hightide.zookeeper.kazoo_thread import Call, Connection, Link, Mailbox, Ticket, clock
+from hightide.zookeeper.kazoo_translation import Chroot
+from hightide.zookeeper.node import Stat, check_path
+from hightide.zookeeper.operation import Create, Delete, Operation, SetData
+from hightide.zookeeper.watch import EventType, WatchEvent
+
+__all__ = ["ClientTls", "Ticket", "ZooKeeperClient"]
+
+_log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+_CLOSE_S = 2.0
+"""How long `close` waits for the server to confirm."""
+
+_Watches = dict[str, dict[Watch, None]]
+"""Per path who armed a watch. Dicts as ordered sets: armed twice, called once."""
+
+
+class ClientTls(NamedTuple):
+    """TLS to the servers: whom to trust, who we are, and whether a host must have its own name."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    check_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Ready for use; files that cannot be used are an error now and not at every attempt."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key)
+        except OSError as failure:
+            named = ", ".join(filter(None, (self.ca, self.certificate, self.key)))
+            raise ZooKeeperError(detail=f"cannot use TLS with {named}: {failure}") from failure
+        context.check_hostname = self.check_hostname
+        return context
+
+
+class ZooKeeperClient:
+    """A session, and after its loss the next one. Belongs to the event loop it was made on."""
+
+    _link: Link
+
+    def __init__(self, servers: str, call_timeout_ms: int | None) -> None:
+        """Use `connect`."""
+        self._loop = asyncio.get_running_loop()
+        self._servers = servers
+        self._chroot = Chroot("")
+        self._call_timeout_ms = call_timeout_ms
+        self._state = SessionState.LOST
+        self._listeners: list[StateListener] = []
+        self._waiting_for_connection: list[asyncio.Future[None]] = []
+        self._data_watches: _Watches = {}
+        self._child_watches: _Watches = {}
+        self._connection = Connection(0, Ticket(0, b""), 0)
+        self._lease_timer: asyncio.TimerHandle | None = None
+        self._auth_failed = False
+        self._is_closing = False
+        self._has_ended = asyncio.Event()
+        self._mailbox = Mailbox(self._loop)
+
+    @classmethod
+    async def connect(
+        cls,
+        hosts: str,
+        *,
+        session_timeout_ms: int = 18_000,
+        connection_timeout_ms: int = 18_000,
+        call_timeout_ms: int | None = None,
+        credentials: str | None = None,
+        tls: ClientTls | None = None,
+        resume: Ticket | None = None,
+        creates_chroot: bool = True,
+    ) -> ZooKeeperClient:
+        """Begin a session. `hosts` may end in a chroot, which is created if it is missing, unless
+        `creates_chroot` is false: then nothing is found below it.
+
+        A call that is not answered within `call_timeout_ms`, by default the session's timeout, is
+        given up. `credentials` are user:password. `resume` names a former session of ours: if it
+        still lives, it is ended first, and its ephemerals with it.
+
+        ConnectionLoss if nobody answers in time, AuthFailed if the credentials are refused.
+        """
+        servers, chroot = _parse(hosts)
+        context = None if tls is None else tls.context()
+        client = cls(servers, call_timeout_ms)
+        mailbox = client._mailbox
+        link = Link(client, mailbox, servers, session_timeout_ms, resume, credentials, context)
+        client._link = link
+        link.start_async()
+        try:
+            await client._begin(chroot, creates_chroot, connection_timeout_ms)
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    @property
+    def session_id(self) -> int:
+        return self._connection.ticket.session_id
+
+    @property
+    def ticket(self) -> Ticket:
+        """Lets a later process of ours end this session, should this one not come to it."""
+        return self._connection.ticket
+
+    @property
+    def timeout_ms(self) -> int:
+        return self._connection.timeout_ms
+
+    @property
+    def state(self) -> SessionState:
+        is_good = self._state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        # A process that was stopped may be asked before the timer has looked at the lease.
+        return SessionState.DOUBTFUL if is_good and self._lease_left_s() <= 0 else self._state
+
+    def on_state(self, listener: StateListener) -> None:
+        self._listeners.append(listener)
+
+    async def connected(self, timeout_ms: int) -> None:
+        """Return when the state is CONNECTED; ConnectionLoss if that takes longer."""
+        if self._state is SessionState.CONNECTED:
+            return
+        if self._is_closing:
+            raise SessionLost(detail="it was closed")
+        if self._auth_failed:
+            raise AuthFailed(detail=f"by {self._servers}")
+        waiting = self._loop.create_future()
+        self._waiting_for_connection.append(waiting)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiting
+        except TimeoutError:
+            trouble = self._link.log.trouble or "it was silent"
+            raise NotConnected(
+                detail=f"tried {self._servers} for {timeout_ms} ms, last report: {trouble}"
+            ) from None
+        finally:
+            self._waiting_for_connection.remove(waiting)
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        check_path(path)
+        request = wire.GetData(self._chroot.outer(path), self._watcher(watch))
+        data, stat = await self._ask(path, request, self._data_watches, watch)
+        return data or b"", Stat._make(stat)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        check_path(path)
+        request = wire.Exists(self._chroot.outer(path), self._watcher(watch))
+        stat = await self._ask(path, request, self._data_watches, watch)
+        return None if stat is None else Stat._make(stat)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        check_path(path)
+        request = wire.GetChildren(self._chroot.outer(path), self._watcher(watch))
+        return sorted(await self._ask(path, request, self._child_watches, watch))
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        request = kazoo_translation.request(Create(path, data, ephemeral, sequence), self._chroot)
+        return self._chroot.inner(await self._ask(path, request))
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        request = kazoo_translation.request(SetData(path, data, version), self._chroot)
+        return Stat._make(await self._ask(path, request))
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self._ask(path, kazoo_translation.request(Delete(path, version), self._chroot))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
+        request = kazoo_translation.multi_request(operations, self._chroot)
+        results = await self._ask("", request)
+        return kazoo_translation.multi_results(results, operations, self._chroot)
+
+    async def close(self) -> None:
+        """End the session; its ephemerals go at once, if a server can be told within seconds.
+
+        Nothing is called back afterwards. Twice is no error.
+        """
+        self._is_closing = True
+        self._stop_lease_timer()
+        self._link.finish()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._has_ended.wait()
+        # A thread that still tries to reach a dead machine ends by itself a little later.
+        self._link.drop()
+        self._become(SessionState.LOST, "closed")
+        self._listeners.clear()
+        self._tell_waiting(SessionLost(detail="it was closed"))
+
+    def abandon(self, timeout_ms: int = 1000) -> bool:
+        """Give up the session at once, from any thread but the event loop's, which may hang.
+
+        Closing it rather than falling silent: others need not wait for its timeout. What the loop
+        had asked before is still carried out, nothing after. True if the server has confirmed. A
+        new session begins when the event loop runs again, and it sees LOST first.
+        """
+        return self._link.abandon(timeout_ms / 1000)
+
+    # What the link reports, in order and on the event loop.
+
+    def opened(self, connection: Connection) -> None:
+        self._connection = connection
+        self._data_watches.clear()
+        self._child_watches.clear()
+        self._auth_failed = False
+        self._become(
+            SessionState.CONNECTED,
+            f"session {connection.ticket.session_id:#x}, timeout {connection.timeout_ms} ms",
+        )
+        self._stop_lease_timer()
+        self._look_at_lease()
+
+    def broken(self) -> None:
+        if self._state is SessionState.CONNECTED:
+            self._become(SessionState.SUSPENDED, self._link.log.trouble)
+
+    def lost(self, auth_failed: bool) -> None:
+        self._stop_lease_timer()
+        if auth_failed:
+            self._auth_failed = True
+            _log.error("coordination: %s refuses our credentials", self._servers)
+            self._tell_waiting(AuthFailed(detail=f"by {self._servers}"))
+        self._become(SessionState.LOST, f"session {self.session_id:#x} is over")
+
+    def ended(self) -> None:
+        self._has_ended.set()
+
+    def _happened(self, kind: str, path: str) -> None:
+        """A watch fired at the server. kazoo reports a deletion once per kind of watch."""
+        event = WatchEvent(EventType[kind], self._chroot.inner(path))
+        watches: dict[Watch, None] = {}
+        if event.type is not EventType.CHILD:
+            watches |= self._data_watches.pop(event.path, {})
+        if event.type in (EventType.CHILD, EventType.DELETED):
+            watches |= self._child_watches.pop(event.path, {})
+        for watch in watches:
+            self._call_back(watch, event)
+
+    # The state.
+
+    def _become(self, state: SessionState, why: str) -> None:
+        if state is self._state or (self._is_closing and state is not SessionState.LOST):
+            return
+        self._state = state
+        is_good = state is SessionState.CONNECTED or self._is_closing
+        level = logging.INFO if is_good else logging.WARNING
+        _log.log(level, "coordination: %s (%s), %s", state.value, self._servers, why)
+        if state is SessionState.CONNECTED:
+            self._tell_waiting(None)
+        for listener in tuple(self._listeners):
+            self._call_back(listener, state)
+
+    def _look_at_lease(self) -> None:
+        """Ten times per timeout, until the session is over or in doubt."""
+        now, timeout_s = clock(), self.timeout_ms / 1000
+        left_s = self._lease_left_s()
+        if left_s <= 0:
+            self._link.drop(self._connection.number)
+            self._become(SessionState.DOUBTFUL, f"nothing was answered for {timeout_s:g} s")
+            return
+        if now - self._link.heard_at >= timeout_s * 2 / 3:
+            # kazoo notices a silent server only while nobody asks it anything. The rest of the
+            # session's time is for finding another one.
+            self._link.drop(self._connection.number)
+        pause_s = min(left_s, timeout_s / 10)
+        self._lease_timer = self._loop.call_later(pause_s, self._look_at_lease)
+
+    def _lease_left_s(self) -> float:
+        return self._link.renewed_at + self.timeout_ms / 1000 - clock()
+
+    def _stop_lease_timer(self) -> None:
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+
+    def _tell_waiting(self, failure: ZooKeeperError | None) -> None:
+        for waiting in self._waiting_for_connection:
+            if waiting.done():
+                continue
+            if failure is None:
+                waiting.set_result(None)
+            else:
+                waiting.set_exception(failure)
+
+    def _call_back(self, callback: Callable[[A], None], argument: A) -> None:
+        """Call back; one that fails must not keep the others from hearing."""
+        try:
+            callback(argument)
+        except Exception as failure:
+            self._loop.call_exception_handler(
+                {"message": f"a coordination callback failed on {argument}", "exception": failure}
+            )
+
+    # Calls.
+
+    async def _begin(self, chroot: str, creates_chroot: bool, timeout_ms: int) -> None:
+        """Have a session, a first answer in it, since only that proves it, and the chroot."""
+        deadline = self._loop.time() + timeout_ms / 1000
+        while True:
+            await self.connected(max(1, round((deadline - self._loop.time()) * 1000)))
+            try:
+                if await self.exists(chroot or "/") is None and creates_chroot:
+                    await ensure_path(self, chroot)
+            except (ConnectionLoss, SessionLost, AuthFailed):
+                if self._auth_failed:
+                    raise AuthFailed(detail=f"by {self._servers}") from None
+                if self._loop.time() > deadline:
+                    raise
+            else:
+                self._chroot = Chroot(chroot)
+                return
+
+    async def _ask(
+        self,
+        path: str,
+        request: Any,
+        watches: _Watches | None = None,
+        watch: Watch | None = None,
+    ) -> Any:
+        """Send a request and wait for its answer, for a time. A watch is armed by the answer."""
+        if self._is_closing or self._state is SessionState.LOST:
+            raise SessionLost(path)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def answered(value: Any, failure: Exception | None) -> None:
+            if answer.done():
+                return
+            if failure is not None:
+                answer.set_exception(kazoo_translation.error(failure, path))
+                return
+            # Here rather than in the caller, which runs only after the letters that follow.
+            if watches is not None and watch is not None:
+                watches.setdefault(path, {})[watch] = None
+            answer.set_result(value)
+
+        sent = self._state is SessionState.CONNECTED and self._link.submit(
+            self._connection.number, request, Call(self._mailbox, answered)
+        )
+        if not sent:
+            # The news of it is still under way, and the caller must not try again before.
+            self.broken()
+            raise NotConnected(path)
+        limit_ms = self._call_timeout_ms or self.timeout_ms
+        timer = self._loop.call_later(limit_ms / 1000, _give_up, answer, path, limit_ms)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _watcher(self, watch: Watch | None) -> Callable[[str, str], None] | None:
+        return None if watch is None else self._happened
+
+
+def _parse(hosts: str) -> tuple[str, str]:
+    """The servers, and the chroot or nothing."""
+    servers, _, rest = hosts.partition("/")
+    try:
+        collect_hosts(servers)
+    except ValueError as failure:
+        raise BadArguments(hosts, f"want host:port,host:port/chroot; {failure}") from None
+    chroot = f"/{rest.rstrip('/')}" if rest.rstrip("/") else ""
+    if chroot:
+        check_path(chroot)
+    return servers, chroot
+
+
+def _give_up(answer: asyncio.Future[Any], path: str, limit_ms: int) -> None:
+    if not answer.done():
+        answer.set_exception(ConnectionLoss(path, f"no answer within {limit_ms} ms"))

@@ -1,0 +1,212 @@
+"""Requests in order: decided, made durable in groups, applied, and only then answered.
+
+Without a store every request is done on the spot. With one, what is asked while a commit is under
+way waits and is committed together after it; the disk is touched by one worker thread alone, so
+the event loop never waits for an fsync. A question asked while changes are under way is answered
+after them: whoever writes and then reads, reads what was written.
+
+Answers and watch events are given by calling back, at once and in order: the events of a change,
+then its answer, then those of the next change. A future would not do, because what waits for it
+runs later than the events that follow.
+
+A commit that fails is the end: nothing of it is applied or answered as done, nobody can know what
+reached the disk, so every caller gets StorageError and the sessions are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from hightide.zookeeper.acl import UNCHECKED, Access
+from hightide.zookeeper.errors import SessionLost, StorageError, ZooKeeperError
+from hightide.zookeeper.operation import (
+    Decision,
+    Request,
+    Result,
+    SessionClosed,
+    Transaction,
+)
+from hightide.zookeeper.tree import Draft, Tree
+from hightide.zookeeper.watch import WatchEvent
+
+if TYPE_CHECKING:
+    from hightide.zookeeper.store import Store
+
+T = TypeVar("T")
+
+Answer = Callable[[Result | ZooKeeperError], None]
+"""Called once. It must not fail: others wait for their answers."""
+
+_GROUP_LIMIT = 1000
+"""Requests per commit: bounds how long deciding and applying hold the event loop."""
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Subscriber(Protocol):
+    """A session, as far as the committer must tell it something."""
+
+    def happened(self, event: WatchEvent, acl: bytes) -> None:
+        """A watch has fired; only who may read by this list may hear of it."""
+
+    def lost(self) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    """A request, or nothing but a place in the queue; and whom to answer."""
+
+    request: Request | None
+    session_id: int
+    access: Access
+    answer: Answer
+
+
+class Committer:
+    """One tree and, if durable, its store. Belongs to one event loop."""
+
+    def __init__(self, clock: Callable[[], int] = wall_clock_ms) -> None:
+        self.tree = Tree()
+        self.sessions: dict[int, Subscriber] = {}
+        self.on_failure: Callable[[StorageError], None] | None = None
+        self._clock = clock
+        self._store: Store | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._queue: deque[_Waiting] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._over: ZooKeeperError | None = None
+        self._last_session_id = 0
+
+    async def open(self, file: Path, *, keep_sessions: bool = False) -> None:
+        """Take the tree from `file`, by default without the sessions that were left in it."""
+        from hightide.zookeeper.store import open_tree
+
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordination")
+        try:
+            self._store, self.tree = await self._in_thread(
+                open_tree, file, None if keep_sessions else self._clock()
+            )
+        except BaseException:
+            self._thread.shutdown()
+            raise
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of the file."""
+        if self._running is not None:
+            await self._running
+        if self._over is None:
+            self._over = SessionLost(detail="coordination was closed")
+        if self._thread is not None and self._store is not None:
+            thread, store = self._thread, self._store
+            self._thread = self._store = None
+            await asyncio.get_running_loop().run_in_executor(thread, store.close)
+            thread.shutdown()
+
+    def new_session_id(self) -> int:
+        """An id never used before: opening the session takes a zxid, which is at least the id."""
+        self._last_session_id = max(self._last_session_id, self.tree.zxid) + 1
+        return self._last_session_id
+
+    @property
+    def queued(self) -> int:
+        """How many wait for a commit that has not begun."""
+        return len(self._queue)
+
+    def submit(
+        self, request: Request, session_id: int, answer: Answer, access: Access = UNCHECKED
+    ) -> None:
+        """Decide, make durable, apply, answer with the result or the refusal."""
+        if self._over is not None:
+            answer(self._over.with_traceback(None))
+        elif self._store is not None:
+            self._enqueue(_Waiting(request, session_id, access, answer))
+        else:
+            decision = self.tree.decide(request, session_id, self._clock(), access)
+            self._settle(decision, answer)
+
+    def ask(self, answer: Answer) -> None:
+        """Call `answer` with nothing after all that was asked before: the tree is as it must be."""
+        if self._over is not None:
+            answer(self._over.with_traceback(None))
+        elif self._running is not None:
+            self._enqueue(_Waiting(None, 0, UNCHECKED, answer))
+        else:
+            answer(None)
+
+    def _enqueue(self, waiting: _Waiting) -> None:
+        self._queue.append(waiting)
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        group: list[_Waiting] = []
+        try:
+            while self._queue:
+                count = min(len(self._queue), _GROUP_LIMIT)
+                group = [self._queue.popleft() for _ in range(count)]
+                await self._commit(group)
+                group = []
+        except StorageError as failure:
+            self._give_up(group, failure)
+        except BaseException as failure:
+            self._give_up(group, StorageError(detail=f"a commit was cut short: {failure!r}"))
+            raise
+        finally:
+            self._running = None
+
+    async def _commit(self, group: list[_Waiting]) -> None:
+        draft = Draft(self.tree)
+        time_ms = self._clock()
+        decisions = [
+            draft.decide(each.request, each.session_id, time_ms, each.access)
+            if each.request is not None
+            else None
+            for each in group
+        ]
+        if draft.zxid > self.tree.zxid:
+            assert self._store is not None
+            await self._in_thread(self._store.write, draft.zxid, draft.nodes, draft.sessions)
+        for waiting, decision in zip(group, decisions, strict=True):
+            if decision is None:
+                waiting.answer(None)
+            else:
+                self._settle(decision, waiting.answer)
+
+    def _settle(self, decision: Decision, answer: Answer) -> None:
+        """Apply what is durable, tell the sessions concerned, then give the answer."""
+        if decision.transaction is not None:
+            self._apply(decision.transaction)
+        answer(decision.outcome)
+
+    def _apply(self, transaction: Transaction) -> None:
+        for watcher, event, acl in self.tree.apply(transaction):
+            if watcher in self.sessions:
+                self.sessions[watcher].happened(event, acl)
+        for change in transaction.changes:
+            if isinstance(change, SessionClosed):
+                self.tree.watches.forget(change.session_id)
+                if change.session_id in self.sessions:
+                    self.sessions.pop(change.session_id).lost()
+
+    def _give_up(self, group: list[_Waiting], failure: StorageError) -> None:
+        self._over = failure
+        for waiting in [*group, *self._queue]:
+            waiting.answer(failure)
+        self._queue.clear()
+        sessions = list(self.sessions.values())
+        self.sessions.clear()
+        for session in sessions:
+            session.lost()
+        if self.on_failure is not None:
+            self.on_failure(failure)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)

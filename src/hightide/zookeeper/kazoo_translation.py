@@ -1,0 +1,121 @@
+"""Our operations as kazoo's requests, and kazoo's results and errors as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kazoo.protocol import serialization as wire
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from hightide.zookeeper import errors
+from hightide.zookeeper.errors import ConnectionLoss, MultiFailed, TooLarge, ZooKeeperError
+from hightide.zookeeper.node import Stat, check_path
+from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetData
+
+_MAX_DATA_BYTES = 1_000_000
+"""Servers take requests up to 2^20 bytes. A larger one costs the connection, for everybody."""
+
+_BY_CODE: dict[int, type[ZooKeeperError]] = {
+    error.code: error
+    for error in (
+        errors.ConnectionLoss,
+        errors.Unimplemented,
+        errors.BadArguments,
+        errors.NoNode,
+        errors.NoAuth,
+        errors.BadVersion,
+        errors.NoChildrenForEphemerals,
+        errors.NodeExists,
+        errors.NotEmpty,
+        errors.SessionLost,
+        errors.InvalidAcl,
+        errors.AuthFailed,
+    )
+}
+# ZooKeeper's operation timeout, session moved and request timeout.
+_OUTCOME_UNKNOWN = frozenset({-7, -118, -122})
+
+
+class Chroot:
+    """The znode that a client sees as the root; "" is the root itself."""
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def outer(self, path: str) -> str:
+        return self._prefix + path if path != "/" else self._prefix or "/"
+
+    def inner(self, path: str) -> str:
+        return path[len(self._prefix) :] or "/"
+
+
+def request(operation: Operation, chroot: Chroot) -> Any:
+    """An operation as kazoo sends it; BadArguments if its path cannot be one."""
+    path = chroot.outer(operation.path)
+    match operation:
+        case Create(_, data, ephemeral, sequence):
+            # The server checks the path with the number that it appends.
+            check_path(operation.path + "0" * sequence)
+            _check_size(operation.path, data)
+            return wire.Create(path, data, OPEN_ACL_UNSAFE, ephemeral | sequence << 1)
+        case SetData(_, data, version):
+            _check_size(operation.path, data)
+            asked = wire.SetData(path, data, version)
+        case Delete(_, version):
+            asked = wire.Delete(path, version)
+        case Check(_, version):
+            asked = wire.CheckVersion(path, version)
+    check_path(operation.path)
+    return asked
+
+
+def multi_request(operations: Sequence[Operation], chroot: Chroot) -> Any:
+    """All of them in one; MultiFailed for the first that cannot be sent."""
+    requests = []
+    size = 0
+    for index, operation in enumerate(operations):
+        size += len(operation.path) + len(getattr(operation, "data", None) or b"")
+        try:
+            requests.append(request(operation, chroot))
+            if size > _MAX_DATA_BYTES:
+                raise TooLarge(operation.path, f"{size} bytes up to this operation")
+        except ZooKeeperError as refusal:
+            raise MultiFailed(index, refusal, len(operations)) from None
+    return wire.Transaction(requests)
+
+
+def multi_results(
+    results: Sequence[Any], operations: Sequence[Operation], chroot: Chroot
+) -> list[str | Stat | None]:
+    """kazoo returns refusals as if they were results."""
+    for index, result in enumerate(results):
+        # The operations before the refused one are reported as errors too, with code 0.
+        if isinstance(result, Exception) and getattr(result, "code", None) != 0:
+            raise MultiFailed(index, error(result, operations[index].path), len(operations))
+    return [_multi_result(result, chroot) for result in results]
+
+
+def error(failure: Exception, path: str) -> ZooKeeperError:
+    """One of ours for one of kazoo's, most of which have ZooKeeper's code."""
+    code = getattr(failure, "code", None)
+    if code in _BY_CODE:
+        return _BY_CODE[code](path)
+    detail = f"{type(failure).__name__} {failure}".strip()
+    if code is None or code in _OUTCOME_UNKNOWN:
+        return ConnectionLoss(path, detail)
+    return ZooKeeperError(path, f"{detail}, code {code}")
+
+
+def _multi_result(result: Any, chroot: Chroot) -> str | Stat | None:
+    if isinstance(result, str):
+        return chroot.inner(result)
+    # Delete and check are answered with True.
+    return Stat._make(result) if isinstance(result, tuple) else None
+
+
+def _check_size(path: str, data: bytes | None) -> None:
+    if data is not None and len(data) > _MAX_DATA_BYTES:
+        raise TooLarge(path, f"{len(data)} bytes, at most {_MAX_DATA_BYTES}")

@@ -1,0 +1,149 @@
+"""The vocabulary of the tree: operations that are asked for, and transactions that came of them.
+
+An operation may be refused; a transaction is a fact. It names what changed and nothing that needs
+deciding again: a sequence number is already in the path, an ephemeral's owner is already known,
+the ephemerals of a closed session are listed one by one. So applying it cannot fail.
+
+Named tuples rather than frozen dataclasses: a class of these costs a seventh to define, and there
+are many, on the way to a broker's first answer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hightide.zookeeper.errors import ZooKeeperError
+from hightide.zookeeper.node import OPEN_ACL, Stat
+from hightide.zookeeper.session import Session
+
+ANY_VERSION = -1
+
+
+class Create(NamedTuple):
+    """Create a znode; `sequence` appends the parent's create count to the path."""
+
+    path: str
+    data: bytes | None = b""
+    ephemeral: bool = False
+    sequence: bool = False
+    acl: bytes = OPEN_ACL
+
+
+class Delete(NamedTuple):
+    """Delete a znode that has no children, if it has this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class SetData(NamedTuple):
+    """Replace a znode's data, if it has this version."""
+
+    path: str
+    data: bytes | None
+    version: int = ANY_VERSION
+
+
+class Check(NamedTuple):
+    """Change nothing, but refuse the multi unless the znode exists with this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class SetAcl(NamedTuple):
+    """Replace a znode's access list; its version here is the access list's own."""
+
+    path: str
+    acl: bytes
+    version: int = ANY_VERSION
+
+
+class Refused(NamedTuple):
+    """An operation of a multi that could not even be asked, in its place among the others."""
+
+    cause: ZooKeeperError
+
+
+class Multi(NamedTuple):
+    """All of these or none, as one transaction; each sees the ones before it."""
+
+    operations: tuple[Create | Delete | SetData | Check | Refused, ...]
+
+
+class OpenSession(NamedTuple):
+    """Begin a session. Id and password are chosen by the asker: the tree has no randomness."""
+
+    session_id: int
+    timeout_ms: int
+    password: bytes = b""
+
+
+class CloseSession:
+    """End the asking session, by its own wish or because it expired, with its ephemerals."""
+
+    __slots__ = ()
+
+
+Operation = Create | Delete | SetData | Check
+Request = Operation | SetAcl | Multi | OpenSession | CloseSession
+
+
+class NewNode(NamedTuple):
+    """The answer to Create: where the znode is and how it looks at the end of the transaction."""
+
+    path: str
+    stat: Stat
+
+
+Result = NewNode | Stat | list["NewNode | Stat | None"] | None
+
+
+class Created(NamedTuple):
+    path: str
+    data: bytes | None
+    acl: bytes
+    owner: int
+
+
+class Deleted(NamedTuple):
+    path: str
+
+
+class DataSet(NamedTuple):
+    path: str
+    data: bytes | None
+
+
+class AclSet(NamedTuple):
+    path: str
+    acl: bytes
+
+
+class SessionOpened(NamedTuple):
+    session_id: int
+    session: Session
+
+
+class SessionClosed(NamedTuple):
+    session_id: int
+
+
+NodeChange = Created | Deleted | DataSet | AclSet
+Change = NodeChange | SessionOpened | SessionClosed
+
+
+class Transaction(NamedTuple):
+    """What one request changed, under one zxid."""
+
+    zxid: int
+    time_ms: int
+    session_id: int
+    changes: tuple[Change, ...]
+
+
+class Decision(NamedTuple):
+    """What to answer once `transaction` is durable and applied; None if nothing changes."""
+
+    outcome: Result | ZooKeeperError
+    transaction: Transaction | None

@@ -1,0 +1,349 @@
+"""ZooKeeper's requests by their numbers: how each is read, answered and written back.
+
+There are two kinds. A change becomes an operation for the tree, which may be refused, and its
+result becomes the body of the reply. A question is answered from the tree as it is when its turn
+comes; its answer may arm watches. Both raise CoordinationError, whose code is then the reply.
+
+Not offered, and answered Unimplemented: reconfiguration, SASL, container and TTL znodes, and
+watches that stay armed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from hightide.zookeeper import acl
+from hightide.zookeeper import operation as op
+from hightide.zookeeper.acl import Identity
+from hightide.zookeeper.errors import (
+    BadArguments,
+    MalformedRequest,
+    MultiFailed,
+    NoAuth,
+    NoNode,
+    NoWatcher,
+    Unimplemented,
+    ZooKeeperError,
+)
+from hightide.zookeeper.node import Znode
+from hightide.zookeeper.server import jute
+from hightide.zookeeper.server.jute import Reader
+from hightide.zookeeper.tree import Tree
+from hightide.zookeeper.watch import WatchEvent
+
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL = 1, 2, 3, 4, 5, 6, 7
+GET_CHILDREN, SYNC, PING, GET_CHILDREN2, CHECK, MULTI, CREATE2 = 8, 9, 11, 12, 13, 14, 15
+CHECK_WATCHES, REMOVE_WATCHES, CREATE_CONTAINER, CREATE_TTL, MULTI_READ = 17, 18, 19, 21, 22
+AUTH, SET_WATCHES, GET_EPHEMERALS, GET_ALL_CHILDREN_NUMBER = 100, 101, 103, 104
+SET_WATCHES2, WHO_AM_I, CLOSE = 105, 107, -11
+
+EVENT_XID, PING_XID = -1, -2
+_EVENT = jute.int32(EVENT_XID) + b"\xff" * 8 + bytes(4)
+_CONNECTED = jute.int32(3)
+_END_OF_MULTI = jute.int32(-1) + b"\1" + jute.int32(-1)
+
+
+class Asker(Protocol):
+    """Who asks a question: a connection."""
+
+    @property
+    def tree(self) -> Tree: ...
+    @property
+    def session_id(self) -> int: ...
+    @property
+    def identity(self) -> Identity: ...
+    def happened(self, event: WatchEvent, acl: bytes) -> None: ...
+
+
+def event(happened: WatchEvent) -> bytes:
+    """The frame that tells a client of a watch event, without its length."""
+    return _EVENT + jute.int32(happened.type) + _CONNECTED + jute.string(happened.path)
+
+
+# Changes: body to operation, and result to body.
+
+
+class _NeedsTtl(Unimplemented):
+    """What ZooKeeper does not offer either, unless it is told to."""
+
+    meaning = "there are no TTL znodes"
+
+
+def _create(body: Reader) -> op.Create:
+    path, data, entries, flags = body.optional_string(), body.buffer(), body.acl(), body.int32()
+    if flags in (5, 6):
+        raise _NeedsTtl(path or "")
+    if flags == 4:
+        raise Unimplemented(path or "", "container znodes")
+    if not 0 <= flags <= 3:
+        raise BadArguments(path or "", f"flags {flags}")
+    if path is None:
+        raise jute.Missing
+    return op.Create(path, data, bool(flags & 1), bool(flags & 2), acl.encode(entries))
+
+
+def _create_container(body: Reader) -> op.Create:
+    raise Unimplemented(_create(body).path, "container znodes")
+
+
+def _create_ttl(body: Reader) -> op.Create:
+    path, *_ = body.string(), body.buffer(), body.acl(), body.int32(), body.int64()
+    raise Unimplemented(path, "TTL znodes")
+
+
+def _delete(body: Reader) -> op.Delete:
+    return op.Delete(body.string(), body.int32())
+
+
+def _set_data(body: Reader) -> op.SetData:
+    return op.SetData(body.string(), body.buffer(), body.int32())
+
+
+def _check(body: Reader) -> op.Check:
+    return op.Check(body.string(), body.int32())
+
+
+def _set_acl(body: Reader) -> op.SetAcl:
+    return op.SetAcl(body.string(), acl.encode(body.acl()), body.int32())
+
+
+_OPERATIONS: dict[int, Callable[[Reader], op.Operation]] = {
+    CREATE: _create,
+    CREATE2: _create,
+    DELETE: _delete,
+    SET_DATA: _set_data,
+    CHECK: _check,
+    CREATE_CONTAINER: _create_container,
+    CREATE_TTL: _create_ttl,
+}
+
+_CHANGES: dict[int, Callable[[Reader], op.Request]] = {**_OPERATIONS, SET_ACL: _set_acl}
+
+
+def read_change(kind: int, body: Reader) -> op.Request:
+    """The change that is asked for, save for a multi."""
+    if kind not in _CHANGES:
+        raise Unimplemented(detail=f"request {kind}")
+    try:
+        return _CHANGES[kind](body)
+    except jute.Missing:
+        # No path at all is a bad one to some, and beyond others. All the same in a multi.
+        if kind in (SET_DATA, CHECK, SET_ACL):
+            raise BadArguments from None
+        raise
+
+
+def read_multi(body: Reader) -> tuple[list[int], op.Multi]:
+    """The types that the parts of the reply will have, and the operations."""
+    kinds: list[int] = []
+    operations: list[op.Operation | op.Refused] = []
+    while True:
+        kind, is_last, _ = body.int32(), body.boolean(), body.int32()
+        if is_last:
+            return kinds, op.Multi(tuple(operations))
+        if kind not in _OPERATIONS:
+            raise MalformedRequest(detail=f"a multi with {kind}")
+        # In a multi ZooKeeper takes the two kinds of create for the same.
+        kinds.append(CREATE if kind == CREATE2 else kind)
+        try:
+            operations.append(_OPERATIONS[kind](body))
+        except _NeedsTtl as refusal:
+            operations.append(op.Refused(MalformedRequest(refusal.path, "a TTL in a multi")))
+        except (BadArguments, Unimplemented) as refusal:
+            operations.append(op.Refused(refusal))
+
+
+def result(kind: int, outcome: op.Result) -> bytes:
+    """The body of the reply to a change."""
+    if isinstance(outcome, op.NewNode):
+        path = jute.string(outcome.path)
+        return path + jute.stat(outcome.stat) if kind == CREATE2 else path
+    if outcome is None:
+        return b""
+    assert not isinstance(outcome, list), "a multi has results of its own"
+    return jute.stat(outcome)
+
+
+def multi_result(kinds: list[int], outcome: op.Result | MultiFailed) -> bytes:
+    if isinstance(outcome, MultiFailed):
+        return b"".join(map(_failed_part, outcome.codes)) + _END_OF_MULTI
+    assert isinstance(outcome, list)
+    parts = [_part(kind, result(kind, each)) for kind, each in zip(kinds, outcome, strict=True)]
+    return b"".join(parts) + _END_OF_MULTI
+
+
+def _part(kind: int, body: bytes) -> bytes:
+    return jute.int32(kind) + b"\0" + jute.int32(0) + body
+
+
+def _failed_part(code: int) -> bytes:
+    return jute.int32(-1) + b"\0" + jute.int32(code) * 2
+
+
+# Questions: asker and body to the body of the reply.
+
+
+def _readable(asker: Asker, path: str, permissions: int = acl.READ) -> Znode:
+    node = asker.tree.node(path)
+    if node is None:
+        raise NoNode(path)
+    if not asker.identity.may(node.acl, permissions):
+        raise NoAuth(path)
+    return node
+
+
+def _path_and_watcher(asker: Asker, body: Reader) -> tuple[str, int | None]:
+    """What is asked about, and who wants to hear of it. Nothing ever happens to the empty path."""
+    path, is_watched = body.string(), body.boolean()
+    return _root_if_empty(path), asker.session_id if is_watched and path else None
+
+
+def _root_if_empty(path: str) -> str:
+    """ZooKeeper knows its root by the empty path too, but only where it is read."""
+    return path or "/"
+
+
+def _exists(asker: Asker, body: Reader) -> bytes:
+    path, watcher = _path_and_watcher(asker, body)
+    if "\0" in path:
+        raise BadArguments(path)
+    stat = asker.tree.exists(path, watcher)
+    if stat is None:
+        raise NoNode(path)
+    return jute.stat(stat)
+
+
+def _data(asker: Asker, path: str, watcher: int | None) -> bytes:
+    _readable(asker, path)
+    node = asker.tree.get(path, watcher)
+    return jute.buffer(node.data) + jute.stat(node.stat)
+
+
+def _children(asker: Asker, path: str, watcher: int | None) -> bytes:
+    _readable(asker, path)
+    return jute.strings(asker.tree.children(path, watcher))
+
+
+def _get_data(asker: Asker, body: Reader) -> bytes:
+    return _data(asker, *_path_and_watcher(asker, body))
+
+
+def _get_children(asker: Asker, body: Reader) -> bytes:
+    return _children(asker, *_path_and_watcher(asker, body))
+
+
+def _get_children2(asker: Asker, body: Reader) -> bytes:
+    path, watcher = _path_and_watcher(asker, body)
+    node = _readable(asker, path)
+    return jute.strings(asker.tree.children(path, watcher)) + jute.stat(node.stat)
+
+
+def _get_acl(asker: Asker, body: Reader) -> bytes:
+    node = _readable(asker, _root_if_empty(body.string()), acl.READ | acl.ADMIN)
+    entries = acl.decode(node.acl)
+    if not asker.identity.may(node.acl, acl.ADMIN):
+        return acl.wire(acl.without_secrets(entries)) + jute.stat(node.stat)
+    return acl.wire(entries) + jute.stat(node.stat)
+
+
+def _get_ephemerals(asker: Asker, body: Reader) -> bytes:
+    prefix = (body.optional_string() or "").strip()
+    mine = sorted(asker.tree.ephemerals(asker.session_id))
+    return jute.strings(path for path in mine if prefix == "/" or path.startswith(prefix))
+
+
+def _get_all_children_number(asker: Asker, body: Reader) -> bytes:
+    path = _root_if_empty(body.string())
+    _readable(asker, path)
+    below = "/" if path == "/" else f"{path}/"
+    return jute.int32(sum(each.startswith(below) and each != "/" for each in asker.tree.nodes))
+
+
+def _sync(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
+    path = body.optional_string()
+    return jute.buffer(None) if path is None else jute.string(path)
+
+
+def _ping(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
+    return b""
+
+
+def _who_am_i(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
+    ids = asker.identity.ids
+    names = [jute.string(scheme) + jute.string(name.partition(":")[0]) for scheme, name in ids]
+    return jute.int32(len(ids)) + b"".join(names)
+
+
+def _set_watches(asker: Asker, body: Reader) -> bytes:
+    seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
+    for fired in asker.tree.rearm(asker.session_id, seen_zxid, data, exists, children):
+        asker.happened(fired.event, fired.acl)
+    return b""
+
+
+def _set_watches2(asker: Asker, body: Reader) -> bytes:
+    seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
+    if body.strings() or body.strings():
+        raise Unimplemented(detail="watches that stay armed")
+    for fired in asker.tree.rearm(asker.session_id, seen_zxid, data, exists, children):
+        asker.happened(fired.event, fired.acl)
+    return b""
+
+
+def _watch_kinds(body: Reader) -> tuple[str, bool, bool]:
+    """A path, and whether its data watch and its child watch are meant."""
+    path, kind = body.string(), body.int32()
+    if kind not in (1, 2, 3):
+        raise MalformedRequest(path, f"watches of kind {kind}")
+    return path, kind != 1, kind != 2
+
+
+def _check_watches(asker: Asker, body: Reader) -> bytes:
+    path, data, children = _watch_kinds(body)
+    if not asker.tree.watches.has(asker.session_id, path, data=data, children=children):
+        raise NoWatcher(path)
+    return b""
+
+
+def _remove_watches(asker: Asker, body: Reader) -> bytes:
+    path, data, children = _watch_kinds(body)
+    if not asker.tree.watches.remove(asker.session_id, path, data=data, children=children):
+        raise NoWatcher(path)
+    return b""
+
+
+def _multi_read(asker: Asker, body: Reader) -> bytes:
+    """Several questions as one. They arm no watches, whatever they say, as in ZooKeeper."""
+    parts: list[bytes] = []
+    while True:
+        kind, is_last, _ = body.int32(), body.boolean(), body.int32()
+        if is_last:
+            return b"".join(parts) + _END_OF_MULTI
+        if kind not in (GET_DATA, GET_CHILDREN):
+            raise MalformedRequest(detail=f"a multi of questions with {kind}")
+        path, _ = _root_if_empty(body.string()), body.boolean()
+        question = _data if kind == GET_DATA else _children
+        try:
+            parts.append(_part(kind, question(asker, path, None)))
+        except ZooKeeperError as refusal:
+            parts.append(_failed_part(refusal.code))
+
+
+QUESTIONS: dict[int, Callable[[Asker, Reader], bytes]] = {
+    EXISTS: _exists,
+    GET_DATA: _get_data,
+    GET_ACL: _get_acl,
+    GET_CHILDREN: _get_children,
+    SYNC: _sync,
+    PING: _ping,
+    GET_CHILDREN2: _get_children2,
+    CHECK_WATCHES: _check_watches,
+    REMOVE_WATCHES: _remove_watches,
+    MULTI_READ: _multi_read,
+    SET_WATCHES: _set_watches,
+    GET_EPHEMERALS: _get_ephemerals,
+    GET_ALL_CHILDREN_NUMBER: _get_all_children_number,
+    SET_WATCHES2: _set_watches2,
+    WHO_AM_I: _who_am_i,
+}

@@ -1,0 +1,168 @@
+"""Sessions as the coordinator grants them: begun, taken to a new connection, kept alive, expired.
+
+A session belongs to the tree and survives a restart; the connection it is used on does not, and
+a session has one at a time. What its connection hears keeps it alive. After a restart, and after
+this process was stopped for a while, nobody is blamed for a silence that was ours (`Leases`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from hightide.zookeeper.committer import Committer, Subscriber
+from hightide.zookeeper.errors import ZooKeeperError
+from hightide.zookeeper.operation import CloseSession, OpenSession, Result
+from hightide.zookeeper.server.options import ServerOptions
+from hightide.zookeeper.session import Leases
+
+log = logging.getLogger("hightide.coordinator")
+
+PASSWORD_BYTES = 16
+
+
+class Grant(NamedTuple):
+    """What a client is told about its session; a timeout of 0 says that it has none any more."""
+
+    timeout_ms: int
+    session_id: int
+    password: bytes
+
+
+EXPIRED = Grant(0, 0, bytes(PASSWORD_BYTES))
+
+
+class Claim(NamedTuple):
+    """What a client asks for when it connects. Session 0 asks for a new one."""
+
+    last_zxid: int
+    timeout_ms: int
+    session_id: int
+    password: bytes
+
+
+class Holder(Subscriber, Protocol):
+    """The connection that a session is used on."""
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether its client may have spoken without being listened to."""
+
+    def replaced(self) -> None:
+        """The session has gone to another connection."""
+
+
+# ZooKeeper ends sessions at its ticks, so a dead broker is missed up to two seconds too late.
+LOOK_MS = 200
+
+
+class Sessions:
+    """All sessions of a coordinator. Belongs to one event loop."""
+
+    def __init__(self, committer: Committer, options: ServerOptions) -> None:
+        self._committer = committer
+        self._options = options
+        self._look_ms = min(options.tick_ms, LOOK_MS)
+        self._leases = Leases(self._look_ms, _now_ms())
+        self._holders: dict[int, Holder] = {}
+        for session_id, session in committer.tree.sessions.items():
+            self._leases.opened(session_id, session.timeout_ms, _now_ms())
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._committer.tree.sessions) >= self._options.limits.sessions
+
+    def grant(self, claim: Claim, holder: Holder, granted: Callable[[Grant], None]) -> None:
+        """Begin a session, or take an old one over, after all that was asked before."""
+        shortest, longest = self._options.session_timeouts_ms
+        timeout_ms = min(max(claim.timeout_ms, shortest), longest)
+        if claim.session_id == 0:
+            self._begin(timeout_ms, holder, granted)
+        else:
+            self._resume(claim, timeout_ms, holder, granted)
+
+    def _begin(self, timeout_ms: int, holder: Holder, granted: Callable[[Grant], None]) -> None:
+        # Positive, never 0, and with a first byte as a server of an ensemble would put it there.
+        session_id = 1 << 56 | secrets.randbits(56)
+        grant = Grant(timeout_ms, session_id, secrets.token_bytes(PASSWORD_BYTES))
+
+        def begun(outcome: Result | ZooKeeperError) -> None:
+            if not isinstance(outcome, ZooKeeperError):
+                self._leases.opened(session_id, timeout_ms, _now_ms())
+                self._hold(session_id, holder)
+                granted(grant)
+
+        request = OpenSession(session_id, timeout_ms, grant.password)
+        self._committer.submit(request, session_id, begun)
+
+    def _resume(
+        self, claim: Claim, timeout_ms: int, holder: Holder, granted: Callable[[Grant], None]
+    ) -> None:
+        def turn(outcome: Result | ZooKeeperError) -> None:
+            if isinstance(outcome, ZooKeeperError):
+                return
+            session = self._committer.tree.session(claim.session_id)
+            if session is None or not _is_password(claim.password, session.password):
+                granted(EXPIRED)
+            elif claim.last_zxid > self._committer.tree.zxid:
+                # It has seen what this tree has not: the file was put back to an older state. No
+                # other server could help, so the client must begin anew and look at everything.
+                log.warning("session 0x%x has seen zxid 0x%x", claim.session_id, claim.last_zxid)
+                self.close(claim.session_id, lambda _: granted(EXPIRED))
+            else:
+                self._leases.opened(claim.session_id, timeout_ms, _now_ms())
+                self._hold(claim.session_id, holder)
+                granted(Grant(timeout_ms, claim.session_id, session.password))
+
+        self._committer.ask(turn)
+
+    def _hold(self, session_id: int, holder: Holder) -> None:
+        former = self._holders.get(session_id)
+        if former is not None:
+            former.replaced()
+            self.released(session_id, former)
+        self._holders[session_id] = self._committer.sessions[session_id] = holder
+
+    def released(self, session_id: int, holder: Holder) -> None:
+        """The connection is gone, and its watches with it; the session waits for another."""
+        if self._holders.get(session_id) is holder:
+            del self._holders[session_id]
+            self._committer.sessions.pop(session_id, None)
+            self._committer.tree.watches.forget(session_id)
+
+    def touched(self, session_id: int) -> None:
+        self._leases.touched(session_id, _now_ms())
+
+    def close(self, session_id: int, answer: Callable[[Result | ZooKeeperError], None]) -> None:
+        """End a session and its ephemerals."""
+
+        def closed(outcome: Result | ZooKeeperError) -> None:
+            self._leases.closed(session_id)
+            answer(outcome)
+
+        self._committer.submit(CloseSession(), session_id, closed)
+
+    async def expire(self) -> None:
+        """End the sessions that were silent for too long, for ever."""
+        while True:
+            await asyncio.sleep(self._look_ms / 1000)
+            for session_id, holder in self._holders.items():
+                if holder.is_unheard:
+                    self.touched(session_id)
+            for session_id in self._leases.expired(_now_ms()):
+                log.info("session 0x%x expired", session_id)
+                self.close(session_id, lambda _: None)
+
+
+def _is_password(given: bytes, kept: bytes) -> bool:
+    """A session of a program that had the tree for itself has no password, and cannot be taken."""
+    return len(kept) == PASSWORD_BYTES and hmac.compare_digest(given, kept)
+
+
+def _now_ms() -> int:
+    """The clock of the event loop, which never jumps."""
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,64 @@
+"""Who is connected, how much has come and gone, and whether there is room for one more."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hightide.zookeeper.server.options import Limits
+
+
+class Peer(Protocol):
+    """A connection, as far as it is counted, shown and told to end."""
+
+    host: str
+    address: str
+    session_id: int
+    received: int
+    sent: int
+
+    def cut(self) -> None: ...
+
+
+class Traffic:
+    """Counts of one coordinator."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._per_host: dict[str, int] = {}
+        self.connections: dict[Peer, None] = {}
+        self.received = 0
+        self.sent = 0
+        self.answered = 0
+        self.latency_s = 0.0
+        self.latency_min_s = 0.0
+        self.latency_max_s = 0.0
+
+    def admit(self, peer: Peer) -> bool:
+        """Count a connection in, unless there are too many."""
+        here = self._per_host.get(peer.host, 0)
+        if len(self.connections) >= self._limits.connections:
+            return False
+        if here >= self._limits.connections_per_address and not is_loopback(peer.host):
+            return False
+        self.connections[peer] = None
+        self._per_host[peer.host] = here + 1
+        return True
+
+    def leave(self, peer: Peer) -> None:
+        if peer in self.connections:
+            del self.connections[peer]
+            self._per_host[peer.host] -= 1
+            if not self._per_host[peer.host]:
+                del self._per_host[peer.host]
+
+    def changed(self, latency_s: float) -> None:
+        """A change was answered so long after it was asked for."""
+        self.latency_min_s = min(self.latency_min_s, latency_s) if self.answered else latency_s
+        self.latency_max_s = max(self.latency_max_s, latency_s)
+        self.latency_s += latency_s
+        self.answered += 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    return host.startswith("127.") or host == "::1"

@@ -1,0 +1,453 @@
+"""The znode tree: a pure machine with ZooKeeper's semantics, and no clock, file or socket.
+
+    request ──Draft.decide──▶ Decision(outcome, transaction)
+                                 │  the shell makes the transaction durable
+                                 ▼
+                       Tree.apply(transaction) ──▶ watch events, then the outcome may be answered
+
+`decide` changes nothing that counts: a Draft lies over the tree like tracing paper and shows how
+it will look when everything decided on it has been applied. Several requests can be decided on one
+draft and made durable together; if that fails the draft is thrown away. `apply` alone changes the
+tree, cannot fail, and over the list of all transactions rebuilds it. Both get the effect of a
+change from one function, `_effects`, so a draft and the tree cannot disagree.
+
+A refused request takes no zxid, so no client ever sees a zxid that a restart could take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
+
+from hightide.zookeeper import acl
+from hightide.zookeeper import operation as op
+from hightide.zookeeper.errors import (
+    BadArguments,
+    BadVersion,
+    MultiFailed,
+    NoAuth,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionLost,
+    ZooKeeperError,
+)
+from hightide.zookeeper.node import (
+    UNDELETABLE,
+    Stat,
+    Znode,
+    check_path,
+    initial_nodes,
+    new_znode,
+    split,
+)
+from hightide.zookeeper.session import Session
+from hightide.zookeeper.watch import EventType, Fired, Watches, WatchEvent
+
+_K = TypeVar("_K", str, int)
+
+
+class View(Protocol):
+    """What deciding needs to see; the tree and every draft on it are views."""
+
+    @property
+    def zxid(self) -> int: ...
+    def node(self, path: str) -> Znode | None: ...
+    def session(self, session_id: int) -> Session | None: ...
+    def ephemerals(self, session_id: int) -> Iterable[str]: ...
+
+
+class Tree:
+    """Znodes, sessions and watches as of the last applied transaction."""
+
+    __slots__ = ("_children", "_ephemerals", "nodes", "sessions", "watches", "zxid")
+
+    def __init__(self) -> None:
+        self.zxid = 0
+        self.nodes: dict[str, Znode] = {}
+        self.sessions: dict[int, Session] = {}
+        self.watches = Watches()
+        # Only znodes that have had children, and sessions that have had ephemerals, have an entry.
+        self._children: dict[str, set[str]] = {}
+        self._ephemerals: dict[int, set[str]] = {}
+        for path, node in initial_nodes().items():
+            self._install(path, node)
+
+    @classmethod
+    def restored(
+        cls, zxid: int, nodes: Mapping[str, Znode], sessions: Mapping[int, Session]
+    ) -> Tree:
+        """The tree that had these znodes and sessions. Watches belong to connections: none."""
+        tree = cls()
+        tree.zxid = zxid
+        for path, node in nodes.items():
+            tree._install(path, node)
+        tree.sessions.update(sessions)
+        return tree
+
+    # What may be asked. A watcher is armed only if the question is answered, save for `exists`.
+
+    def node(self, path: str) -> Znode | None:
+        return self.nodes.get(path)
+
+    def session(self, session_id: int) -> Session | None:
+        return self.sessions.get(session_id)
+
+    def ephemerals(self, session_id: int) -> Iterable[str]:
+        return self._ephemerals.get(session_id, ())
+
+    def get(self, path: str, watcher: int | None = None) -> Znode:
+        node = _existing(self, path)
+        if watcher is not None:
+            self.watches.watch_data(path, watcher)
+        return node
+
+    def exists(self, path: str, watcher: int | None = None) -> Stat | None:
+        if watcher is not None:
+            self.watches.watch_data(path, watcher)
+        node = self.nodes.get(path)
+        return None if node is None else node.stat
+
+    def children(self, path: str, watcher: int | None = None) -> list[str]:
+        """Names of the children, sorted: ZooKeeper promises no order, a simulation needs one."""
+        _existing(self, path)
+        if watcher is not None:
+            self.watches.watch_children(path, watcher)
+        return sorted(self._children.get(path, ()))
+
+    def rearm(
+        self,
+        watcher: int,
+        seen_zxid: int,
+        data: Iterable[str] = (),
+        exists: Iterable[str] = (),
+        children: Iterable[str] = (),
+    ) -> list[Fired]:
+        """Watches that a client brings along after a reconnect (ZooKeeper's setWatches).
+
+        What changed after `seen_zxid` fires at once, the rest is armed.
+        """
+        fired = []
+        for path in data:
+            node = self.nodes.get(path)
+            if node is None:
+                fired.append(Fired(watcher, WatchEvent(EventType.DELETED, path)))
+            elif node.stat.mzxid > seen_zxid:
+                fired.append(Fired(watcher, WatchEvent(EventType.CHANGED, path)))
+            else:
+                self.watches.watch_data(path, watcher)
+        for path in exists:
+            if path in self.nodes:
+                fired.append(Fired(watcher, WatchEvent(EventType.CREATED, path)))
+            else:
+                self.watches.watch_data(path, watcher)
+        for path in children:
+            node = self.nodes.get(path)
+            if node is None:
+                fired.append(Fired(watcher, WatchEvent(EventType.DELETED, path)))
+            elif node.stat.pzxid > seen_zxid:
+                fired.append(Fired(watcher, WatchEvent(EventType.CHILD, path)))
+            else:
+                self.watches.watch_children(path, watcher)
+        return fired
+
+    # What may be changed.
+
+    def decide(
+        self,
+        request: op.Request,
+        session_id: int,
+        time_ms: int,
+        access: acl.Access = acl.UNCHECKED,
+    ) -> op.Decision:
+        """Decide one request on the tree as it is."""
+        return Draft(self).decide(request, session_id, time_ms, access)
+
+    def apply(self, transaction: op.Transaction) -> list[Fired]:
+        """Make a transaction part of the tree; return the watch events it causes, in order."""
+        assert transaction.zxid == self.zxid + 1, "a transaction is missing or came twice"
+        fired: list[Fired] = []
+        for change in transaction.changes:
+            if isinstance(change, op.SessionOpened):
+                self.sessions[change.session_id] = change.session
+            elif isinstance(change, op.SessionClosed):
+                del self.sessions[change.session_id]
+            else:
+                fired += self._change(change, transaction)
+        self.zxid = transaction.zxid
+        return fired
+
+    def _change(self, change: op.NodeChange, transaction: op.Transaction) -> list[Fired]:
+        before = self.nodes.get(change.path)
+        for path, node in _effects(self, change, transaction.zxid, transaction.time_ms):
+            self._install(path, node)
+        node = self.nodes.get(change.path, before)
+        assert node is not None, "it is there before or after"
+        parent = self.nodes[split(change.path)[0]]
+        return self.watches.fire(change, node.acl, parent.acl)
+
+    def check(self) -> None:
+        """Assert every invariant; for tests and the simulator."""
+        assert not (flaws := list(self.flaws())), flaws
+
+    def flaws(self) -> Iterator[str]:
+        """What is wrong with this tree, in words; nothing unless it came from a damaged file."""
+        children: dict[str, set[str]] = {}
+        owned: dict[int, set[str]] = {}
+        for path, (_, _, stat) in self.nodes.items():
+            if path != "/":
+                _put(children, *split(path))
+            if stat.ephemeral_owner:
+                _put(owned, stat.ephemeral_owner, path)
+        if children != self._children or owned != self._ephemerals:
+            yield "its indexes disagree with its znodes"
+        for parent in children.keys() - self.nodes.keys():
+            yield f"{parent} is missing but has children"
+        for owner in owned.keys() - self.sessions.keys():
+            yield f"session {owner} is missing but has ephemerals"
+        for path, (data, _, stat) in self.nodes.items():
+            if stat.num_children != len(children.get(path, ())):
+                yield f"{path} miscounts its children"
+            if stat.ephemeral_owner and stat.num_children:
+                yield f"{path} is ephemeral and has children"
+            if stat.data_length != len(data or b""):
+                yield f"{path} misjudges the length of its data"
+            if not stat.czxid <= min(stat.mzxid, stat.pzxid):
+                yield f"{path} changed before it was created"
+            if max(stat.mzxid, stat.pzxid) > self.zxid:
+                yield f"{path} is newer than the tree"
+
+    def _install(self, path: str, node: Znode | None) -> None:
+        old = self.nodes.get(path)
+        if node is not None:
+            self.nodes[path] = node
+            if old is None:
+                if node.stat.ephemeral_owner:
+                    _put(self._ephemerals, node.stat.ephemeral_owner, path)
+                if path != "/":
+                    _put(self._children, *split(path))
+        elif old is not None:
+            del self.nodes[path]
+            if old.stat.ephemeral_owner:
+                _take(self._ephemerals, old.stat.ephemeral_owner, path)
+            _take(self._children, *split(path))
+
+
+class Draft:
+    """The tree, or another draft, with the changes decided since; a throw-away view."""
+
+    __slots__ = ("_base", "nodes", "sessions", "zxid")
+
+    def __init__(self, base: View) -> None:
+        self._base = base
+        self.zxid = base.zxid
+        self.nodes: dict[str, Znode | None] = {}
+        """Every znode that differs from the base, as it will be; None is deleted."""
+        self.sessions: dict[int, Session | None] = {}
+
+    def node(self, path: str) -> Znode | None:
+        return self.nodes[path] if path in self.nodes else self._base.node(path)
+
+    def session(self, session_id: int) -> Session | None:
+        if session_id in self.sessions:
+            return self.sessions[session_id]
+        return self._base.session(session_id)
+
+    def ephemerals(self, session_id: int) -> Iterable[str]:
+        for path in self._base.ephemerals(session_id):
+            if path not in self.nodes:
+                yield path
+        for path, node in self.nodes.items():
+            if node is not None and node.stat.ephemeral_owner == session_id:
+                yield path
+
+    def decide(
+        self,
+        request: op.Request,
+        session_id: int,
+        time_ms: int,
+        access: acl.Access = acl.UNCHECKED,
+    ) -> op.Decision:
+        """Decide a request as if everything decided before on this draft were applied."""
+        attempt = _Attempt(self, session_id, time_ms, access)
+        try:
+            result = attempt.run(request)
+        except ZooKeeperError as refusal:
+            return op.Decision(refusal, None)
+        if not attempt.changes:
+            return op.Decision(result, None)
+        self.zxid = attempt.zxid
+        self.nodes |= attempt.nodes
+        self.sessions |= attempt.sessions
+        changes = tuple(attempt.changes)
+        return op.Decision(result, op.Transaction(self.zxid, time_ms, session_id, changes))
+
+
+class _Attempt(Draft):
+    """The draft of one request: one zxid, dropped whole if any part of it is refused.
+
+    The order of the checks is ZooKeeper's everywhere: it decides which of several errors is told.
+    """
+
+    __slots__ = ("_access", "_session_id", "_time_ms", "changes")
+
+    def __init__(self, base: View, session_id: int, time_ms: int, access: acl.Access) -> None:
+        super().__init__(base)
+        self.zxid = base.zxid + 1
+        self._session_id = session_id
+        self._time_ms = time_ms
+        self._access = access
+        self.changes: list[op.Change] = []
+
+    def run(self, request: op.Request) -> op.Result:
+        if isinstance(request, op.OpenSession):
+            self._open(request)
+            return None
+        if self.session(self._session_id) is None:
+            raise SessionLost
+        if isinstance(request, op.Multi):
+            return self._multi(request)
+        if isinstance(request, op.CloseSession):
+            self._close()
+            return None
+        if isinstance(request, op.SetAcl):
+            return self._set_acl(request)
+        return self._operate(request)
+
+    def _operate(self, operation: op.Operation) -> op.NewNode | Stat | None:
+        match operation:
+            case op.Create():
+                return self._create(operation)
+            case op.SetData(path, data, version):
+                check_path(path)
+                _check_version(path, version, self._permitted(path, acl.WRITE).stat.version)
+                return self._change(op.DataSet(path, data))
+            case op.Delete():
+                self._delete(operation)
+                return None
+            case op.Check(path, version):
+                check_path(path)
+                _check_version(path, version, self._permitted(path, acl.READ).stat.version)
+                return None
+
+    def _create(self, create: op.Create) -> op.NewNode:
+        path = create.path
+        parent_path, _ = split(path)
+        entries = self._access.resolve(path, create.acl)
+        parent = self._permitted(parent_path, acl.CREATE)
+        if create.sequence:
+            path += f"{parent.create_count:010d}"
+        check_path(path)
+        if self.node(path) is not None:
+            raise NodeExists(path)
+        if parent.stat.ephemeral_owner:
+            raise NoChildrenForEphemerals(parent_path)
+        owner = self._session_id if create.ephemeral else 0
+        return op.NewNode(path, self._change(op.Created(path, create.data, entries, owner)))
+
+    def _delete(self, delete: op.Delete) -> None:
+        path = delete.path
+        if path in UNDELETABLE:
+            raise BadArguments(path, "this znode is always there")
+        parent_path, _ = split(path)
+        self._permitted(parent_path, acl.DELETE)
+        node = _existing(self, path)
+        _check_version(path, delete.version, node.stat.version)
+        if node.stat.num_children:
+            raise NotEmpty(path)
+        self._delete_node(path)
+
+    def _set_acl(self, request: op.SetAcl) -> Stat:
+        path = request.path
+        check_path(path)
+        entries = self._access.resolve(path, request.acl)
+        _check_version(path, request.version, self._permitted(path, acl.ADMIN).stat.aversion)
+        return self._change(op.AclSet(path, entries))
+
+    def _permitted(self, path: str, permission: int) -> Znode:
+        """The znode that must exist and let the asker do this."""
+        node = _existing(self, path)
+        if not self._access.may(node.acl, permission):
+            raise NoAuth(path)
+        return node
+
+    def _multi(self, multi: op.Multi) -> list[op.NewNode | Stat | None]:
+        results = []
+        for index, operation in enumerate(multi.operations):
+            try:
+                if isinstance(operation, op.Refused):
+                    raise operation.cause
+                results.append(self._operate(operation))
+            except ZooKeeperError as refusal:
+                raise MultiFailed(index, refusal, len(multi.operations)) from refusal
+        return results
+
+    def _open(self, request: op.OpenSession) -> None:
+        assert request.session_id > 0, "0 means no owner"
+        assert self.session(request.session_id) is None, "session ids are used once"
+        session = Session(request.timeout_ms, request.password)
+        self.sessions[request.session_id] = session
+        self.changes.append(op.SessionOpened(request.session_id, session))
+
+    def _close(self) -> None:
+        for path in sorted(self.ephemerals(self._session_id)):
+            self._delete_node(path)
+        self.sessions[self._session_id] = None
+        self.changes.append(op.SessionClosed(self._session_id))
+
+    def _delete_node(self, path: str) -> None:
+        deleted = op.Deleted(path)
+        self.nodes.update(_effects(self, deleted, self.zxid, self._time_ms))
+        self.changes.append(deleted)
+
+    def _change(self, change: op.Created | op.DataSet | op.AclSet) -> Stat:
+        self.nodes.update(_effects(self, change, self.zxid, self._time_ms))
+        self.changes.append(change)
+        return _existing(self, change.path).stat
+
+
+def _effects(
+    view: View,
+    change: op.NodeChange,
+    zxid: int,
+    time_ms: int,
+) -> Iterator[tuple[str, Znode | None]]:
+    """Every znode that a change touches, as it is afterwards."""
+    match change:
+        case op.Created(path, data, acl, owner):
+            parent_path, _ = split(path)
+            yield parent_path, _existing(view, parent_path).with_child(zxid)
+            yield path, new_znode(data, acl, owner, zxid, time_ms)
+        case op.Deleted(path):
+            parent_path, _ = split(path)
+            yield parent_path, _existing(view, parent_path).without_child(zxid)
+            yield path, None
+        case op.DataSet(path, data):
+            yield path, _existing(view, path).with_data(data, zxid, time_ms)
+        case op.AclSet(path, acl):
+            yield path, _existing(view, path).with_acl(acl)
+
+
+def _existing(view: View, path: str) -> Znode:
+    node = view.node(path)
+    if node is None:
+        raise NoNode(path)
+    return node
+
+
+def _check_version(path: str, expected: int, version: int) -> None:
+    if expected not in (op.ANY_VERSION, version):
+        raise BadVersion(path, f"expected {expected}, it is {version}")
+
+
+def _put(index: dict[_K, set[str]], key: _K, value: str) -> None:
+    index.setdefault(key, set()).add(value)
+
+
+def _take(index: dict[_K, set[str]], key: _K, value: str) -> None:
+    """Remove a value, and the whole entry with its last one."""
+    values = index[key]
+    values.remove(value)
+    if not values:
+        del index[key]

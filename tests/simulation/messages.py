@@ -1,0 +1,94 @@
+"""What the processes of a simulated cluster say to each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hightide.core.partition.leader import Proposal
+from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.replication import PublishStateRequest
+from tests.simulation.disk import Entry
+
+Partition = tuple[str, int]
+CONSUMER = -1
+
+
+class WhoLeads(NamedTuple):
+    """A client's Metadata: the leader's id, or NOBODY."""
+
+    partition: Partition
+
+
+class Produce(NamedTuple):
+    partition: Partition
+    value: str
+    acks: int
+
+
+class Produced(NamedTuple):
+    code: ErrorCode
+    offset: int = -1
+
+
+class Fetch(NamedTuple):
+    """A follower's or, with CONSUMER for its id, a consumer's."""
+
+    partition: Partition
+    offset: int
+    replica: int = CONSUMER
+    broker_epoch: int = -1
+    leader_epoch: int = -1
+    last_epoch: int = -1
+    log_start_offset: int = 0
+    may_be_sent_elsewhere: bool = False
+    """A consumer that reads from followers (KIP-392)."""
+
+
+class Fetched(NamedTuple):
+    code: ErrorCode
+    entries: tuple[Entry, ...] = ()
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    diverging: tuple[int, int] | None = None
+    """(epoch, end offset) where the follower's log parts from the leader's."""
+    preferred: int = NOBODY
+    """Of whom a consumer shall read."""
+
+
+class Latest(NamedTuple):
+    """ListOffsets: the end of what can be read, asked of the leader.  Answered like a produce."""
+
+    partition: Partition
+
+
+class DeleteRecords(NamedTuple):
+    """Everything before an offset, or before the high watermark (-1).  Answered like a produce."""
+
+    partition: Partition
+    offset: int
+
+
+class Propose(NamedTuple):
+    """AlterPartition."""
+
+    partition: Partition
+    broker_id: int
+    broker_epoch: int
+    proposal: Proposal
+
+
+class Decided(NamedTuple):
+    code: ErrorCode
+    state: PartitionState | None = None
+
+
+class Publish(NamedTuple):
+    request: PublishStateRequest
+
+
+class ShutDown(NamedTuple):
+    """ControlledShutdown; the answer is a code and how many partitions are still led."""
+
+    broker_id: int
+    broker_epoch: int

@@ -1,0 +1,229 @@
+"""Mistakes that others made, switched back in for a test: the simulator must find each of them.
+
+Each is a function that patches the machines or their wiring through pytest's MonkeyPatch.  The
+numbers are those of the notes on replication; what each one cost its makers is said there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hightide.core.controller import alter_partition, controller, leader_election, reassignment
+from hightide.core.metadata.image import Follow, MetadataImage, Received
+from hightide.core.partition.follower import Follower, Moved, divergence
+from hightide.core.partition.leader import Leader
+from hightide.wire.errors import ErrorCode
+from hightide.zookeeper.operation import SetData
+from tests.simulation import broker as wiring
+from tests.simulation import control, leading
+from tests.simulation.simulation import Simulation
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """B1: a follower begins by cutting its log to its own, stale high watermark (KIP-101)."""
+    change_role = wiring.SimBroker.change_role
+
+    def cutting(self: wiring.SimBroker, change: Any) -> None:
+        partition = (change.topic, change.index)
+        if isinstance(change, Follow) and partition in self.logs:
+            self.logs[partition].truncate(self.high_watermark(partition))
+        change_role(self, change)
+
+    patch.setattr(wiring.SimBroker, "change_role", cutting)
+
+
+def looks_for_divergence_once(patch: pytest.MonkeyPatch) -> None:
+    """B2: one question by epoch when following begins, and none afterwards (KIP-279)."""
+    real = divergence
+    asked: dict[tuple[Any, int], None] = {}
+
+    def once(epochs: Any, end_offset: int, offset: int, last_epoch: int) -> Any:
+        key = (epochs, last_epoch)
+        if key in asked:
+            return None if offset <= end_offset else (last_epoch, end_offset)
+        asked[key] = None
+        # The end of the epoch asked for, though this log may know only smaller ones.
+        found = real(epochs, end_offset, offset, last_epoch)
+        return None if found is None or found[1] >= offset else (last_epoch, found[1])
+
+    patch.setattr(leading, "divergence", once)
+
+
+def takes_fetches_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """B3: a fetch does not name an epoch, and the leader believes it (KIP-320)."""
+    fetch = leading.Leading.fetch
+
+    def believing(self: leading.Leading, request: Any, answer: Any) -> None:
+        epoch, end = self.machine.state.leader_epoch, self.log.end_offset
+        request = request._replace(
+            leader_epoch=epoch, last_epoch=-1, offset=min(request.offset, end)
+        )
+        fetch(self, request, answer)
+
+    patch.setattr(leading.Leading, "fetch", believing)
+
+
+def lets_join_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """B4: whoever has reached the new leader's stale high watermark is in sync."""
+
+    def may_join(self: Leader, follower: Any) -> bool:
+        return follower.end_offset >= self.high_watermark and self._is_eligible(follower)
+
+    patch.setattr(Leader, "_may_join", may_join)
+
+
+def counts_new_members_when_answered(patch: pytest.MonkeyPatch) -> None:
+    """B5: members that were proposed count only once the controller has answered (KIP-497)."""
+    recount = Leader._recount
+
+    def early(self: Leader) -> None:
+        proposal, self.proposal = self.proposal, None
+        recount(self)
+        self.proposal = proposal
+
+    patch.setattr(Leader, "_recount", early)
+    patch.setattr(Leader, "check", lambda _self: None)
+
+
+def takes_members_of_any_life(patch: pytest.MonkeyPatch) -> None:
+    """B6: a proposal that names a member's former life is accepted (KIP-903)."""
+    judge = alter_partition.judge
+
+    def trusting(proposal: Any, sender: int, state: Any, brokers: Any) -> ErrorCode:
+        verdict = judge(proposal, sender, state, brokers)
+        if verdict == ErrorCode.INELIGIBLE_REPLICA and all(m in brokers for m in proposal.isr):
+            return ErrorCode.NONE
+        return verdict
+
+    patch.setattr(controller, "judge", trusting)
+
+
+def trusts_every_restart(patch: pytest.MonkeyPatch) -> None:
+    """B7: a sole member that lost its page cache leads again (KIP-966)."""
+    patch.setattr(leader_election, "distrusted", lambda _state, _brokers: frozenset())
+
+
+def commits_with_too_few(patch: pytest.MonkeyPatch) -> None:
+    """B8: the high watermark moves while fewer than min.insync.replicas are in sync."""
+    advance = Leader._advance
+
+    def careless(self: Leader) -> bool:
+        under, self.is_under_min_isr = self.is_under_min_isr, False
+        moved = advance(self)
+        self.is_under_min_isr = under
+        return moved
+
+    patch.setattr(Leader, "_advance", careless)
+
+
+def obeys_messages_to_a_former_life(patch: pytest.MonkeyPatch) -> None:
+    """B9: a broker acts on what was meant for it before it restarted (KIP-380)."""
+    receive = MetadataImage.receive
+
+    def obedient(self: MetadataImage, message: Any, own_epoch: int) -> Received:
+        return receive(self, message, message.broker_epoch)
+
+    patch.setattr(MetadataImage, "receive", obedient)
+
+
+def writes_without_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """B10: a controller that was replaced finishes its work over its new session, and neither
+    checks the controller epoch nor compares versions."""
+
+    def check(_path: str, _version: int) -> Any:
+        return SetData("/brokers", b"")
+
+    def overwrite(path: str, data: bytes, _version: int) -> Any:
+        return SetData(path, data)
+
+    patch.setattr(control, "Check", check)
+    patch.setattr(control, "Overwrite", overwrite)
+    patch.setattr(wiring.SimBroker, "_doubt", lambda _self: None)
+
+
+def remembers_who_was_away(patch: pytest.MonkeyPatch) -> None:
+    """B11: taking a replica away begins no epoch, so that a fetch of a replica that was taken away
+    and brought back may be from before."""
+    assigned = reassignment._assigned
+
+    def same_epoch(state: Any, *rest: Any) -> Any:
+        after = assigned(state, *rest)
+        if after is None or after is state or after.leader != state.leader:
+            return after
+        return replace(after, leader_epoch=state.leader_epoch)
+
+    patch.setattr(reassignment, "_assigned", same_epoch)
+
+
+def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
+    """B12: an answer holds what was read, and the log's start and high watermark of when it is
+    sent; a follower starts its log where it is told (KAFKA-7104)."""
+    appended = Follower.appended
+
+    def send(self: leading.Leading, answer: Any, fetched: Any) -> None:
+        def sent(fetched: Any) -> None:
+            answer(
+                fetched._replace(
+                    high_watermark=self.machine.high_watermark,
+                    log_start_offset=self.log.start_offset,
+                )
+            )
+
+        self.broker.when_disk_is_done(sent, fetched)
+
+    def obedient(self: Follower, high_watermark: int, log_start_offset: int) -> Moved:
+        moved = appended(self, high_watermark, log_start_offset)
+        if log_start_offset > self._log.start_offset:
+            return moved._replace(log_start_offset=log_start_offset)
+        return moved
+
+    patch.setattr(leading.Leading, "send", send)
+    patch.setattr(Follower, "appended", obedient)
+
+
+def lets_join_with_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
+    """H1, our own: a replica joins with records below the start of the leader's log, which nobody
+    can compare with what was committed there."""
+    may_join = Leader._may_join
+
+    def joins(self: Leader, follower: Any) -> bool:
+        follower.compared_from_offset = -1
+        return may_join(self, follower)
+
+    patch.setattr(Leader, "_may_join", joins)
+
+
+def detected(name: str, most: int) -> tuple[int | None, str]:
+    """How many seeds it took to find a mistake, and what it did; None if `most` did not do."""
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[name](patch)
+        for count in range(1, most + 1):
+            try:
+                Simulation(count).run()
+            except AssertionError as violation:
+                return count, str(violation)[:100]
+    return None, ""
+
+
+MUTANTS: dict[str, Mutant] = {
+    # Those that take the most seeds come first, so that a run with several processes ends sooner.
+    "B12": tells_what_it_did_not_read,
+    "B4": lets_join_below_the_start_of_the_epoch,
+    "B6": takes_members_of_any_life,
+    "B11": remembers_who_was_away,
+    "H1": lets_join_with_what_was_deleted,
+    "B1": truncates_to_the_high_watermark,
+    "B2": looks_for_divergence_once,
+    "B3": takes_fetches_of_any_epoch,
+    "B5": counts_new_members_when_answered,
+    "B7": trusts_every_restart,
+    "B8": commits_with_too_few,
+    "B9": obeys_messages_to_a_former_life,
+    "B10": writes_without_the_epoch,
+}

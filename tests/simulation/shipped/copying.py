@@ -1,0 +1,474 @@
+"""Copiers: members of a group that read one topic and write another, exactly once.
+
+Each read, the records written for it, and the position behind it are one transaction.  A copier
+whose transaction fails begins a new life: it takes the next epoch of its producer, which ends
+whatever it had begun, joins its group again and goes on from what is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from hightide.client.connection import ConnectionFailed
+from hightide.core.partition.state import NOBODY
+from hightide.wire import batch
+from hightide.wire.errors import ErrorCode
+from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from hightide.wire.messages.groups import FindCoordinatorRequest
+from hightide.wire.messages.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from hightide.wire.messages.produce import (
+    InitProducerIdRequest,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from hightide.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tests.simulation.checkers import Checker, Violated
+from tests.simulation.shipped.clients import Client, Partition
+from tests.simulation.shipped.loop import World
+
+GROUP, COPY = "copiers", "copy"
+GROUP_KIND, TRANSACTION_KIND = 0, 1
+READ_COMMITTED = 1
+TRIES = 12
+
+AGAIN = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+"""A client asks again when it is told one of these."""
+
+
+class GiveUp(Exception):
+    """This life of a copier has come to its end."""
+
+
+class Unsure(GiveUp):
+    """Nobody knows what became of its records."""
+
+
+class Rejoin(Exception):
+    """The group shares its partitions out anew."""
+
+
+class Groups:
+    """What members were told: who owned what in which generation."""
+
+    def __init__(self) -> None:
+        self.newest = -1
+        self._owners: dict[tuple[int, Partition], str] = {}
+
+    def shared_out(self, asked_at: int, generation: int, member: str, share: list[int]) -> None:
+        """A member that asked when `asked_at` was the newest generation has got its share."""
+        if generation < asked_at:
+            raise Violated(f"I20 {member} is in generation {generation} after {asked_at}")
+        for index in share:
+            owner = self._owners.setdefault((generation, ("", index)), member)
+            if owner != member:
+                raise Violated(f"I18 {owner} and {member} own {index} in generation {generation}")
+        self.newest = max(self.newest, generation)
+
+
+class Coordinated(Client):
+    """A client that knows how to find coordinators."""
+
+    def begin(self) -> None:
+        self._coordinators: dict[tuple[int, str], int] = {}
+        super().begin()
+
+    async def ask_coordinator(self, kind: int, key: str, request: Any, wait_ms: int = 0) -> Any:
+        """Its answer, or ConnectionFailed.  Who coordinates is looked up when it is not known."""
+        broker_id = self._coordinators.get((kind, key), NOBODY)
+        if broker_id == NOBODY:
+            find = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            found = await self.ask(self.random.choice(list(self._brokers)), find)
+            (answer,) = found.coordinators
+            if answer.error_code != ErrorCode.NONE:
+                raise ConnectionFailed(f"nobody coordinates {key}: {answer.error_code}")
+            broker_id = self._coordinators[kind, key] = answer.node_id
+        try:
+            return await self.ask(broker_id, request, wait_ms=wait_ms)
+        except ConnectionFailed:
+            self.lose_coordinator(kind, key)
+            raise
+
+    def lose_coordinator(self, kind: int, key: str) -> None:
+        self._coordinators.pop((kind, key), None)
+
+    async def fetch(
+        self, partition: Partition, offset: int, max_bytes: int
+    ) -> tuple[Any, bytes] | None:
+        """What a reader of committed records is given."""
+        leader = await self.leader(partition)
+        topic, index = partition
+        wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = FetchRequest(
+            max_wait_ms=self.random.choice((0, 100)),
+            min_bytes=1,
+            isolation_level=READ_COMMITTED,
+            topics=[FetchTopic(topic_id=self._topic_ids[topic], partitions=[wanted])],
+        )
+        answer = await self.ask(leader, request)
+        found = answer.responses[0].partitions[0] if answer.responses else None
+        if found is None or found.error_code != ErrorCode.NONE:
+            self.forget(partition)
+            return None
+        if not found.last_stable_offset <= found.high_watermark:
+            raise Violated(f"I9 {partition}: {found.last_stable_offset} > {found.high_watermark}")
+        return found, bytes(found.records or b"")
+
+
+@dataclass(slots=True)
+class Life:
+    """A producer's epoch, and what it does in it."""
+
+    producer_id: int
+    epoch: int
+    sequences: dict[int, int] = field(default_factory=dict)
+
+
+class Copier(Coordinated):
+    """Copies as long as it lives."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        brokers: dict[int, tuple[str, int]],
+        checker: Checker,
+        source: str,
+        membership: Any,
+    ) -> None:
+        super().__init__(world, name, brokers)
+        self._checker = checker
+        self._source = source
+        self._membership = membership
+        self._timeout_ms = world.random.choice((1500, 4000, 8000))
+        self.commits = 0
+        self.hurries = False
+        """Whether it takes no rest, and changes its mind about nothing."""
+
+    async def main(self) -> None:
+        while True:
+            try:
+                await self._live()
+            except (GiveUp, ConnectionFailed) as reason:
+                self.world.note(f"{self.name} begins anew: {reason}")
+            await self.rest(0.5)
+
+    async def _live(self) -> None:
+        life = await self._initialize()
+        member = self._membership(self)
+        positions: dict[int, int] | None = None
+        while True:
+            try:
+                if positions is None:
+                    await member.join()
+                    positions = await self._positions(member)
+                await member.keep()
+                if not await self._copy_from_one(life, member, positions):
+                    await self.rest(self.pause_s)
+            except Rejoin:
+                positions = None
+
+    # -- steps -----------------------------------------------------------------------------
+
+    async def _initialize(self) -> Life:
+        request = InitProducerIdRequest(
+            transactional_id=self.name, transaction_timeout_ms=self._timeout_ms
+        )
+        answer = await self._insist(TRANSACTION_KIND, self.name, request, tries=60)
+        return Life(answer.producer_id, answer.producer_epoch)
+
+    async def _insist(self, kind: int, key: str, request: Any, tries: int = TRIES) -> Any:
+        """Ask until there is an answer that is no excuse.
+
+        After no answer at all a producer does not repeat what it asked: the first copy may come
+        late, and would be taken for a part of the next transaction.
+        """
+        for _ in range(tries):
+            answer = await self.ask_coordinator(kind, key, request)
+            if answer.error_code == ErrorCode.NONE:
+                return answer
+            if answer.error_code not in AGAIN:
+                raise GiveUp(f"{type(request).__name__}: {ErrorCode(answer.error_code)!r}")
+            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                self.lose_coordinator(kind, key)
+            await self.rest(0.1)
+        raise GiveUp(f"{type(request).__name__}: no use")
+
+    async def _positions(self, member: Any) -> dict[int, int]:
+        """Where the group goes on, in the partitions that are this member's."""
+        topics = [OffsetFetchRequestTopics(name=self._source, partition_indexes=member.share)]
+        group = OffsetFetchRequestGroup(
+            group_id=GROUP,
+            member_id=member.fetch_identity[0],
+            member_epoch=member.fetch_identity[1],
+            topics=topics,
+        )
+        request = OffsetFetchRequest(groups=[group], require_stable=True)
+        for _ in range(60):
+            answer = await self.ask_coordinator(GROUP_KIND, GROUP, request)
+            (found,) = answer.groups
+            parts = [each for topic in found.topics for each in topic.partitions]
+            codes = {found.error_code, *(each.error_code for each in parts)} - {ErrorCode.NONE}
+            if not codes:
+                return {each.partition_index: max(each.committed_offset, 0) for each in parts}
+            if codes - AGAIN:
+                raise GiveUp(f"OffsetFetch: {codes}")
+            if codes != {ErrorCode.UNSTABLE_OFFSET_COMMIT}:
+                self.lose_coordinator(GROUP_KIND, GROUP)
+            await member.keep()
+            await self.rest(0.2)
+        raise GiveUp("its offsets are not stable")
+
+    async def _copy_from_one(self, life: Life, member: Any, positions: dict[int, int]) -> bool:
+        """Copy from one of the partitions; in a hurry from one that has something."""
+        indexes = self.random.sample(list(positions), len(positions))
+        for index in indexes if self.hurries else indexes[:1]:
+            if await self._copy_some(life, member, index, positions):
+                return True
+        return False
+
+    async def _copy_some(
+        self, life: Life, member: Any, index: int, positions: dict[int, int]
+    ) -> bool:
+        """Copy some records in a transaction; whether there were any."""
+        source = (self._source, index)
+        max_bytes = 4000 if self.hurries else self.random.choice((1, 400, 4000))
+        got = await self.fetch(source, positions[index], max_bytes)
+        values = [] if got is None else _values(got[1], positions[index])
+        if not values:
+            return False
+        await self._add(life, index)
+        try:
+            await self._produce(life, index, [value for _, value in values])
+        except Unsure:
+            # Copies of its records may still be on their way when this transaction is over.
+            await self._end_transaction(life, is_commit=False)
+            raise
+        await self._insist(
+            TRANSACTION_KIND,
+            self.name,
+            AddOffsetsToTxnRequest(
+                transactional_id=self.name,
+                producer_id=life.producer_id,
+                producer_epoch=life.epoch,
+                group_id=GROUP,
+            ),
+        )
+        behind = values[-1][0] + 1
+        is_commit = self.hurries or self.random.random() < 0.85
+        try:
+            await self._commit_position(life, member, index, behind)
+        except Rejoin:
+            await self._end_transaction(life, is_commit=False)
+            raise
+        if not self.hurries and self.random.random() < 0.1:
+            await self.rest(3.0)  # it may take too long
+        await self._end_transaction(life, is_commit)
+        if is_commit:
+            positions[index] = behind
+            self.commits += 1
+            self.world.tell(f"{self.name} has copied {source} up to {behind}")
+        return True
+
+    async def _add(self, life: Life, index: int) -> None:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=life.producer_id,
+            v3_and_below_producer_epoch=life.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=COPY, partitions=[index])],
+        )
+        for _ in range(TRIES):
+            answer = await self.ask_coordinator(TRANSACTION_KIND, self.name, request)
+            (topic,) = answer.results_by_topic_v3_and_below
+            (result,) = topic.results_by_partition
+            code = result.partition_error_code
+            if code == ErrorCode.NONE:
+                return
+            if code not in AGAIN:
+                raise GiveUp(f"AddPartitionsToTxn: {ErrorCode(code)!r}")
+            if code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                self.lose_coordinator(TRANSACTION_KIND, self.name)
+            await self.rest(0.1)
+        raise GiveUp("its partition is not added")
+
+    async def _produce(self, life: Life, index: int, values: list[bytes]) -> None:
+        sequence = life.sequences.get(index, 0)
+        data = batch.build(
+            [batch.Record(nth, self.now_ms(), None, each, ()) for nth, each in enumerate(values)],
+            producer_id=life.producer_id,
+            producer_epoch=life.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        part = PartitionProduceData(index=index, records=bytes(data))
+        request = ProduceRequest(
+            transactional_id=self.name,
+            acks=-1,
+            timeout_ms=self._call_ms,
+            topic_data=[TopicProduceData(name=COPY, partition_data=[part])],
+        )
+        for _ in range(self.random.choice((1, TRIES))):
+            try:
+                answer = await self.ask(await self.leader((COPY, index)), request)
+                code = answer.responses[0].partition_responses[0].error_code
+            except ConnectionFailed:
+                code = ErrorCode.REQUEST_TIMED_OUT
+            if code == ErrorCode.NONE:
+                life.sequences[index] = sequence + len(values)
+                return
+            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise Violated(f"I14 {self.name} {(COPY, index)}: sequence {sequence} is refused")
+            if code not in AGAIN:
+                raise GiveUp(f"Produce: {ErrorCode(code)!r}")
+            self.forget((COPY, index))
+            await self.rest(0.1)
+        raise Unsure("its records are not taken")
+
+    async def _commit_position(self, life: Life, member: Any, index: int, offset: int) -> None:
+        part = TxnOffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata=None
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=GROUP,
+            producer_id=life.producer_id,
+            producer_epoch=life.epoch,
+            generation_id=member.generation,
+            member_id=member.id,
+            topics=[TxnOffsetCommitRequestTopic(name=self._source, partitions=[part])],
+        )
+        for _ in range(TRIES):
+            answer = await self.ask_coordinator(GROUP_KIND, GROUP, request)
+            code = answer.topics[0].partitions[0].error_code
+            if code == ErrorCode.NONE:
+                return
+            if code in member.lost:
+                raise Rejoin
+            if code not in AGAIN:
+                raise GiveUp(f"TxnOffsetCommit: {ErrorCode(code)!r}")
+            self.lose_coordinator(GROUP_KIND, GROUP)
+            await self.rest(0.1)
+        raise GiveUp("its position is not taken")
+
+    async def _end_transaction(self, life: Life, is_commit: bool) -> None:
+        request = EndTxnRequest(
+            transactional_id=self.name,
+            producer_id=life.producer_id,
+            producer_epoch=life.epoch,
+            committed=is_commit,
+        )
+        await self._insist(TRANSACTION_KIND, self.name, request)
+
+
+class Reader(Coordinated):
+    """Reads what is committed of the copies, and compares it with what was copied."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        brokers: dict[int, tuple[str, int]],
+        checker: Checker,
+        source: Partition,
+    ) -> None:
+        super().__init__(world, name, brokers)
+        self._checker = checker
+        self._source = source
+        self.seen = 0
+        """How many records of the source it has seen copies of."""
+
+    async def main(self) -> None:
+        offset, aborted = 0, dict[int, None]()
+        partition = (COPY, self._source[1])
+        while True:
+            await self.rest(self.pause_s)
+            try:
+                got = await self.fetch(partition, offset, 4000)
+            except ConnectionFailed:
+                self.forget(partition)
+                continue
+            if got is None:
+                continue
+            found, data = got
+            told = sorted(
+                (each.first_offset, each.producer_id) for each in found.aborted_transactions or ()
+            )
+            for at, header in batch.batches(data):
+                if header.last_offset < offset:
+                    continue
+                if header.last_offset >= found.last_stable_offset:
+                    raise Violated(f"I9 {partition}: {header} is behind {found.last_stable_offset}")
+                while told and told[0][0] <= header.last_offset:
+                    aborted[told.pop(0)[1]] = None
+                if header.is_control:
+                    aborted.pop(header.producer_id, None)
+                elif header.producer_id not in aborted:
+                    for record in batch.records(data, at):
+                        self._saw(partition, record.offset, record.value or b"")
+                offset = header.last_offset + 1
+
+    def _saw(self, partition: Partition, offset: int, value: bytes) -> None:
+        committed = self._checker.truth(self._source).committed
+        due = committed[self.seen].value.encode() if self.seen < len(committed) else None
+        if value != due:
+            raise Violated(
+                f"I16 {partition} {offset}: copy {self.seen} is {value!r}, due was {due!r}"
+            )
+        self.seen += 1
+
+
+def _values(data: bytes, offset: int) -> list[tuple[int, bytes]]:
+    """Offsets and values from an offset on."""
+    return [
+        (record.offset, record.value or b"")
+        for at, _ in batch.batches(data)
+        for record in batch.records(data, at)
+        if record.offset >= offset
+    ]
+
+
+async def beat(copier: Copier, request: Any) -> int:
+    """Tell the coordinator that a member is there; what it says."""
+    try:
+        answer = await copier.ask_coordinator(GROUP_KIND, GROUP, request)
+    except ConnectionFailed:
+        return ErrorCode.NOT_COORDINATOR
+    if answer.error_code in AGAIN:
+        copier.lose_coordinator(GROUP_KIND, GROUP)
+    code: int = answer.error_code
+    return code
+
+
+async def pause(copier: Copier) -> None:
+    await asyncio.sleep(0.1)
+    await copier.rest(0.1)

@@ -1,0 +1,394 @@
+"""Virtual time for plain asyncio code: many processes, each with an event loop of its own.
+
+A `World` has one clock, one queue of what is due and one seeded Random.  Each life of a `Process`
+has its own `SimLoop`; the world makes it the running loop for as long as a callback of it runs.
+So everything that asyncio code makes (tasks, timers, connections) belongs to the life that made it,
+and can be stopped, held up or dropped with it, and the code knows nothing of that.
+
+Equal seeds give equal histories, in any process.  What would break that, and is taken care of:
+
+* the garbage collector finds things at a moment of its own, so a run switches it off;
+* sets of tasks and futures are in the order of their hashes, so those are serial numbers here;
+* a thread runs when it likes, so what is given to one runs here, at a time that the dice choose;
+* the code of a process that died must not run again, also not its `finally`, so its tasks are kept
+  until the end of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.shipped.network import Network
+
+_TASKS_KEPT = 200  # before those that are done are let go of
+
+# What comes due while a process is stopped happens in this order when it goes on, as a selector
+# loop has it: what was ready, what the network brought, and only then the timers.
+READY, ARRIVED, TIMER = 0, 1, 2
+
+Context = contextvars.Context | None
+
+
+class Failed(AssertionError):
+    """Code under test let an exception pass that nobody took care of."""
+
+
+class World:
+    """The clock, the dice, everything that is due, and the story so far."""
+
+    network: Network
+
+    def __init__(self, seed: int, story_lines: int = 1000) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now = 0.0
+        self.events = 0
+        self.processes: dict[str, Process] = {}
+        self.lives: list[SimLoop] = []
+        self.story: deque[str] = deque(maxlen=story_lines)
+        self.fingerprint = 0
+        """Of everything that was told or delivered; equal for equal seeds."""
+        self.after_each: Callable[[Process], None] = lambda _process: None
+        """Called after everything that a process does."""
+        self.failure: BaseException | None = None
+        self._serials = count()
+        self._ready: deque[tuple[SimLoop | None, Any, int]] = deque()
+        self._due: list[tuple[float, int, SimLoop | None, Any, int]] = []
+
+    # -- scheduling ------------------------------------------------------------------------
+
+    def at(self, delay_s: float, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function that belongs to nobody, later: the network, and fate."""
+        self.schedule(self.now + delay_s, None, (function, arguments), READY)
+
+    def schedule(self, at: float, loop: SimLoop | None, what: Any, kind: int) -> None:
+        heappush(self._due, (at, next(self._serials), loop, what, kind))
+
+    def soon(self, loop: SimLoop, handle: asyncio.Handle, kind: int) -> None:
+        self._ready.append((loop, handle, kind))
+
+    def run(self, until: float) -> None:
+        """Let everything happen that is due until then; raise what went wrong."""
+        ready, due = self._ready, self._due
+        while self.failure is None:
+            if ready:
+                loop, what, kind = ready.popleft()
+            elif due and due[0][0] <= until:
+                self.now, _, loop, what, kind = heappop(due)
+            else:
+                self.now = max(self.now, until)
+                return
+            if loop is None:
+                self.events += 1
+                function, arguments = what
+                function(*arguments)
+            elif loop.run(what, kind):
+                self.events += 1
+                self.after_each(loop.process)
+        raise self.failure
+
+    # -- the story -------------------------------------------------------------------------
+
+    def tell(self, text: str) -> None:
+        line = f"{self.now:>11.6f} {text}"
+        self.story.append(line)
+        self.fingerprint = zlib.crc32(line.encode(), self.fingerprint)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that need not be equal for equal seeds."""
+        self.story.append(f"{self.now:>11.6f} {text}")
+
+    def fail(self, failure: BaseException) -> None:
+        if self.failure is None:
+            self.failure = failure
+
+    def close(self) -> None:
+        """End every process, and let go of what they were doing without a word."""
+        self._ready.clear()
+        self._due.clear()
+        for loop in self.lives:
+            loop.is_dead = True
+        for loop in self.lives:
+            loop.dismantle()
+
+
+class Process:
+    """Something that runs, stops and dies, and its clocks."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.loop: SimLoop | None = None
+        self.is_paused = False
+        self.has_power = True
+        self.lives = 0
+        self.skew_ms = 0
+        """How far its wall clock is ahead."""
+        self.rate = 1.0
+        """How fast its monotonic clock runs."""
+        self.slow_s = 0.0
+        """How much longer its threads take: a slow disk."""
+        self.on_exit: Callable[[], None] = lambda: None
+        """Called when `main` has returned; not after a crash."""
+        world.processes[name] = self
+
+    @property
+    def is_up(self) -> bool:
+        return self.loop is not None
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return 1_700_000_000_000 + round(self.world.now * 1000) + self.skew_ms
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin a new life."""
+        assert self.loop is None
+        self.lives += 1
+        self.has_power, self.is_paused = True, False
+        self.world.tell(f"{self.name} starts")
+        loop = self.loop = SimLoop(self)
+
+        async def life() -> None:
+            try:
+                await main()
+            except Exception as failure:
+                if not loop.is_dead:
+                    self.world.fail(failure)
+            if not loop.is_dead:
+                self._exit()
+
+        # The coroutine belongs to the new loop although no loop is running yet.
+        loop.create_task(life())
+
+    def _exit(self) -> None:
+        self.world.tell(f"{self.name} exits")
+        self._end()
+        self.on_exit()
+
+    def crash(self, *, power: bool = False) -> None:
+        """Die in the middle of it.  Without power not even the connections are closed."""
+        self.world.tell(f"{self.name} {'loses power' if power else 'is killed'}")
+        self.has_power = not power
+        self._end()
+
+    def _end(self) -> None:
+        assert self.loop is not None
+        loop, self.loop = self.loop, None
+        loop.is_dead = True
+        loop.missed.clear()
+        self.is_paused = False
+        self.world.network.process_ended(loop, silently=not self.has_power)
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self.world.tell(f"{self.name} is paused")
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.world.tell(f"{self.name} goes on")
+        assert self.loop is not None
+        missed, self.loop.missed = self.loop.missed, []
+        missed.sort(key=lambda entry: entry[1])
+        for handle, kind in missed:
+            self.world.soon(self.loop, handle, kind)
+
+
+class SimTask(asyncio.Task):  # type: ignore[type-arg]
+    """A task whose place in a set does not depend on its address."""
+
+    def __init__(self, serial: int, *arguments: Any, **keywords: Any) -> None:
+        self._serial = serial
+        super().__init__(*arguments, **keywords)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class SimFuture(asyncio.Future):  # type: ignore[type-arg]
+    """The same for futures."""
+
+    def __init__(self, serial: int, loop: SimLoop) -> None:
+        self._serial = serial
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """The event loop of one life of a process.  What it does not have, nobody simulated needs."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.world = process.world
+        self.is_dead = False
+        self.missed: list[tuple[asyncio.Handle, int]] = []
+        self._serials = count(1)
+        self._tasks: list[SimTask] = []
+        self._began, self._rate = self.world.now, process.rate
+        self.world.lives.append(self)
+
+    def run(self, handle: asyncio.Handle, kind: int) -> bool:
+        """Run a callback, unless this life is over or held up; whether it was run."""
+        if self.is_dead or handle.cancelled():
+            return False
+        if self.process.is_paused:
+            self.missed.append((handle, kind))
+            return False
+        asyncio._set_running_loop(self)
+        try:
+            handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+        return True
+
+    # -- time ------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return 1000.0 + (self.world.now - self._began) * self._rate
+
+    def call_soon(
+        self, callback: Callable[..., object], *arguments: Any, context: Context = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, arguments, self, context)
+        if not self.is_dead:
+            self.world.soon(self, handle, READY)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *arguments: Any,
+        context: Context = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *arguments, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *arguments: Any, context: Context = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, arguments, self, context)
+        if not self.is_dead:
+            at = self._began + (when - 1000.0) / self._rate
+            self.world.schedule(max(at, self.world.now), self, handle, TIMER)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when it comes due."""
+
+    def arrived(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """The network has something for this process."""
+        if not self.is_dead:
+            self.world.soon(self, asyncio.Handle(callback, arguments, self), ARRIVED)
+
+    # -- tasks, futures, threads -----------------------------------------------------------
+
+    def create_future(self) -> SimFuture:
+        return SimFuture(next(self._serials), self)
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context = None
+    ) -> SimTask:
+        task = SimTask(next(self._serials), coro, loop=self, name=name, context=context)
+        if len(self._tasks) >= _TASKS_KEPT:
+            self._tasks = [each for each in self._tasks if not each.done()]
+        self._tasks.append(task)
+        return task
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., Any], *arguments: Any
+    ) -> asyncio.Future[Any]:
+        """What a thread would do is done in one go, some time from now; its end is heard later."""
+        future = self.create_future()
+        delay_s, news_s = self.world.random.expovariate(2000), self.world.random.expovariate(2000)
+
+        def work() -> None:
+            asyncio._set_running_loop(None)
+            try:
+                result, failure = func(*arguments), None
+            except Exception as error:
+                result, failure = None, error
+            finally:
+                asyncio._set_running_loop(self)
+            self.call_later(news_s, done, result, failure)
+
+        def done(result: Any, failure: Exception | None) -> None:
+            if future.done():
+                return
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(result)
+
+        self.call_later(delay_s + self.process.slow_s, work)
+        return future
+
+    # -- connections -----------------------------------------------------------------------
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: str, port: int, *, ssl: None = None
+    ) -> tuple[Any, Any]:
+        assert ssl is None, "nobody listens in this network"
+        return await self.world.network.connect(self, protocol_factory, host, port)
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], *, sock: Any, backlog: int = 100
+    ) -> Any:
+        return self.world.network.serve(self, protocol_factory, sock)
+
+    # -- what asyncio asks of a loop -------------------------------------------------------
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        return self.is_dead
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Nothing may go wrong unnoticed in a process that lives."""
+        if self.is_dead:
+            return
+        error = context.get("exception")
+        failure = Failed(f"{self.process.name}: {context.get('message')}: {error!r}")
+        failure.__cause__ = error
+        self.world.fail(failure)
+
+    default_exception_handler = call_exception_handler
+
+    def dismantle(self) -> None:
+        """Close the coroutines that will never go on, so that nobody complains of them."""
+        asyncio._set_running_loop(self)
+        try:
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False
+                    _close(task.get_coro())
+        finally:
+            asyncio._set_running_loop(None)
+        self._tasks.clear()
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(20):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue  # it waits for something on its way out; it will not come
+        except BaseException:  # its process is dead: whatever it says now means nothing
+            return
+        else:
+            return

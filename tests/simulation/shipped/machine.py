@@ -1,0 +1,145 @@
+"""A simulated machine with a broker on it: the shipped one, in surroundings of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hightide.broker.broker import Broker
+from hightide.broker.membership.identity import Refused
+from hightide.log.disk import Disk
+from hightide.settings import Broker as Settings
+from hightide.wire.errors import Corrupt, KafkaError
+from hightide.zookeeper.client import Ticket
+from hightide.zookeeper.errors import ZooKeeperError
+from tests.simulation.shipped.coordination import SimCoordination
+from tests.simulation.shipped.disk import SimDisk
+from tests.simulation.shipped.loop import Process, SimLoop, World
+from tests.simulation.shipped.network import Listening
+
+PORT = 9092
+_log = logging.getLogger("hightide.broker")
+
+
+class Opened:
+    """A session of the simulated coordinator."""
+
+    def __init__(self, client: SimCoordination) -> None:
+        self.client = client
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+class SimSurroundings:
+    """What the simulated machine gives one life of its broker."""
+
+    has_watchdog = False
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.random = Random(machine.world.random.getrandbits(64))
+
+    def now_ms(self) -> int:
+        return self._machine.now_ms()
+
+    def new_id(self) -> uuid.UUID:
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    def directory(self, _settings: Settings) -> Path | None:
+        return None
+
+    def disks(self, _settings: Settings) -> list[Disk]:
+        return [self._machine.disk]
+
+    def listen(self, _host: str, port: int, _backlog: int) -> Listening:
+        return self._machine.world.network.listen(self._machine, port)
+
+    async def open_coordination(
+        self,
+        settings: Settings,
+        _directory: Path | None,
+        _on_failure: Callable[[Exception], None],
+        *,
+        is_new: bool,
+    ) -> Opened:
+        machine = self._machine
+        loop: Any = asyncio.get_running_loop()
+        # The key of the last session lies beside the logs; now and then it cannot be read.
+        last = machine.ticket if self.random.random() < 0.7 and not is_new else None
+        client = SimCoordination(loop, settings.zookeeper_session_timeout_ms, last)
+        client.on_session = machine.keep_ticket
+        try:
+            await client.connected(settings.zookeeper_session_timeout_ms * 2)
+        except BaseException:
+            await client.close()
+            raise
+        return Opened(client)
+
+
+class Machine(Process):
+    """A broker, its disk, and what survives its lives."""
+
+    def __init__(self, world: World, broker_id: int, settings: Settings) -> None:
+        super().__init__(world, f"broker-{broker_id}")
+        self.broker_id = broker_id
+        self.settings = settings
+        random = Random(world.random.getrandbits(64))
+        self.disk = SimDisk(random, f"disk-{broker_id}", self._power_fails)
+        self.on_power_cut: Callable[[], None] = lambda: None
+        """Called when the power went in the middle of something, as was wanted."""
+        self.ticket: Ticket | None = None
+        self.broker: Broker | None = None
+        self.is_serving = False
+        self._told_to_stop: tuple[SimLoop, asyncio.Event] | None = None
+
+    def begin(self) -> None:
+        self.start(self.main)
+
+    def keep_ticket(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+
+    async def main(self) -> None:
+        """As `hightide broker start` does it."""
+        loop: Any = asyncio.get_running_loop()
+        stopped = asyncio.Event()
+        self._told_to_stop = (loop, stopped)
+        broker = self.broker = Broker(self.settings, surroundings=SimSurroundings(self))
+        try:
+            await broker.start()
+        except (Refused, OSError, KafkaError, Corrupt, ZooKeeperError) as error:
+            self.world.note(f"{self.name} cannot start: {error}")
+            return
+        self.is_serving = True
+        self.world.tell(f"{self.name} serves")
+        told = asyncio.ensure_future(stopped.wait())
+        await asyncio.wait([told, broker.failed], return_when=asyncio.FIRST_COMPLETED)
+        if broker.failed.done():
+            told.cancel()
+            self.world.note(f"{self.name} cannot go on: {broker.failed.exception()}")
+        self.is_serving = False
+        await broker.stop()
+        self.world.tell(f"{self.name} has stopped in order")
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.world.tell(f"{self.name} is told to stop")
+        assert self._told_to_stop is not None
+        loop, stopped = self._told_to_stop
+        loop.arrived(stopped.set)
+
+    def _end(self) -> None:
+        super()._end()
+        self.broker = None
+        self.is_serving = False
+        if not self.has_power:
+            self.disk = self.disk.after_power_cut()
+
+    def _power_fails(self) -> None:
+        self.crash(power=True)
+        self.on_power_cut()

@@ -1,0 +1,213 @@
+"""Mistakes in the shell around the machines, put in for a test: the simulator must find each.
+
+The machines' own are in `tests/simulation/mutants.py`; here is what only the shipped broker can
+get wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hightide.broker.handlers import follower_fetch
+from hightide.broker.handlers.fetch_plan import Plan
+from hightide.broker.replication.isr_changes import IsrChanges
+from hightide.broker.replication.purgatory import WaitingWrite
+from hightide.broker.replication.replica import Replica
+from hightide.broker.transactions.transaction_partition import TransactionPartition
+from hightide.core.groups import group_coordinator as groups
+from hightide.core.groups import offset_requests
+from hightide.core.transactions.transaction import State
+from hightide.core.transactions.transaction_coordinator import (
+    Answer,
+    Changes,
+    TransactionCoordinator,
+)
+from hightide.log import checkpoint
+from hightide.log.log import Log
+from hightide.wire.errors import ErrorCode
+from tests.simulation.shipped.pipeline import Pipeline
+from tests.simulation.shipped.running import run
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def answers_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """acks=all is answered when the leader has it."""
+
+    def at_once(self: Replica, end_offset: int, write: WaitingWrite) -> None:
+        asyncio.get_running_loop().call_soon(write.settle, ErrorCode.NONE)
+
+    patch.setattr(Replica, "when_committed", at_once)
+
+
+def shows_the_uncommitted(patch: pytest.MonkeyPatch) -> None:
+    """Consumers read to the end of the log."""
+    slice_ = Plan.slice
+
+    def to_the_end(self: Plan, replica: Replica, wanted: Any, end_offset: int) -> Any:
+        return slice_(self, replica, wanted, replica.log.end_offset)
+
+    patch.setattr(Plan, "slice", to_the_end)
+
+
+def keeps_writes_of_a_role_that_is_over(patch: pytest.MonkeyPatch) -> None:
+    """Who waits for a commit goes on waiting when the broker leads no more, and is answered when
+    it leads again and commits that many records, whosever they are."""
+
+    def end_role(self: Replica) -> None:
+        self.leader = self.follower = None
+
+    patch.setattr(Replica, "_end_role", end_role)
+
+
+def does_not_compare_epochs(patch: pytest.MonkeyPatch) -> None:
+    """A leader gives a follower what it asks for, whatever its log ends with."""
+    patch.setattr(follower_fetch, "parting", lambda *_arguments: None)
+
+
+def takes_every_restart_for_clean(patch: pytest.MonkeyPatch) -> None:
+    """The file that says that all is on disk outlives the next start, and the crash after it."""
+    patch.setattr(checkpoint, "remove_clean_shutdown", lambda _disk: None)
+
+
+def proposes_once(patch: pytest.MonkeyPatch) -> None:
+    """A proposal that the controller did not answer is not made again."""
+    due = IsrChanges._due
+    sent: dict[Any, None] = {}
+
+    def once(self: IsrChanges) -> Any:
+        found = {key: each for key, each in due(self).items() if id(each) not in sent}
+        sent.update(dict.fromkeys(map(id, found.values())))
+        kept.extend(found.values())
+        return found
+
+    kept: list[Any] = []
+    patch.setattr(IsrChanges, "_due", once)
+
+
+# -- what only shows when something is copied in transactions ----------------------------------
+
+
+def forgets_sequences_when_it_leads(patch: pytest.MonkeyPatch) -> None:
+    """B13: a new leader does not know the batches in its log, and takes one that is sent again."""
+    lead = Replica.lead
+
+    def forgetful(self: Replica, *how: Any, **more: Any) -> None:
+        for _, state in self.log.producers:
+            state.batches.clear()
+            state.next_sequence = -1
+        lead(self, *how, **more)
+
+    patch.setattr(Replica, "lead", forgetful)
+
+
+def keeps_partitions_of_a_transaction_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """B14: which they are is written when the transaction ends, and not before."""
+    asked = TransactionCoordinator.partitions_asked
+
+    def not_written(self: TransactionCoordinator, transactional_id: str, *how: Any) -> Changes:
+        changes = asked(self, transactional_id, *how)
+        if changes.write is None:
+            return changes
+        del self._writes[transactional_id]
+        self.apply(transactional_id, changes.write.after)
+        return Changes(answer=Answer(ErrorCode.NONE))
+
+    patch.setattr(TransactionCoordinator, "partitions_asked", not_written)
+
+
+def answers_before_the_end_is_written(patch: pytest.MonkeyPatch) -> None:
+    """B14: a commit is acknowledged before it is safe."""
+    carry_out = TransactionPartition.carry_out
+
+    def hasty(self: TransactionPartition, changes: Changes) -> Any:
+        write, result = changes.write, carry_out(self, changes)
+        after = None if write is None else write.after
+        if write is None or after is None or after.state is not State.PREPARE_COMMIT:
+            return result
+        if asyncio.iscoroutine(result):
+            result.close()
+        return write.answer
+
+    patch.setattr(TransactionPartition, "carry_out", hasty)
+
+
+def verifies_nothing(patch: pytest.MonkeyPatch) -> None:
+    """B15: whoever writes to a partition opens a transaction in it."""
+    more = Pipeline._more_settings
+    patch.setattr(
+        Pipeline,
+        "_more_settings",
+        lambda self: {**more(self), "transaction_partition_verification_enable": False},
+    )
+
+
+def takes_offsets_of_any_generation(patch: pytest.MonkeyPatch) -> None:
+    """B18: whoever was a member once may still commit."""
+    patch.setattr(offset_requests, "refused_transactional", lambda *_, **__: ErrorCode.NONE)
+
+
+def tells_offsets_that_are_not_stable(patch: pytest.MonkeyPatch) -> None:
+    """Who takes a partition over is told where it was before the transaction that is open."""
+    fetch = groups.GroupCoordinator.fetch_asked
+    patch.setattr(
+        groups.GroupCoordinator,
+        "fetch_asked",
+        lambda self, request, **_: fetch(self, request, require_stable=False),
+    )
+
+
+def shows_the_undecided(patch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records see open transactions."""
+    patch.setattr(Log, "last_stable_offset", property(lambda self: self.committed_offset))
+
+
+def names_no_aborted_transaction(patch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records are told of none."""
+    patch.setattr(Log, "aborted_between", lambda *_: [])
+
+
+OF_THE_PIPELINE: tuple[Mutant, ...] = (
+    forgets_sequences_when_it_leads,
+    keeps_partitions_of_a_transaction_in_memory,
+    answers_before_the_end_is_written,
+    verifies_nothing,
+    takes_offsets_of_any_generation,
+    tells_offsets_that_are_not_stable,
+    shows_the_undecided,
+    names_no_aborted_transaction,
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    answers_before_the_commit,
+    shows_the_uncommitted,
+    keeps_writes_of_a_role_that_is_over,
+    does_not_compare_epochs,
+    takes_every_restart_for_clean,
+    proposes_once,
+)
+
+
+def detected(mutant: Mutant, first: int, most: int) -> tuple[int, str] | None:
+    """How many seeds it took to find a mistake, and what was seen of it."""
+    story = "pipeline" if mutant in OF_THE_PIPELINE else "log"
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        for count in range(most):
+            try:
+                run(first + count, 1, story)
+            except AssertionError as found:
+                return count + 1, str(found).splitlines()[0]
+    return None
+
+
+if __name__ == "__main__":
+    wanted, first, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    for each in (*MUTANTS, *OF_THE_PIPELINE):
+        if wanted in each.__name__:
+            print(each.__name__, detected(each, first, most), flush=True)

@@ -1,0 +1,308 @@
+"""Tells the checker what brokers do, without their help: it looks after everything they do.
+
+The checker is the one of the first speed, and is shown the shipped brokers in the shape of those.
+The logs are read from their files, as somebody would who has only the disk; of what a broker
+believes of its log nothing is asked but where it begins and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hightide.broker.controller.partition_states import decode_state
+from hightide.broker.replication.replica import Replica
+from hightide.core.partition.state import PartitionState
+from hightide.log.log import Log
+from hightide.log.log_manager import LogManager
+from hightide.wire import batch
+from hightide.zookeeper import znodes
+from tests.simulation.checkers import Checker, Violated
+from tests.simulation.disk import NOTHING, Entry
+from tests.simulation.shipped.coordination import Coordinator
+
+if TYPE_CHECKING:
+    from tests.simulation.shipped.machine import Machine
+    from tests.simulation.shipped.simulation import Shape
+
+Partition = tuple[str, int]
+
+
+class LogView:
+    """The records of a log, read on as it grows."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._entries: list[Entry] = []
+        self._segment = -1
+        self._position = 0
+        self._cuts = -1
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def entries(self) -> list[Entry]:
+        """By offset."""
+        log = self._log
+        if log.truncations != self._cuts:
+            self._cuts = log.truncations
+            self._entries, self._segment, self._position = [], -1, 0
+        if len(self._entries) < log.end_offset:
+            self._read_on()
+        while len(self._entries) < log.end_offset:
+            self._entries.append(NOTHING)
+        if len(self._entries) != log.end_offset:
+            raise Violated(f"{log.directory} ends at {log.end_offset}, its file behind that")
+        return self._entries
+
+    def _read_on(self) -> None:
+        for segment in self._log.segments:
+            if segment.base_offset < self._segment:
+                continue
+            if segment.base_offset > self._segment:
+                self._segment, self._position = segment.base_offset, 0
+            file = segment.opened()
+            data = file.read(self._position, file.size - self._position)
+            self._position = file.size
+            for at, header in batch.batches(data):
+                for record in batch.records(data, at):
+                    self._add(record.offset, header.leader_epoch, record.value or b"")
+
+    def _add(self, offset: int, epoch: int, value: bytes) -> None:
+        entries = self._entries
+        if offset < len(entries) or (entries and epoch < entries[-1].epoch):
+            raise Violated(f"I4 {self._log.directory} has {value!r} of epoch {epoch} at {offset}")
+        entries.extend([NOTHING] * (offset - len(entries)))
+        entries.append(Entry(epoch, value.decode()))
+
+
+class Role:
+    """A replica as it was when it was last looked at."""
+
+    def __init__(self, broker: Shown, replica: Replica) -> None:
+        self.broker = broker
+        self.partition = (replica.topic, replica.partition)
+        self.replica = replica
+        self.log = broker.view(replica.log)
+        self.machine: Any = None
+        """The Leader or the Follower."""
+        self.high_watermark = -1
+        self.end_offset = replica.log.end_offset
+        self.cuts = replica.log.truncations
+        self.compared = 0
+        """Up to where the checker has compared it with what is committed."""
+
+
+class Shown:
+    """A shipped broker, as the checker wants to see brokers."""
+
+    def __init__(self, machine: Machine, min_isr: int) -> None:
+        self._machine = machine
+        self.min_isr = min_isr
+        self.id = machine.broker_id
+        self.name = machine.name
+        self.seen: dict[Partition, Role] = {}
+        self.life: Any = None
+        self._views: dict[Log, LogView] = {}
+        self.noted = (0, 0)
+        self._logs: dict[Partition, LogView] = {}
+        self._disk = machine.disk
+
+    @property
+    def lives(self) -> int:
+        return self._machine.lives
+
+    @property
+    def is_up(self) -> bool:
+        return self._machine.broker is not None
+
+    @property
+    def epoch(self) -> int:
+        broker = self._machine.broker
+        return -1 if broker is None else broker.broker_epoch
+
+    @property
+    def roles(self) -> dict[Partition, Role]:
+        """What it leads and what it follows."""
+        return {key: role for key, role in self.seen.items() if role.machine is not None}
+
+    @property
+    def logs(self) -> dict[Partition, Any]:
+        """All that are on its disk, also before it knows what to do with them; as its last life
+        left them, until the next one has opened them."""
+        return self._logs if self.is_read else {}
+
+    @property
+    def is_read(self) -> bool:
+        """When the power went, nobody knows what is left before the next life has opened it."""
+        return self._disk is self._machine.disk
+
+    def note(self, store: LogManager) -> None:
+        """A log was opened, made or taken away, or all were closed."""
+        self.noted = (store.changes, len(store.logs))
+        if store.logs:
+            self._logs = {key: self.view(log) for key, log in store.logs.items()}
+            self._disk = self._machine.disk
+
+    def view(self, log: Log) -> LogView:
+        found = self._views.get(log)
+        if found is None:
+            found = self._views[log] = LogView(log)
+        return found
+
+    def begin(self, broker: Any) -> None:
+        """A new life."""
+        self.life = broker
+        self.noted = (0, 0)
+        self.seen = {}
+        self._views = {}
+
+
+class Witness:
+    """Looks at the replicas of the broker that has just done something."""
+
+    def __init__(
+        self,
+        machines: dict[int, Machine],
+        coordinator: Coordinator,
+        *,
+        topics: tuple[str, ...],
+        shape: Shape,
+    ) -> None:
+        """Of other topics than these, which come and go, nothing is told."""
+        self._shown = {
+            broker_id: Shown(machine, shape.min_isr) for broker_id, machine in machines.items()
+        }
+        shown: Any = self._shown
+        seen: Any = shape
+        self.checker = Checker(seen, shown)
+        self._coordinator = coordinator
+        self._topics = topics
+        coordinator.written = self._written
+
+    # -- brokers ---------------------------------------------------------------------------
+
+    def look(self, machine: Machine) -> None:
+        """After everything that a broker does."""
+        broker, shown = machine.broker, self._shown[machine.broker_id]
+        if broker is None:
+            return
+        if shown.life is not broker:
+            shown.begin(broker)
+        store = getattr(broker, "store", None)
+        if store is not None and (store.changes, len(store.logs)) != shown.noted:
+            shown.note(store)
+        seen, count = shown.seen, 0
+        for replica in broker.replicas:
+            if replica.topic not in self._topics:
+                continue
+            count += 1
+            role = seen.get((replica.topic, replica.partition))
+            if role is None or role.replica is not replica:
+                role = Role(shown, replica)
+                seen[role.partition] = role
+            if (
+                (replica.leader or replica.follower) is not role.machine
+                or replica.high_watermark != role.high_watermark
+                or replica.log.truncations != role.cuts
+            ):
+                self._changed(machine, role)
+            role.end_offset = replica.log.end_offset
+        if count < len(seen):
+            present = [(each.topic, each.partition) for each in broker.replicas]
+            shown.seen = {key: role for key, role in seen.items() if key in present}
+
+    def _changed(self, machine: Machine, role: Role) -> None:
+        checker: Any = self.checker
+        replica, log = role.replica, role.replica.log
+        if log.truncations != role.cuts:
+            role.cuts = log.truncations
+            machine.world.tell(
+                f"{machine.name} cuts {role.partition} from {role.end_offset} to {log.end_offset}"
+            )
+            checker.truncates(role, min(log.end_offset, role.end_offset))
+        if replica.high_watermark > log.end_offset:
+            raise Violated(f"I5 {machine.name} {replica}: {replica.high_watermark} is committed")
+        acts_as = replica.leader or replica.follower
+        is_new, role.machine = acts_as is not role.machine, acts_as
+        if is_new:
+            role.compared = 0
+        moved = replica.high_watermark > role.high_watermark
+        role.high_watermark = replica.high_watermark
+        if replica.leader is not None:
+            if is_new:
+                epoch = replica.leader.state.leader_epoch
+                machine.world.tell(
+                    f"{machine.name} leads {role.partition} from {log.end_offset} in epoch {epoch}"
+                )
+                checker.leads(role)
+            # What a new leader knows of to be committed, others have committed.
+            known = checker.committed_offset(role.partition) if is_new else 0
+            if moved and replica.high_watermark > known:
+                checker.committed(role, replica.high_watermark)
+        elif replica.follower is not None and moved and replica.high_watermark > 0:
+            checker.heard(role, replica.high_watermark)
+
+    def fetched(self, replica: Replica, follower: int, broker_epoch: int) -> None:
+        """A leader has learned how far a follower is."""
+        assert replica.leader is not None
+        for shown in self._shown.values():
+            role = shown.seen.get((replica.topic, replica.partition))
+            if role is not None and role.replica is replica:
+                truth = self.checker.truth(role.partition)
+                epoch = replica.leader.state.leader_epoch
+                truth.fetched[follower, broker_epoch, epoch] = None
+
+    # -- the tree --------------------------------------------------------------------------
+
+    def _written(self, paths: list[str], writer: str) -> None:
+        for path in paths:
+            node = self._coordinator.tree.node(path)
+            if node is None:
+                continue
+            if path == znodes.CONTROLLER:
+                self.checker.controller = writer
+                self._coordinator.world.tell(f"{writer} is elected controller")
+            elif path.startswith(f"{znodes.BROKER_IDS}/"):
+                found = znodes.BrokerRegistration.decode(node.data or b"", path)
+                key = (znodes.broker_id_of(path), node.stat.czxid)
+                self.checker._previous[key] = found.previous_epoch
+            elif path.endswith("/state"):
+                self._decided(path, node.data or b"", node.stat.version, writer)
+
+    def _decided(self, path: str, data: bytes, version: int, writer: str) -> None:
+        _, _, _, topic, _, index, _ = path.split("/")
+        if topic not in self._topics:
+            return
+        partition = (topic, int(index))
+        node = self._coordinator.tree.node(znodes.topic_path(topic))
+        assert node is not None
+        assignment = znodes.TopicAssignment.decode(node.data or b"", znodes.topic_path(topic))
+        state = decode_state(data, path, version, assignment, int(index))
+        if state != self.checker.truth(partition).state:
+            self._coordinator.world.tell(f"{partition} {_shortly(state)}")
+            self.checker.decided(partition, state, writer)
+
+    def log(self, broker_id: int, partition: Partition) -> LogView:
+        return self._shown[broker_id].seen[partition].log
+
+    def states(self) -> Iterator[tuple[Partition, PartitionState | None]]:
+        for partition, truth in self.checker.truths.items():
+            yield partition, truth.state
+
+
+def _shortly(state: PartitionState) -> str:
+    text = f"{list(state.replicas)} led by {state.leader} in {state.leader_epoch}"
+    text += f", ISR {list(state.isr)} v{state.partition_epoch}"
+    for name in ("elr", "adding", "removing"):
+        if getattr(state, name):
+            text += f", {name} {list(getattr(state, name))}"
+    if state.is_recovering:
+        text += ", recovering"
+    return f"{text}, lives {state.broker_epochs}"

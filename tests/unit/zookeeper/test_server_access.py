@@ -1,0 +1,288 @@
+"""Who is served: names and passwords, credentials, certificates."""
+
+import ssl
+import subprocess
+
+import pytest
+
+from hightide.zookeeper.acl import digest
+from hightide.zookeeper.server.options import Limits, ServerOptions, Tls
+from hightide.zookeeper.server.server import Refused
+from hightide.zookeeper.server.server_thread import ServerThread
+from tests.unit.zookeeper.raw_client import (
+    AUTH,
+    AUTH_FAILED,
+    CHANGED,
+    CREATE,
+    CREATED,
+    DELETE,
+    DELETED,
+    EXISTS,
+    GET_ACL,
+    GET_CHILDREN,
+    GET_DATA,
+    INVALID_ACL,
+    NO_AUTH,
+    SET_ACL,
+    SET_DATA,
+    Closed,
+    Event,
+    RawSocket,
+    acl,
+    buffer,
+    create,
+    int32,
+    read,
+    set_data,
+    text,
+    versioned,
+    word,
+)
+
+BOB = digest(b"bob:secret")
+MINE = ((31, "auth", ""),)
+
+
+def test_what_is_mine_is_not_for_others(world, client):
+    assert client.authenticate("bob:secret") == 0
+    client.create("/mine", b"x", entries=MINE)
+    assert client.ok(GET_ACL, text("/mine")).acl() == [(31, "digest", BOB)]
+    other = world.client()
+    assert other.error(GET_DATA, read("/mine")) == NO_AUTH
+    assert other.error(GET_ACL, text("/mine")) == NO_AUTH
+    assert other.authenticate("bob:wrong") == 0, "a name that nobody has given anything to"
+    assert other.error(GET_DATA, read("/mine")) == NO_AUTH
+    assert other.authenticate("bob:secret") == 0
+    assert other.ok(GET_DATA, read("/mine")).buffer() == b"x"
+
+
+def test_a_name_belongs_to_the_connection_not_to_the_session(world, client):
+    client.authenticate("bob:secret")
+    client.create("/mine", entries=MINE)
+    again = world.client(session=client.ticket)
+    assert again.error(GET_DATA, read("/mine")) == NO_AUTH
+
+
+def test_who_may_not_read_hears_nothing_and_its_watch_is_used_up(world, client):
+    client.authenticate("bob:secret")
+    other = world.client()
+    open_to_all = ((31, "world", "anyone"),)
+    client.create("/dir")
+    for path in ("/dir/a", "/dir/b"):
+        other.error(EXISTS, read(path, watch=True))
+    client.create("/dir/a", entries=MINE)
+    client.create("/dir/b", entries=open_to_all)
+    other.ping()
+    assert other.events == [Event(CREATED, "/dir/b")]
+    other.events.clear()
+
+    for path in ("/dir/a", "/dir/b"):
+        other.ok(EXISTS, read(path, watch=True))
+    client.ok(SET_DATA, set_data("/dir/a", b"x"))
+    client.ok(SET_DATA, set_data("/dir/b", b"x"))
+    other.ping()
+    assert other.events == [Event(CHANGED, "/dir/b")]
+    other.events.clear()
+
+    for path in ("/dir/a", "/dir/b"):
+        other.ok(EXISTS, read(path, watch=True))
+    other.ok(GET_CHILDREN, read("/dir", watch=True))
+    client.ok(SET_ACL, text("/dir") + acl(MINE) + int32(-1))
+    client.ok(DELETE, versioned("/dir/a"))
+    client.ok(DELETE, versioned("/dir/b"))
+    other.ping()
+    assert other.events == [Event(DELETED, "/dir/b")], "nor of the children of what it may not read"
+    assert len(world.committer().tree.watches) == 0
+
+
+def test_auth_without_a_name_is_an_invalid_list(client):
+    assert client.error(CREATE, create("/mine", entries=MINE)) == INVALID_ACL
+
+
+def test_a_reader_does_not_see_hashes(world, client):
+    client.authenticate("bob:secret")
+    client.create("/a", entries=((31, "auth", ""), (1, "world", "anyone")))
+    assert world.client().ok(GET_ACL, text("/a")).acl() == [
+        (31, "digest", "bob:x"),
+        (1, "world", "anyone"),
+    ]
+
+
+def test_a_request_is_judged_by_the_name_it_was_sent_with(client):
+    """A name given later does not help what was asked before, even if all is one commit."""
+    client.authenticate("bob:secret")
+    client.create("/mine", entries=MINE)
+    client.authenticate("eve:secret")
+    first = client.send(CREATE, create("/eves", entries=MINE))
+    client.send(AUTH, int32(0) + text("digest") + buffer(b"zoe:secret"), xid=-4)
+    assert client.reply(first).error == 0
+    client.reply(-4)
+    entries = client.ok(GET_ACL, text("/eves")).acl()
+    assert [name.partition(":")[0] for _, _, name in entries] == ["bob", "eve"]
+
+
+@pytest.mark.parametrize("scheme", ["sasl", "world", "auth", "super", "x509", ""])
+def test_a_scheme_that_is_not_known_fails_and_closes(client, scheme):
+    last = client.send(CREATE, create("/before"))
+    client.send(AUTH, int32(0) + text(scheme) + buffer(b"bob:secret"), xid=-4)
+    client.send(CREATE, create("/after"))
+    assert client.reply(last).error == 0
+    assert client.reply(-4).error == AUTH_FAILED
+    assert client.is_closed()
+
+
+@pytest.mark.parametrize("body", [text("digest") + int32(-1), int32(-1) + buffer(b"bob:secret")])
+def test_half_a_proof_fails_and_closes(client, body):
+    client.send(AUTH, int32(0) + body, xid=-4)
+    assert client.reply(-4).error == AUTH_FAILED
+    assert client.is_closed()
+
+
+def test_an_address_can_be_named_as_a_scheme(client):
+    assert client.authenticate("", scheme="ip") == 0
+
+
+def test_a_client_has_so_many_names_and_no_more(client):
+    for number in range(99):
+        assert client.authenticate(f"user{number}:x") == 0
+    assert client.authenticate("user0:x") == 0, "one that it has already"
+    assert client.authenticate("one:more") == AUTH_FAILED
+    assert client.is_closed()
+
+
+CREDENTIALS = ("admin:top", "broker:wet:paper")
+
+
+@pytest.fixture
+def guarded(world):
+    world.start(credentials=CREDENTIALS)
+    return world
+
+
+def test_nobody_is_served_without_credentials(guarded):
+    client = guarded.client()
+    for kind, body in [
+        (CREATE, create("/a")),
+        (EXISTS, read("/")),
+        (GET_DATA, read("/")),
+        (14, b""),
+    ]:
+        assert client.error(kind, body) == NO_AUTH
+    client.ping()
+    client.close_session()
+
+
+@pytest.mark.parametrize("credentials", CREDENTIALS)
+def test_who_shows_credentials_is_served(guarded, credentials):
+    client = guarded.client()
+    assert client.authenticate(credentials) == 0
+    client.create("/a", entries=((31, "digest", "x:y"),))
+    assert client.ok(GET_DATA, read("/a")).buffer() == b"", "and may do anything"
+    assert client.authenticate("another:name") == 0
+    client.ok(SET_DATA, set_data("/a", b""))
+
+
+@pytest.mark.parametrize("wrong", ["admin:", "admin:to", "admin:topp", "eve:top", "", "broker:wet"])
+def test_wrong_credentials_fail_and_close(guarded, wrong):
+    client = guarded.client()
+    assert client.authenticate(wrong) == AUTH_FAILED
+    assert client.is_closed()
+
+
+def test_a_session_that_moves_must_show_credentials_again(guarded):
+    client = guarded.client()
+    client.authenticate(CREDENTIALS[0])
+    client.create("/a", flags=1)
+    again = guarded.client(session=client.ticket)
+    assert again.session_id == client.session_id
+    assert again.error(EXISTS, read("/a")) == NO_AUTH
+
+
+def test_the_requests_before_authentication_are_refused_in_order(guarded):
+    client = guarded.client()
+    first = client.send(CREATE, create("/a"))
+    client.send(AUTH, int32(0) + text("digest") + buffer(b"admin:top"), xid=-4)
+    third = client.send(CREATE, create("/a"))
+    assert client.reply(first).error == NO_AUTH
+    assert client.reply(-4).error == 0
+    assert client.reply(third).error == 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_a_machine_that_others_can_reach_needs_a_guard(world, host):
+    with pytest.raises(Refused, match="other machines"):
+        ServerThread(ServerOptions(host=host, port=0)).start()
+    for guard in ({"insecure": True}, {"credentials": CREDENTIALS}):
+        try:
+            world.start(host=host, file=None, **guard)
+        except OSError:
+            if ":" not in host:
+                raise
+            pytest.skip("this machine has no IPv6")
+
+
+@pytest.mark.parametrize("credentials", ["nocolon", ":x", "x:", ""])
+def test_credentials_need_a_user_and_a_password(credentials):
+    with pytest.raises(ValueError, match="user:password"):
+        ServerOptions(credentials=(credentials,))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """A certificate for 127.0.0.1 that vouches for itself, and a stranger's."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("ours", "strange"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
+             "subjectAltName=IP:127.0.0.1", "-keyout", folder / f"{name}.key", "-out",
+             folder / f"{name}.pem"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    return folder
+
+
+def trusting(folder, name=None):
+    """A client that trusts our coordinator and shows this certificate."""
+    context = ssl.create_default_context(cafile=folder / "ours.pem")
+    if name is not None:
+        context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    return context
+
+
+def test_tls(world, certificates):
+    world.start(tls=Tls(certificates / "ours.pem", certificates / "ours.key"))
+    client = world.client(tls=trusting(certificates))
+    client.create("/a", b"x" * 100_000)
+    assert client.ok(GET_DATA, read("/a")).buffer() == b"x" * 100_000
+    xids = [client.send(EXISTS, read("/")) for _ in range(100)]
+    assert all(client.reply(xid).error == 0 for xid in xids)
+    assert word(world.address, "ruok", trusting(certificates)) == "imok"
+    client.close_session()
+
+
+def test_a_plain_client_gets_nothing_from_a_tls_port(world, certificates):
+    tls = Tls(certificates / "ours.pem", certificates / "ours.key")
+    world.start(tls=tls, limits=Limits(handshake_s=0.5))
+    with RawSocket(world.address) as plain:
+        plain.send_frame(bytes(45))
+        assert plain.is_closed()
+    with RawSocket(world.address) as silent:
+        assert silent.is_closed()
+
+
+def test_a_client_must_show_a_certificate_that_the_authority_signed(world, certificates):
+    ours = certificates / "ours.pem"
+    world.start(tls=Tls(ours, certificates / "ours.key", client_ca=ours))
+    assert world.client(tls=trusting(certificates, "ours")).session_id
+    for stranger in (None, "strange"):
+        with RawSocket(world.address, trusting(certificates, stranger)) as raw:
+            raw.send_frame(bytes(45))
+            with pytest.raises((ssl.SSLError, Closed)):
+                raw.frame()
+
+
+def test_tls_files_that_cannot_be_used_are_told(tmp_path):
+    options = ServerOptions(port=0, tls=Tls(tmp_path / "no.pem", tmp_path / "no.key"))
+    with pytest.raises(Refused, match="TLS"):
+        ServerThread(options).start()

@@ -1,0 +1,216 @@
+"""Brokers whose coordinator is away: records come and go as ever, and afterwards all is as before.
+
+Three brokers at each kind of coordinator serve the tests here; none of them is ever restarted.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+
+import pytest
+
+from hightide.wire.errors import ErrorCode
+from tests.zookeeper.broker_world import (
+    TOPIC,
+    Brokers,
+    Tree,
+    configure,
+    create,
+    eventually,
+    setting,
+)
+from tests.zookeeper.client_world import Proxy
+from tests.zookeeper.traffic import traffic
+
+KINDS = ("embedded", "zookeeper", "ensemble")
+# The longest pause between two attempts to reach a coordinator must fit into it.
+SESSION_MS = 4000
+RETRIABLE = {
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def world(request, _shared):
+    """A coordinator and three brokers that live through everything that is done to it."""
+    backend = _shared(request.param)
+    with Brokers(backend.hosts, 3, session_ms=SESSION_MS) as cluster:
+        pids = [cluster.pid(each) for each in cluster.brokers]
+        yield backend, cluster
+        assert [cluster.pid(each) for each in cluster.brokers if cluster.is_running(each)] == pids
+
+
+@pytest.fixture
+def backend(world):
+    world[0].heal()
+    yield world[0]
+    world[0].heal()
+
+
+@pytest.fixture
+def cluster(world, backend):
+    eventually(lambda: is_whole(world[1]))
+    return world[1]
+
+
+def is_whole(cluster: Brokers) -> bool:
+    """Whether all brokers are registered, know each other, and name one controller."""
+    if not all(map(cluster.is_connected, cluster.brokers)):
+        return False
+    if cluster.tree.children("/brokers/ids") != ["1", "2", "3"]:
+        return False
+    seen = [cluster.metadata(each) for each in cluster.brokers]
+    controllers = {each.controller_id for each in seen}
+    return all(len(each.brokers) == 3 for each in seen) and controllers == {cluster.elected()}
+
+
+@pytest.fixture
+def topic(cluster):
+    """A topic with a partition led by every broker and held by all, and everybody knows it."""
+    name = f"away-{random.randbytes(4).hex()}"
+    cluster.create_topic(name, partitions=3, replication_factor=3)
+    eventually(lambda: all(len(cluster.partitions(n, name)) == 3 for n in cluster.brokers))
+    return name
+
+
+def restart(backend) -> None:
+    """Kill the coordinator, or the leader of an ensemble, and bring it back."""
+    if backend.kind == "ensemble":
+        leader = backend.leader()
+        backend.kill(leader)
+        assert backend.leader() != leader
+        backend.restart(leader)
+    else:
+        backend.kill()
+        backend.start()
+
+
+def test_a_coordinator_that_is_killed_and_comes_back_is_not_noticed(backend, cluster, topic):
+    epochs = {each: cluster.epoch(each) for each in cluster.brokers}
+    controller, reign = cluster.elected(), cluster.controller_epoch()
+    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+    with traffic(cluster, topic) as running:
+        restart(backend)
+        running.goes_on()
+        eventually(lambda: is_whole(cluster))
+    assert {each: cluster.epoch(each) for each in cluster.brokers} == epochs
+    assert (cluster.elected(), cluster.controller_epoch()) == (controller, reign)
+    for each in cluster.brokers:
+        assert "registered" not in cluster.log(each)[said[each] :]
+    see_changes_everywhere(cluster)
+
+
+def see_changes_everywhere(cluster: Brokers) -> None:
+    """Every kind of watch is alive at every broker: on topics, on one of them, on settings.
+
+    An ensemble that has just come back may elect once more, so what may be tried again is.
+    """
+    name = f"seen-{random.randbytes(4).hex()}"
+    made = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    eventually(lambda: create(cluster.address(eventually(cluster.elected)), name, 2) in made)
+    eventually(lambda: all(len(cluster.partitions(n, name)) == 2 for n in cluster.brokers), 5)
+    for broker_id in cluster.brokers:
+        value = str(1_000_000 + broker_id)
+        change = partial(configure, cluster.address(broker_id), TOPIC, name, retention_ms=value)
+        eventually(lambda change=change: change() == ErrorCode.NONE)
+        eventually(
+            lambda value=value: all(
+                cluster.setting(each, name, "retention.ms") == value for each in cluster.brokers
+            ),
+            5,
+        )
+    cluster.tree.client.create(f"/admin/delete_topics/{name}")
+    eventually(lambda: not any(cluster.partitions(each, name) for each in cluster.brokers), 5)
+
+
+def test_a_coordinator_that_is_silent_for_longer_than_a_session(backend, cluster, topic):
+    epochs = {each: cluster.epoch(each) for each in cluster.brokers}
+    controller = cluster.elected()
+    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+
+    def news(broker_id: int) -> str:
+        return cluster.log(broker_id)[said[broker_id] :]
+
+    with traffic(cluster, topic) as running:
+        backend.pause()
+        try:
+            refusals_in_time(cluster, controller, topic)
+            for each in cluster.brokers:
+                eventually(lambda each=each: "coordination: doubtful" in news(each))
+            eventually(lambda: "this broker is no longer the controller" in news(controller))
+            refusals_in_time(cluster, controller, topic)
+            running.goes_on()
+        finally:
+            backend.resume()
+        eventually(lambda: is_whole(cluster))
+        running.goes_on()
+    for each in cluster.brokers:
+        again = cluster.epoch(each) != epochs[each]
+        assert ("registered as broker" in news(each)) == again
+        assert cluster.epochs_logged(each)[-1] == cluster.epoch(each) >= epochs[each]
+        assert "Traceback" not in news(each)
+    see_changes_everywhere(cluster)
+
+
+def refusals_in_time(cluster: Brokers, controller: int, topic: str) -> None:
+    """What needs the coordinator is refused soon, with an error that clients try again."""
+    began = time.monotonic()
+    address = cluster.address(controller)
+    assert create(address, "not-now") in RETRIABLE
+    assert configure(address, TOPIC, topic, retention_ms="1000000") in RETRIABLE
+    assert time.monotonic() - began < 2 * SESSION_MS / 1000
+    assert setting(address, TOPIC, topic, "retention.ms") == "604800000"
+
+
+def test_a_coordinator_that_never_answers_the_first_who_comes_back_costs_no_session(embedded):
+    """ZooKeeper does that to connections that it accepts while it is starting."""
+    proxy = Proxy(embedded.server.hosts)
+    try:
+        with Brokers(proxy.hosts + embedded.chroot, session_ms=6000) as cluster:
+            cluster.tree.close()
+            cluster.tree = Tree(embedded.hosts)
+            epoch, before = cluster.epoch(), len(proxy.accepted_at)
+            proxy.silence()
+            proxy.cut()
+            eventually(lambda: len(proxy.accepted_at) == before + 2)
+            proxy.heal()
+            eventually(lambda: cluster.is_connected(1))
+            assert cluster.epoch() == epoch
+            see_changes_everywhere(cluster)
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize("cut_after", ["coordination: connected", "registered as broker 1"])
+def test_a_broker_starts_though_its_coordinator_is_killed_meanwhile(embedded, cut_after):
+    """It reads hundreds of znodes at the start, and leads as many partitions then."""
+    with Brokers(embedded.hosts, session_ms=SESSION_MS) as cluster:
+        name = cluster.create_topic(partitions=250)
+        cluster.terminate()
+        said = len(cluster.log())
+        cluster.launch(1)
+        eventually(lambda: cut_after in cluster.log()[said:], every_s=0.001)
+        cluster.pause()  # so that it does not get any further
+        embedded.kill()
+        embedded.start()
+        cluster.resume()
+        cluster.wait_until_it_listens(1)
+        assert "coordination: suspended" in cluster.log()[said:]
+        found = cluster.partitions(1, name)
+        assert set(found.values()) == {(1, ErrorCode.NONE)}
+        assert len(found) == 250
+        see_changes_everywhere(cluster)
+
+
+def test_a_broker_starts_while_an_ensemble_elects_its_leader(ensemble):
+    with Brokers(ensemble.hosts, session_ms=SESSION_MS) as cluster:
+        name = cluster.create_topic(partitions=5)
+        cluster.terminate()
+        leader = ensemble.leader()
+        ensemble.kill(leader)
+        cluster.restart()
+        assert set(cluster.partitions(1, name).values()) == {(1, ErrorCode.NONE)}

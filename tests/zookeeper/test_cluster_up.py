@@ -1,0 +1,123 @@
+"""`hightide up` as one cluster: brokers, and the coordinator that it keeps alive for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+from hightide.process import environment
+from hightide.wire.errors import ErrorCode
+from tests.zookeeper.broker_world import Tree, create, eventually, metadata, read, write
+
+
+class Up:
+    """A `hightide up`, its children, and where its brokers are."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.log = folder / "up.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hightide", "up", "--port", "0", *arguments],
+                env=environment(),
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("bootstrap: "), self.log.read_text()
+        self.bootstrap = line.removeprefix("bootstrap: ").strip()
+        self.addresses = self.bootstrap.split(",")
+
+    def coordinator(self) -> str:
+        lines = eventually(lambda: [x for x in self.said() if x.startswith("coordinator: ")])
+        return lines[0].removeprefix("coordinator: ")
+
+    def said(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def children(self, what: str = "") -> list[int]:
+        pid = self.process.pid
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        words = f"\0{what}\0".encode()
+        return [
+            int(each)
+            for each in listed
+            if not what or words in Path(f"/proc/{each}/cmdline").read_bytes()
+        ]
+
+    def controller(self) -> int:
+        """The controller that all brokers name, and that all know; 0 while they do not."""
+        seen = [metadata(address) for address in self.addresses]
+        named = {each.controller_id for each in seen}
+        whole = all(len(each.brokers) == len(seen) for each in seen)
+        return max(named) if whole and len(named) == 1 and named != {-1} else 0
+
+    def controller_address(self) -> str:
+        number = eventually(self.controller)
+        (found,) = [b for b in metadata(self.addresses[0]).brokers if b.node_id == number]
+        return f"{found.host}:{found.port}"
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
+
+
+@contextmanager
+def up(folder: Path, *arguments: str):
+    running = Up(folder, *arguments)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.interrupt()
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def send_and_read(bootstrap: str, topic: str, partitions: int) -> None:
+    for each in range(partitions):
+        write(bootstrap, topic, each, b"%d" % each)
+        assert read(bootstrap, topic, each) == b"%d" % each
+
+
+def test_three_brokers_are_one_cluster_and_stop_at_once(tmp_path):
+    with up(tmp_path, "--brokers", "3", "--memory") as cluster:
+        assert len(set(cluster.addresses)) == 3
+        assert len(cluster.children()) == 4
+        assert create(cluster.controller_address(), "t", 6) == ErrorCode.NONE
+        leaders = {
+            each.leader_id for each in metadata(cluster.addresses[0], "t").topics[0].partitions
+        }
+        assert leaders == {1, 2, 3}
+        send_and_read(cluster.bootstrap, "t", 6)
+        children = cluster.children()
+        assert cluster.interrupt() == 0
+        assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
+    assert [each.name for each in tmp_path.iterdir()] == ["up.log"]
+
+
+def test_a_coordinator_that_was_killed_is_started_again_and_nobody_lost_anything(tmp_path):
+    with up(tmp_path, "--brokers", "2", "--data", "data") as cluster:
+        tree = Tree(cluster.coordinator())
+        try:
+            controller = cluster.controller_address()
+            assert create(controller, "before", 2) == ErrorCode.NONE
+            epochs = [tree.stat(f"/brokers/ids/{each}").czxid for each in (1, 2)]
+            (killed,) = cluster.children("coordinator")
+            os.kill(killed, signal.SIGKILL)
+            eventually(lambda: [n for n in cluster.children("coordinator") if n != killed])
+            send_and_read(cluster.bootstrap, "before", 2)
+            assert [tree.stat(f"/brokers/ids/{each}").czxid for each in (1, 2)] == epochs
+            done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            eventually(lambda: create(controller, "after", 2) in done)
+            send_and_read(cluster.bootstrap, "after", 2)
+        finally:
+            tree.close()
+        assert any("the coordinator is started again" in line for line in cluster.said())
+        assert cluster.interrupt() == 0
