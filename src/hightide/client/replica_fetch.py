@@ -12,7 +12,7 @@ from hightide.wire.hot.fetch_codec import Fetch
 
 async def fetch(
     connection: Connection, request: Fetch, *, timeout_ms: int = TIMEOUT_MS
-) -> hot.Answer:
+) -> hot.ReplicaFetchResponse:
     """Ask a leader; topics go by id.  The answer's error codes are data.
 
     `timeout_ms` must be longer than the leader is told to wait for records.
@@ -37,6 +37,6 @@ def ask(
     )
 
 
-def read(connection: Connection, frame: memoryview) -> hot.Answer:
+def read(connection: Connection, frame: memoryview) -> hot.ReplicaFetchResponse:
     """The answer; its records are parts of the frame."""
     return connection.read(lambda: hot.decode(frame))

@@ -176,7 +176,7 @@ class LeaderBroker:
         version: int,
         correlation_id: int,
         fetch: hot.Fetch,
-        results: list[tuple[bytes, list[hot.Fetched]]],
+        results: list[tuple[bytes, list[hot.FetchedPartition]]],
     ) -> list[hot.Part]:
         is_first = fetch.session_epoch == INITIAL_EPOCH
         return hot.encode(
@@ -184,10 +184,10 @@ class LeaderBroker:
         )
 
     @staticmethod
-    def _is_urgent(results: Iterable[hot.Fetched]) -> bool:
+    def _is_urgent(results: Iterable[hot.FetchedPartition]) -> bool:
         return any(each.records or each.error_code or each.diverging_epoch for each in results)
 
-    def _read(self, topic: bytes, wanted: hot.Wanted) -> hot.Fetched:
+    def _read(self, topic: bytes, wanted: hot.RequestedPartition) -> hot.FetchedPartition:
         key = topic, wanted.partition
         log = self.logs.get(key)
         code = self.refusals.get(key, ErrorCode.NONE)
@@ -198,13 +198,13 @@ class LeaderBroker:
         elif wanted.current_leader_epoch < self.leader_epoch:
             code = ErrorCode.FENCED_LEADER_EPOCH
         if code or log is None:
-            return hot.Fetched(wanted.partition, code)
+            return hot.FetchedPartition(wanted.partition, code)
         offset, high_watermark = wanted.fetch_offset, self.high_watermarks.get(key, log.end_offset)
         parts = divergence(log.epochs, log.end_offset, offset, wanted.last_fetched_epoch)
         records = None
         if parts is None and offset != log.end_offset:
             records = log.read(offset, wanted.max_bytes, log.end_offset)
-        return hot.Fetched(
+        return hot.FetchedPartition(
             wanted.partition,
             0,
             high_watermark,

@@ -9,7 +9,7 @@ from hightide.broker.network.connection import Slot
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot import produce_codec as hot
 
-RESULT = hot.Appended(3, 0, 17, -1, 5)
+RESULT = hot.ProducedPartition(3, 0, 17, -1, 5)
 
 
 class Connection:
@@ -26,7 +26,9 @@ class Connection:
 
 
 def one_batch(asked: Asked):
-    return WaitingBatch(asked, "t", RESULT, hot.Answer(asked.version, b"t", RESULT.partition))
+    return WaitingBatch(
+        asked, "t", RESULT, hot.ResponseTemplate(asked.version, b"t", RESULT.partition)
+    )
 
 
 def any_request(asked: Asked):

@@ -13,7 +13,7 @@ from hightide.core.partition.fetch_session import FetchSessions
 from hightide.core.partition.follower import Do, Follower, Position, Step
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode
-from hightide.wire.hot.replica_fetch_codec import Given
+from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
 from tests.unit.broker.fetch_world import (
     FOLLOWER_EPOCH,
     FOLLOWER_ID,
@@ -409,7 +409,7 @@ def watch(replica: object, taken: list[Position]) -> None:
     class Watched(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
 
-        def take(self, asked: Position, given: Given, now_ms: int) -> Step:
+        def take(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
             taken.append(asked)
             step: Step = original(self, asked, given, now_ms)
             return step
@@ -650,7 +650,7 @@ def test_a_fault_in_one_partition_does_not_keep_others_from_being_copied(
         class Faulty(type(bad)):  # type: ignore[misc]
             __slots__ = ()
 
-            def take(self, asked: Position, given: Given, now_ms: int) -> Step:
+            def take(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
                 raise RuntimeError("a bug")
 
         plain = type(bad)

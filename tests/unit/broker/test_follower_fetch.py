@@ -89,7 +89,7 @@ class Leader:
     ) -> dict[int, tuple[int, ...]] | None:
         """What a fetch with these offsets is answered at once; None if it has to wait."""
         wanted = [
-            hot.Wanted(index, leader_epoch, offset, 0 if offset else -1, 0, 1 << 20)
+            hot.RequestedPartition(index, leader_epoch, offset, 0 if offset else -1, 0, 1 << 20)
             for index, offset in at.items()
         ]
         request = hot.Fetch(

@@ -165,7 +165,7 @@ class World:
         )
         self.replicas.wake()
 
-    def take(self) -> replica_fetch_codec.Answer | None:
+    def take(self) -> replica_fetch_codec.ReplicaFetchResponse | None:
         """Take the next answer, if there is one."""
         if not self.wire.answers:
             return None
@@ -181,7 +181,7 @@ class World:
                     self.copied[given.partition].is_afresh = True
         return answer
 
-    def _take(self, given: replica_fetch_codec.Given) -> None:
+    def _take(self, given: replica_fetch_codec.ReceivedPartition) -> None:
         mine = self.copied[given.partition]
         if given.error_code:
             mine.is_wanted = False

@@ -14,7 +14,7 @@ from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
-from hightide.wire.hot.replica_fetch_codec import Given
+from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
 
 NOW_MS = 1_700_000_000_000
 LIVE = {1: 10, 2: 20, 3: 30}
@@ -193,8 +193,8 @@ def given(
     start: int = 0,
     records: memoryview = NOTHING,
     diverging: tuple[int, int] | None = None,
-) -> Given:
-    return Given(0, code, high_watermark, start, records, diverging, None)
+) -> ReceivedPartition:
+    return ReceivedPartition(0, code, high_watermark, start, records, diverging, None)
 
 
 def copies(count: int, base: int = 0, epoch: int = 0) -> memoryview:
@@ -209,7 +209,7 @@ def copies(count: int, base: int = 0, epoch: int = 0) -> memoryview:
     return memoryview(segment.opened().read(0, segment.size))
 
 
-def take(replica: Replica, answer: Given) -> Do:
+def take(replica: Replica, answer: ReceivedPartition) -> Do:
     assert replica.follower is not None
     asked = replica.follower.position()
     assert asked is not None

@@ -273,7 +273,17 @@ def test_a_late_answer_to_a_caller_who_gave_up_harms_nobody():
 
 TOPIC = bytes(range(16))
 ASKED = hot.Fetch(
-    1, 500, 1, 2**20, 0, 0, -1, [(TOPIC, [hot.Wanted(3, 1, 7, 1, 0, 2**20)])], [], None, 9
+    1,
+    500,
+    1,
+    2**20,
+    0,
+    0,
+    -1,
+    [(TOPIC, [hot.RequestedPartition(3, 1, 7, 1, 0, 2**20)])],
+    [],
+    None,
+    9,
 )
 
 
@@ -284,7 +294,9 @@ class Records:
 
 def fetch_answer(correlation_id, length):
     """An answer with as many bytes of records, each byte telling where it lies."""
-    parts = hot.encode(correlation_id, 17, [(TOPIC, [hot.Fetched(3, 0, 8, 8, 0, Records(length))])])
+    parts = hot.encode(
+        correlation_id, 17, [(TOPIC, [hot.FetchedPartition(3, 0, 8, 8, 0, Records(length))])]
+    )
     data = (bytes(range(251)) * (length // 251 + 1))[:length]
     return b"".join(part if isinstance(part, bytes) else data for part in parts), data
 

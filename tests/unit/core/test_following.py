@@ -13,7 +13,7 @@ from hightide.core.partition.fetch_session import FetchSessions
 from hightide.core.partition.fetch_session_client import OUT_OF_STEP, FetchSessionClient, Round
 from hightide.core.partition.follower import Position
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.hot.fetch_codec import HIGHEST, Fetch, Wanted
+from hightide.wire.hot.fetch_codec import HIGHEST, Fetch, RequestedPartition
 
 A, B = bytes(16), bytes(15) + b"b"
 MAX_BYTES = 1000
@@ -34,8 +34,14 @@ def test_everything_is_told_once_and_then_what_changed() -> None:
     assert first is not None
     assert (first.session_id, first.session_epoch) == (0, 0)
     assert first.topics == [
-        (A, [Wanted(0, 3, 5, 2, 0, MAX_BYTES), Wanted(1, 3, 6, 2, 0, MAX_BYTES)]),
-        (B, [Wanted(0, 3, 7, 2, 0, MAX_BYTES)]),
+        (
+            A,
+            [
+                RequestedPartition(0, 3, 5, 2, 0, MAX_BYTES),
+                RequestedPartition(1, 3, 6, 2, 0, MAX_BYTES),
+            ],
+        ),
+        (B, [RequestedPartition(0, 3, 7, 2, 0, MAX_BYTES)]),
     ]
     following.answered(first, ErrorCode.NONE, 77)
     second = following.tell({(A, 1): at(8), (B, 0): at(7)}, MAX_BYTES)

@@ -9,11 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from hightide.core.partition.fetch_session import FetchSessions
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.hot.fetch_codec import Fetch, Fetched, Wanted
+from hightide.wire.hot.fetch_codec import Fetch, FetchedPartition, RequestedPartition
 
 
 def request(session_id=0, epoch=-1, wanted=(), forgotten=()) -> Fetch:
-    topics = [(topic, [Wanted(index, -1, offset, -1, -1, 100)]) for topic, index, offset in wanted]
+    topics = [
+        (topic, [RequestedPartition(index, -1, offset, -1, -1, 100)])
+        for topic, index, offset in wanted
+    ]
     dropped = [(topic, [index]) for topic, index in forgotten]
     return Fetch(-1, 0, 1, 1000, 0, session_id, epoch, topics, dropped, None)
 
@@ -83,13 +86,13 @@ def test_no_slots_means_no_sessions():
 
 def test_partitions_that_gave_records_go_to_the_end_of_the_line():
     session = sessions().begin(request(0, 0, [(b"t", 0, 0), (b"t", 1, 0), (b"u", 0, 0)]), 12, 0)
-    session.news([(b"t", [Fetched(0, 0, 1, 1, 0, Data())])], everything=False)
+    session.news([(b"t", [FetchedPartition(0, 0, 1, 1, 0, Data())])], everything=False)
     assert keys(session) == [(b"t", 1), (b"u", 0), (b"t", 0)]
 
 
 def test_an_error_is_told_every_time_and_the_recovery_once():
     session = sessions().begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
-    good, bad = [(b"t", [Fetched(0, 0, 5, 5, 0)])], [(b"t", [Fetched(0, 3)])]
+    good, bad = [(b"t", [FetchedPartition(0, 0, 5, 5, 0)])], [(b"t", [FetchedPartition(0, 3)])]
     assert session.news(good, everything=True) == good
     assert session.news(good, everything=False) == []
     assert session.news(bad, everything=False) == bad
@@ -105,8 +108,8 @@ def test_an_error_is_told_every_time_and_the_recovery_once():
 def test_what_a_reader_must_act_on_is_told_every_time(news, is_used):
     """And who had to cut its log has made no use of what else it was told."""
     session = sessions().begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
-    plain = [(b"t", [Fetched(0, 0, 5, 5, 0)])]
-    urgent = [(b"t", [Fetched(0, 0, 5, 5, 0, **news)])]
+    plain = [(b"t", [FetchedPartition(0, 0, 5, 5, 0)])]
+    urgent = [(b"t", [FetchedPartition(0, 0, 5, 5, 0, **news)])]
     assert session.news(plain, everything=True) == plain
     assert session.news(urgent, everything=False) == urgent
     assert session.news(urgent, everything=False) == urgent
@@ -117,9 +120,11 @@ def test_what_a_reader_must_act_on_is_told_every_time(news, is_used):
 def test_who_begins_anew_with_a_partition_is_told_everything_anew():
     known = sessions()
     session = known.begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
-    plain = [(b"t", [Fetched(0, 0, 5, 5, 0)])]
+    plain = [(b"t", [FetchedPartition(0, 0, 5, 5, 0)])]
     assert session.news(plain, everything=True) == plain
-    again = request(session.id, 1, [])._replace(topics=[(b"t", [Wanted(0, 9, 0, -1, -1, 100)])])
+    again = request(session.id, 1, [])._replace(
+        topics=[(b"t", [RequestedPartition(0, 9, 0, -1, -1, 100)])]
+    )
     assert known.begin(again, 12, 0) is session
     assert session.news(plain, everything=False) == plain
 
@@ -158,7 +163,7 @@ class ClientAndBroker(RuleBasedStateMachine):
             return
         assert set(keys(session)) == set(self.asked)
         full = [
-            (topic, [Fetched(each.partition, 0, self.truth[topic, each.partition], 0, 0)])
+            (topic, [FetchedPartition(each.partition, 0, self.truth[topic, each.partition], 0, 0)])
             for topic, wanted_ in session.topics()
             for each in wanted_
         ]

@@ -180,7 +180,7 @@ i64 = st.integers(-(2**63), 2**63 - 1)
 i32 = st.integers(-(2**31), 2**31 - 1)
 name = st.text("abcdef._-é", min_size=1, max_size=200)
 appended = st.builds(
-    produce_codec.Appended,
+    produce_codec.ProducedPartition,
     i32,
     codes,
     i64,
@@ -234,8 +234,8 @@ def test_a_produce_answer_has_the_bytes_that_its_declaration_gives(
 def test_a_prepared_answer_equals_the_one_made_anew(
     version: int, topic: str, partition: int, base: int, time_ms: int, start: int, correlation: int
 ):
-    result = produce_codec.Appended(partition, 0, base, time_ms, start)
-    prepared = produce_codec.Answer(version, topic.encode(), partition)
+    result = produce_codec.ProducedPartition(partition, 0, base, time_ms, start)
+    prepared = produce_codec.ResponseTemplate(version, topic.encode(), partition)
     assert prepared.encode(correlation, base, time_ms, start) == produce_codec.encode(
         correlation, version, [(topic.encode(), [result])]
     )
@@ -251,7 +251,7 @@ class Bytes:
 
 
 fetched = st.builds(
-    fetch_codec.Fetched,
+    fetch_codec.FetchedPartition,
     i32,
     codes,
     i64,
@@ -275,7 +275,7 @@ nodes = st.lists(
 )
 
 
-def declared_partition(version: int, each: fetch_codec.Fetched) -> PartitionData:
+def declared_partition(version: int, each: fetch_codec.FetchedPartition) -> PartitionData:
     """What the declaration has for it; what a version lacks stays at its default."""
     declared = PartitionData(
         partition_index=each.partition,

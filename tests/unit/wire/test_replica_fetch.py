@@ -12,7 +12,7 @@ from hightide.wire.codec import decode
 from hightide.wire.errors import WireError
 from hightide.wire.frame import decode_request_header, encode_request, encode_response
 from hightide.wire.hot import fetch_codec, replica_fetch_codec
-from hightide.wire.hot.fetch_codec import Fetch, Wanted
+from hightide.wire.hot.fetch_codec import Fetch, RequestedPartition
 from hightide.wire.hot.read_cursor import body_at
 from hightide.wire.hot.replica_fetch_codec import VERSION
 from hightide.wire.messages.fetch import (
@@ -38,7 +38,9 @@ requests = st.builds(
     i32,
     i32,
     st.lists(
-        st.tuples(ids, st.lists(st.builds(Wanted, i32, i32, i64, i32, i64, i32), max_size=4)),
+        st.tuples(
+            ids, st.lists(st.builds(RequestedPartition, i32, i32, i64, i32, i64, i32), max_size=4)
+        ),
         max_size=3,
     ),
     st.lists(st.tuples(ids, st.lists(i32, max_size=3)), max_size=2),
@@ -106,7 +108,7 @@ usual = st.builds(
     ),
     requests,
     ids,
-    st.lists(st.builds(Wanted, i32, i32, i64, i32, i64, i32), min_size=1, max_size=126),
+    st.lists(st.builds(RequestedPartition, i32, i32, i64, i32, i64, i32), min_size=1, max_size=126),
 )
 
 
@@ -156,7 +158,7 @@ def plain(answer: FetchResponse) -> Any:
     return answer.error_code, answer.session_id, topics
 
 
-def plain_hot(answer: replica_fetch_codec.Answer) -> Any:
+def plain_hot(answer: replica_fetch_codec.ReplicaFetchResponse) -> Any:
     topics = [
         (topic, [(*each[:4], bytes(each.records), *each[5:]) for each in results])
         for topic, results in answer.topics
@@ -173,7 +175,7 @@ def test_an_answer_means_what_its_declaration_says(answer, correlation_id):
 
 def test_records_are_views_of_the_frame_they_came_in():
     parts = fetch_codec.encode(
-        1, VERSION, [(bytes(16), [fetch_codec.Fetched(0, 0, 9, 9, 0, Records())])]
+        1, VERSION, [(bytes(16), [fetch_codec.FetchedPartition(0, 0, 9, 9, 0, Records())])]
     )
     frame = bytearray(b"".join(each if isinstance(each, bytes) else b"r" * 300 for each in parts))
     answer = replica_fetch_codec.decode(memoryview(frame)[4:])
@@ -228,7 +230,7 @@ def test_any_bytes_are_an_answer_or_a_wire_error(noise: bytes):
 
 @pytest.mark.parametrize("cut", range(60))
 def test_a_frame_cut_anywhere_is_refused(cut):
-    results = [fetch_codec.Fetched(0, 0, 9, 9, 0, None, None, -1, (1, 2), (3, 4))]
+    results = [fetch_codec.FetchedPartition(0, 0, 9, 9, 0, None, None, -1, (1, 2), (3, 4))]
     (frame,) = fetch_codec.encode(1, VERSION, [(bytes(16), results)])
     with pytest.raises(WireError):
         replica_fetch_codec.decode(memoryview(frame[4 : len(frame) - 1 - cut]))

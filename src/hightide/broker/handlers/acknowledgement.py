@@ -15,7 +15,7 @@ from hightide.broker.network.connection import Connection, Slot
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot import produce_codec as hot
 
-Results = list[tuple[bytes, list[hot.Appended]]]
+Results = list[tuple[bytes, list[hot.ProducedPartition]]]
 
 
 class Asked(NamedTuple):
@@ -33,7 +33,9 @@ class WaitingBatch:
 
     __slots__ = ("_answer", "_asked", "_name", "_result", "_slot", "_timer")
 
-    def __init__(self, asked: Asked, name: str, result: hot.Appended, answer: hot.Answer) -> None:
+    def __init__(
+        self, asked: Asked, name: str, result: hot.ProducedPartition, answer: hot.ResponseTemplate
+    ) -> None:
         self._asked = asked
         self._name = name
         self._result = result
@@ -78,7 +80,7 @@ class PendingProduce:
         self._slot: Slot | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def part(self, result: hot.Appended) -> WaitingPart:
+    def part(self, result: hot.ProducedPartition) -> WaitingPart:
         """One more partition to wait for, with what is to be told when all is well."""
         part = WaitingPart(self, result)
         self._parts.append(part)
@@ -127,7 +129,7 @@ class WaitingPart:
 
     __slots__ = ("_pending", "code", "result")
 
-    def __init__(self, pending: PendingProduce, result: hot.Appended) -> None:
+    def __init__(self, pending: PendingProduce, result: hot.ProducedPartition) -> None:
         self._pending = pending
         self.result = result
         self.code: ErrorCode | None = None
@@ -146,6 +148,6 @@ _WORDS = {
 }
 
 
-def _failed(result: hot.Appended, code: ErrorCode | None) -> hot.Appended:
+def _failed(result: hot.ProducedPartition, code: ErrorCode | None) -> hot.ProducedPartition:
     assert code is not None
-    return hot.Appended(result.partition, code, error_message=_WORDS.get(code))
+    return hot.ProducedPartition(result.partition, code, error_message=_WORDS.get(code))

@@ -49,7 +49,7 @@ _READ_COMMITTED = 1
 _ANY_REPLICA = 11  # from this version on a consumer may read from followers
 _RACK_AWARE = "RackAwareReplicaSelector"
 
-Answered = list[tuple[bytes, list[hot.Fetched]]]
+Answered = list[tuple[bytes, list[hot.FetchedPartition]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +62,7 @@ class PendingFetch:
     correlation_id: int
     request: hot.Fetch
     session: Session | None
-    topics: list[tuple[bytes, list[hot.Wanted]]]
+    topics: list[tuple[bytes, list[hot.RequestedPartition]]]
     need_bytes: int = 0
     replicas: list[Replica] = field(default_factory=list)
     slot: Slot | None = None
@@ -96,7 +96,7 @@ class PendingFetch:
         nodes = planned.nodes(self.connection)
         return hot.encode(self.correlation_id, self.version, answered, session_id, nodes=nodes)
 
-    def _in_turn(self) -> list[tuple[bytes, list[hot.Wanted]]]:
+    def _in_turn(self) -> list[tuple[bytes, list[hot.RequestedPartition]]]:
         """What is wanted, beginning with what the last answer had no room for.
 
         A session has an order of its own, in which all have their turns.
@@ -183,7 +183,7 @@ class ConsumerPlan(Plan):
         self.replicas: list[Replica] = []
         self.topics: Answered = []
 
-    def add(self, topic: bytes, wanted: list[hot.Wanted]) -> None:
+    def add(self, topic: bytes, wanted: list[hot.RequestedPartition]) -> None:
         results = []
         replicas = self._broker.replicas
         find = replicas.get_by_id if self._by_id else replicas.get
@@ -198,7 +198,9 @@ class ConsumerPlan(Plan):
                 results.append(self.refused(topic, each.partition, replica, error))
         self.topics.append((topic, results))
 
-    def _read(self, replica: Replica, topic: bytes, wanted: hot.Wanted) -> hot.Fetched:
+    def _read(
+        self, replica: Replica, topic: bytes, wanted: hot.RequestedPartition
+    ) -> hot.FetchedPartition:
         leader = replica.leader
         if leader is None and (replica.follower is None or self._from_leader_only):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -231,7 +233,7 @@ class ConsumerPlan(Plan):
                 if records is not None and self._read_committed:
                     found = log_.aborted_between(wanted.fetch_offset, records.end_offset)
                     aborted = [(each.producer_id, each.first_offset) for each in found]
-        return hot.Fetched(
+        return hot.FetchedPartition(
             wanted.partition,
             0,
             high_watermark,

@@ -41,7 +41,9 @@ class Plan:
         self.is_urgent = False
         """Whether there is something else to say than records."""
 
-    def slice(self, replica: Replica, wanted: hot.Wanted, end_offset: int) -> Slice | None:
+    def slice(
+        self, replica: Replica, wanted: hot.RequestedPartition, end_offset: int
+    ) -> Slice | None:
         """Records before `end_offset`; None if there are none, or no room for them."""
         limit = min(wanted.max_bytes, self._budget)
         if limit <= 0 and self.byte_count:
@@ -58,10 +60,12 @@ class Plan:
         self._budget -= found.length
         return found
 
-    def diverging(self, replica: Replica, partition: int, parts: tuple[int, int]) -> hot.Fetched:
+    def diverging(
+        self, replica: Replica, partition: int, parts: tuple[int, int]
+    ) -> hot.FetchedPartition:
         """Whoever asks has something else before that offset than this log."""
         self.is_urgent = True
-        return hot.Fetched(
+        return hot.FetchedPartition(
             partition,
             0,
             replica.high_watermark,
@@ -72,13 +76,15 @@ class Plan:
 
     def refused(
         self, topic: bytes, partition: int, replica: Replica | None, error: KafkaError
-    ) -> hot.Fetched:
+    ) -> hot.FetchedPartition:
         self.is_urgent = True
         leader = None
         if error.code in _WRONG_BROKER:
             leader = self._leader(topic, partition)
         start_offset = -1 if replica is None else replica.log.start_offset
-        return hot.Fetched(partition, error.code, log_start_offset=start_offset, leader=leader)
+        return hot.FetchedPartition(
+            partition, error.code, log_start_offset=start_offset, leader=leader
+        )
 
     def _leader(self, topic: bytes, partition: int) -> tuple[int, int] | None:
         found = _find_topic(self._broker, topic, self._by_id)
@@ -109,7 +115,9 @@ def check_epoch(replica: Replica, epoch: int) -> None:
         )
 
 
-def parting(leader: Leader, replica: Replica, wanted: hot.Wanted) -> tuple[int, int] | None:
+def parting(
+    leader: Leader, replica: Replica, wanted: hot.RequestedPartition
+) -> tuple[int, int] | None:
     """Where a reader's log parts from this one; OFFSET_OUT_OF_RANGE if it cannot be said."""
     offset, log_ = wanted.fetch_offset, replica.log
     parts = divergence(log_.epochs, leader.end_offset, offset, wanted.last_fetched_epoch)

@@ -221,7 +221,7 @@ class FollowerFetches:
         plan = Plan(self._broker, request, self._version)
         if not session.by_topic_id:
             fresh.update(dict.fromkeys(session.partitions))  # replicas tell of ids only
-        news: list[tuple[TopicPartition, Remembered, hot.Fetched]] = []
+        news: list[tuple[TopicPartition, Remembered, hot.FetchedPartition]] = []
         held_back: set[TopicPartition] = set()
         for key in list(fresh):
             remembered = session.partitions.get(key)
@@ -236,7 +236,7 @@ class FollowerFetches:
         if may_wait and plan.byte_count < request.min_bytes and not plan.is_urgent:
             self.need_bytes = request.min_bytes - plan.byte_count
             return None
-        topics: dict[bytes, list[hot.Fetched]] = {}
+        topics: dict[bytes, list[hot.FetchedPartition]] = {}
         for key, remembered, result in news:
             remembered.told(result)
             topics.setdefault(key[0], []).append(result)
@@ -257,7 +257,7 @@ class FollowerFetches:
         key: TopicPartition,
         remembered: Remembered,
         held_back: set[TopicPartition],
-    ) -> hot.Fetched:
+    ) -> hot.FetchedPartition:
         """What there is to say of one partition; `held_back` if it must be looked at again."""
         wanted = remembered.wanted
         replica = self._find(key)
@@ -277,7 +277,7 @@ class FollowerFetches:
             held_back.add(key)
             return plan.refused(*key, replica, error)
         high_watermark = replica.high_watermark
-        return hot.Fetched(
+        return hot.FetchedPartition(
             wanted.partition, 0, high_watermark, high_watermark, replica.log.start_offset, records
         )
 
@@ -301,7 +301,7 @@ class FollowerFetches:
         return leader, parts
 
     def _slice(
-        self, plan: Plan, replica: Replica, wanted: hot.Wanted, end_offset: int
+        self, plan: Plan, replica: Replica, wanted: hot.RequestedPartition, end_offset: int
     ) -> hot.Sized | None:
         throttle, follower_id = self._broker.throttle, self._request.replica_id
         if not throttle.may_serve(replica, follower_id):

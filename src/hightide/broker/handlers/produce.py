@@ -59,7 +59,7 @@ class Shape(NamedTuple):
     replica: Replica
     acks: int
     timeout_ms: int
-    answer: hot.Answer
+    answer: hot.ResponseTemplate
     is_transactional: bool
 
 
@@ -136,7 +136,9 @@ def produce(
                     return None
                 if is_flushed and (acks == 1 or replica.high_watermark >= end_offset):
                     return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
-                result = hot.Appended(replica.partition, 0, base, time_ms, log_.start_offset)
+                result = hot.ProducedPartition(
+                    replica.partition, 0, base, time_ms, log_.start_offset
+                )
                 if is_flushed:
                     batch = WaitingBatch(asked, replica.topic, result, shape.answer)
                     replica.when_committed(end_offset, batch)
@@ -192,7 +194,7 @@ def _produce(
                 result = _refusal(replica, each.partition, error, now_ms)
             else:
                 start_offset = replica.log.start_offset
-                result = hot.Appended(each.partition, 0, base, time_ms, start_offset)
+                result = hot.ProducedPartition(each.partition, 0, base, time_ms, start_offset)
                 waits.append((replica, end_offset, result))
             appended.append(result)
         results.append((name, appended))
@@ -202,7 +204,7 @@ def _produce(
     return _answer(broker, asked, results, waits)
 
 
-Waits = list[tuple[Replica, int, hot.Appended]]
+Waits = list[tuple[Replica, int, hot.ProducedPartition]]
 """What was written where, up to which offset, and what is to be told of it."""
 
 
@@ -272,11 +274,11 @@ def _refused(request: hot.Produce) -> KafkaError | None:
 
 def _refusal(
     replica: Replica | None, partition: int, error: KafkaError, now_ms: int
-) -> hot.Appended:
+) -> hot.ProducedPartition:
     """What a client is told of an append that failed; an operator is told too, now and then."""
     if isinstance(error, DiskFailed) and replica is not None:
         replica.complain(error, now_ms)
-    return hot.Appended(partition, error.code, error_message=error.detail or None)
+    return hot.ProducedPartition(partition, error.code, error_message=error.detail or None)
 
 
 def _learn(
@@ -302,7 +304,7 @@ def _learn(
         replica,
         request.acks,
         request.timeout_ms,
-        hot.Answer(version, name, only.partition),
+        hot.ResponseTemplate(version, name, only.partition),
         request.transactional_id is not None,
     )
     broker.shapes.learn(version, bytes(view[start + 8 : at]), shape)

@@ -34,7 +34,7 @@ from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard
 from hightide.log.log import Log
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
-from hightide.wire.hot.replica_fetch_codec import Given
+from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
 
 if TYPE_CHECKING:
     from hightide.broker.coordinator_log import CoordinatorLog
@@ -391,7 +391,7 @@ class Replica:
 
     # -- following -------------------------------------------------------------------------
 
-    def take(self, asked: Position, given: Given, now_ms: int) -> Step:
+    def take(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
         """Carry out the leader's answer to a fetch; what the fetcher is to do next."""
         follower = self.follower
         assert follower is not None
@@ -419,7 +419,7 @@ class Replica:
             return _BACK_OFF
         return step
 
-    def _copy(self, follower: Follower, given: Given, now_ms: int, step: Step) -> Step:
+    def _copy(self, follower: Follower, given: ReceivedPartition, now_ms: int, step: Step) -> Step:
         if given.records:
             # A leader that has lost its role may have cut its log under an answer, and copied what
             # its successor wrote: nothing newer than this epoch is taken from it.

@@ -33,7 +33,7 @@ from hightide.log.disk import DiskFailed
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.hot.fetch_codec import Fetch
-from hightide.wire.hot.replica_fetch_codec import Answer, Given
+from hightide.wire.hot.replica_fetch_codec import ReceivedPartition, ReplicaFetchResponse
 from hightide.wire.messages.replication import PublishedEndpoint
 
 log = logging.getLogger(__name__)
@@ -363,7 +363,7 @@ class Fetcher:
 
     # -- answers ---------------------------------------------------------------------------
 
-    async def _take(self, request: Round, answer: Answer) -> None:
+    async def _take(self, request: Round, answer: ReplicaFetchResponse) -> None:
         code = CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
         self._following.answered(request, code, answer.session_id)
         if code is not ErrorCode.NONE:
@@ -385,7 +385,9 @@ class Fetcher:
                     self._is_busy = True
                 self._take_partition((topic, given.partition), request, given)
 
-    def _take_partition(self, key: TopicPartition, request: Round, given: Given) -> None:
+    def _take_partition(
+        self, key: TopicPartition, request: Round, given: ReceivedPartition
+    ) -> None:
         copy = self._copies.get(key)
         asked = self._following.asked(request, key)
         if copy is None or asked is None or not copy.is_current:
@@ -405,7 +407,7 @@ class Fetcher:
         else:
             self._go_on(copy, given, step)
 
-    def _go_on(self, copy: Copy, given: Given, step: Step) -> None:
+    def _go_on(self, copy: Copy, given: ReceivedPartition, step: Step) -> None:
         match step.do:
             case Do.APPEND:
                 copy.pause_ms = 0

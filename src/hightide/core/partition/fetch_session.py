@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.hot.fetch_codec import TOPIC_IDS, Fetch, Fetched, Wanted
+from hightide.wire.hot.fetch_codec import TOPIC_IDS, Fetch, FetchedPartition, RequestedPartition
 
 if TYPE_CHECKING:
     from random import Random
@@ -32,13 +32,13 @@ TopicPartition = tuple[bytes, int]
 class Remembered:
     """A partition of a session: what is wanted, and what the client was last told."""
 
-    wanted: Wanted
+    wanted: RequestedPartition
     high_watermark: int = -1
     log_start_offset: int = -1
     agreed: object = None
     """The leader in one epoch of its, whose log is known to be the same up to here."""
 
-    def goes_on(self, wanted: Wanted) -> bool:
+    def goes_on(self, wanted: RequestedPartition) -> bool:
         """Whether the client only got on.  If not, it may not have used what it was told."""
         before = self.wanted
         return (
@@ -46,7 +46,7 @@ class Remembered:
             and wanted.log_start_offset == before.log_start_offset
         )
 
-    def has_news(self, result: Fetched) -> bool:
+    def has_news(self, result: FetchedPartition) -> bool:
         return (
             result.records is not None
             or result.error_code != 0
@@ -56,7 +56,7 @@ class Remembered:
             or result.preferred_read_replica != -1
         )
 
-    def told(self, result: Fetched) -> None:
+    def told(self, result: FetchedPartition) -> None:
         # After an error nothing is known: the next good answer must be told whole.
         failed = result.error_code != 0 or result.diverging_epoch is not None
         self.high_watermark = -1 if failed else result.high_watermark
@@ -100,9 +100,9 @@ class Session:
             for index in indexes:
                 self.partitions.pop((topic, index), None)
 
-    def topics(self) -> list[tuple[bytes, list[Wanted]]]:
+    def topics(self) -> list[tuple[bytes, list[RequestedPartition]]]:
         """Everything wanted, with neighbours of one topic together."""
-        grouped: list[tuple[bytes, list[Wanted]]] = []
+        grouped: list[tuple[bytes, list[RequestedPartition]]] = []
         last: bytes | None = None
         for (topic, _), remembered in self.partitions.items():
             if topic != last:
@@ -112,16 +112,16 @@ class Session:
         return grouped
 
     def news(
-        self, topics: list[tuple[bytes, list[Fetched]]], everything: bool
-    ) -> list[tuple[bytes, list[Fetched]]]:
+        self, topics: list[tuple[bytes, list[FetchedPartition]]], everything: bool
+    ) -> list[tuple[bytes, list[FetchedPartition]]]:
         """Of an answer, what the client does not know yet; it is remembered as told.
 
         Partitions that gave records go to the end of the line, so that a busy partition cannot
         starve the ones after it when an answer is full.
         """
-        kept: list[tuple[bytes, list[Fetched]]] = []
+        kept: list[tuple[bytes, list[FetchedPartition]]] = []
         for topic, results in topics:
-            told: list[Fetched] = []
+            told: list[FetchedPartition] = []
             for result in results:
                 remembered = self.partitions.get((topic, result.partition))
                 if remembered is None or not (everything or remembered.has_news(result)):

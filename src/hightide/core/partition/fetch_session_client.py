@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from hightide.core.partition.fetch_session import INITIAL_EPOCH, TopicPartition
 from hightide.core.partition.follower import Position
 from hightide.wire.errors import ErrorCode
-from hightide.wire.hot.fetch_codec import Wanted
+from hightide.wire.hot.fetch_codec import RequestedPartition
 
 NO_SESSION = 0
 _LAST_EPOCH = 2**31 - 1
@@ -42,7 +42,7 @@ class Round:
 
     session_id: int
     session_epoch: int
-    topics: list[tuple[bytes, list[Wanted]]]
+    topics: list[tuple[bytes, list[RequestedPartition]]]
     forgotten: list[tuple[bytes, list[int]]]
     overtaken: dict[TopicPartition, Position | None] = field(default_factory=dict)
     """What a request behind this one told anew, as it was in this one."""
@@ -136,12 +136,14 @@ class FetchSessionClient:
 
 def _wanted(
     positions: Mapping[TopicPartition, Position], max_bytes: int
-) -> list[tuple[bytes, list[Wanted]]]:
-    topics: dict[bytes, list[Wanted]] = {}
+) -> list[tuple[bytes, list[RequestedPartition]]]:
+    topics: dict[bytes, list[RequestedPartition]] = {}
     for (topic, partition), position in positions.items():
         offset, last_fetched_epoch, leader_epoch, log_start_offset = position
         topics.setdefault(topic, []).append(
-            Wanted(partition, leader_epoch, offset, last_fetched_epoch, log_start_offset, max_bytes)
+            RequestedPartition(
+                partition, leader_epoch, offset, last_fetched_epoch, log_start_offset, max_bytes
+            )
         )
     return list(topics.items())
 

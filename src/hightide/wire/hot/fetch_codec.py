@@ -49,7 +49,7 @@ _DIVERGING_EPOCH = Struct(">BBiqx")  # tag, size, epoch, end offset, no tags
 _CURRENT_LEADER = Struct(">BBiix")  # tag, size, leader id, leader epoch, no tags
 
 
-class Wanted(NamedTuple):
+class RequestedPartition(NamedTuple):
     """One partition of a request, in the order of the wire.  Consumers tell no log start offset."""
 
     partition: int
@@ -73,7 +73,7 @@ class Fetch(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    topics: list[tuple[bytes, list[Wanted]]]
+    topics: list[tuple[bytes, list[RequestedPartition]]]
     forgotten: list[tuple[bytes, list[int]]]
     rack_id: bytes | None
     replica_epoch: int = -1
@@ -86,7 +86,7 @@ class Sized(Protocol):
     def length(self) -> int: ...
 
 
-class Fetched(NamedTuple):
+class FetchedPartition(NamedTuple):
     """One partition of an answer.  The last three are told from version 11, 12 and 12 on."""
 
     partition: int
@@ -178,7 +178,7 @@ def _topic(buf: bytearray, view: memoryview, at: int, end: int, version: int) ->
 
 def _topics(
     buf: bytearray, view: memoryview, at: int, end: int, version: int
-) -> tuple[list[tuple[bytes, list[Wanted]]], int]:
+) -> tuple[list[tuple[bytes, list[RequestedPartition]]], int]:
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 3 if flexible else 6)
     if count < 0:
@@ -195,7 +195,7 @@ def _topics(
 
 def _wanted(
     buf: bytearray, view: memoryview, at: int, end: int, version: int
-) -> tuple[list[Wanted], int]:
+) -> tuple[list[RequestedPartition], int]:
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 16)
     if count < 0:
@@ -206,7 +206,7 @@ def _wanted(
         stop = at + size * count
         if stop <= end and not any(view[at + size - 1 : stop : size]):
             found = _PARTITION_AND_NO_TAGS.iter_unpack(view[at:stop])
-            return list(map(Wanted._make, found)), stop
+            return list(map(RequestedPartition._make, found)), stop
     wanted = []
     epoch = last_epoch = start = -1
     for _ in range(count):
@@ -225,7 +225,7 @@ def _wanted(
             at += 16
         if at > end:
             raise WireError("Fetch is cut short in a partition")
-        wanted.append(Wanted(index, epoch, offset, last_epoch, start, most))
+        wanted.append(RequestedPartition(index, epoch, offset, last_epoch, start, most))
     return wanted, at
 
 
@@ -268,7 +268,7 @@ def _tags(buf: bytearray, at: int, end: int, version: int, replica_id: int) -> t
 def encode(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[bytes, Sequence[Fetched]]],
+    topics: Sequence[tuple[bytes, Sequence[FetchedPartition]]],
     session_id: int = 0,
     error_code: int = 0,
     nodes: Sequence[Node] = (),
@@ -318,7 +318,7 @@ def encode(
     return parts
 
 
-def _put_result(out: bytearray, result: Fetched, version: int) -> None:
+def _put_result(out: bytearray, result: FetchedPartition, version: int) -> None:
     index, code, high, stable, start, _, aborted, preferred, _, _ = result
     if aborted:
         _put_aborted(out, result, aborted, version)
@@ -335,7 +335,7 @@ def _put_result(out: bytearray, result: Fetched, version: int) -> None:
 
 
 def _put_aborted(
-    out: bytearray, result: Fetched, aborted: Sequence[tuple[int, int]], version: int
+    out: bytearray, result: FetchedPartition, aborted: Sequence[tuple[int, int]], version: int
 ) -> None:
     """The same with aborted transactions, which few answers have."""
     flexible = version >= FLEXIBLE
@@ -350,7 +350,7 @@ def _put_aborted(
         out += INT32.pack(result.preferred_read_replica)
 
 
-def _result_tags(result: Fetched) -> bytes:
+def _result_tags(result: FetchedPartition) -> bytes:
     diverging, leader = result.diverging_epoch, result.leader
     tags = b""
     if diverging is not None:

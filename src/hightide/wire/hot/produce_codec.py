@@ -51,7 +51,7 @@ class Produce(NamedTuple):
     topics: list[TopicRecords]
 
 
-class Appended(NamedTuple):
+class ProducedPartition(NamedTuple):
     """What became of one partition's records."""
 
     partition: int
@@ -125,7 +125,7 @@ def _partitions(
 def encode(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[bytes, Sequence[Appended]]],
+    topics: Sequence[tuple[bytes, Sequence[ProducedPartition]]],
 ) -> bytes:
     """A whole answer, length prefix included."""
     flexible = version >= FLEXIBLE
@@ -151,7 +151,7 @@ def encode(
     return bytes(out)
 
 
-def _put_result(out: bytearray, result: Appended, version: int) -> None:
+def _put_result(out: bytearray, result: ProducedPartition, version: int) -> None:
     out += _RESULT.pack(result.partition, result.error_code, result.base_offset)
     out += _TIME.pack(result.log_append_time_ms)
     if version >= 5:
@@ -170,7 +170,7 @@ def _put_result(out: bytearray, result: Appended, version: int) -> None:
         out += b"\xff\xff" if message is None else INT16.pack(len(message)) + message
 
 
-class Answer:
+class ResponseTemplate:
     """The answer to a Produce of one topic and one partition that went well.
 
     All of it but three numbers is known before the records are: packing it costs one call.
@@ -179,7 +179,7 @@ class Answer:
     __slots__ = ("_head", "_pack", "_size", "_tail", "_with_log_start")
 
     def __init__(self, version: int, name: bytes, partition: int) -> None:
-        sample = Appended(partition, 0, 0, 0, 0)
+        sample = ProducedPartition(partition, 0, 0, 0, 0)
         whole = encode(0, version, [(name, [sample])])
         self._with_log_start = version >= 5
         numbers = 24 if self._with_log_start else 16

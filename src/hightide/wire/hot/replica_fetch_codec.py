@@ -13,7 +13,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from hightide.wire.errors import WireError
-from hightide.wire.hot.fetch_codec import HIGHEST, Fetch, Wanted
+from hightide.wire.hot.fetch_codec import HIGHEST, Fetch, RequestedPartition
 from hightide.wire.hot.read_cursor import INT32, count_of, put_uvarint, skip_tags, tags, uvarint
 
 FETCH = 1
@@ -39,7 +39,7 @@ _CURRENT_LEADER = Struct(">ii")
 _NO_RECORDS = memoryview(b"")
 
 
-class Given(NamedTuple):
+class ReceivedPartition(NamedTuple):
     """One partition of an answer."""
 
     partition: int
@@ -51,12 +51,12 @@ class Given(NamedTuple):
     leader: tuple[int, int] | None  # id and epoch, when the wrong broker was asked
 
 
-class Answer(NamedTuple):
+class ReplicaFetchResponse(NamedTuple):
     """An answer, topics by their id; with an error code there are none."""
 
     error_code: int
     session_id: int
-    topics: list[tuple[bytes, list[Given]]]
+    topics: list[tuple[bytes, list[ReceivedPartition]]]
 
 
 def encode(request: Fetch, correlation_id: int, client_id: bytes) -> bytes:
@@ -108,7 +108,7 @@ def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch
     ):
         return None
     wait, least, most, isolation, session_id, session_epoch = _HEAD.unpack_from(buf, at)
-    wanted = list(map(Wanted._make, _WANTED.iter_unpack(view[first:tail])))
+    wanted = list(map(RequestedPartition._make, _WANTED.iter_unpack(view[first:tail])))
     return Fetch(
         replica_id,
         wait,
@@ -124,7 +124,7 @@ def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch
     )
 
 
-def decode(frame: memoryview) -> Answer:
+def decode(frame: memoryview) -> ReplicaFetchResponse:
     """The answer in a frame without its length prefix: any bytes give one, or WireError."""
     try:
         answer, at = _answer(frame)
@@ -135,7 +135,7 @@ def decode(frame: memoryview) -> Answer:
     return answer
 
 
-def _answer(frame: memoryview) -> tuple[Answer, int]:
+def _answer(frame: memoryview) -> tuple[ReplicaFetchResponse, int]:
     end = len(frame)
     at = skip_tags(frame, 4, end)
     _, error_code, session_id = _ANSWER.unpack_from(frame, at)
@@ -148,10 +148,10 @@ def _answer(frame: memoryview) -> tuple[Answer, int]:
         given, at = _given(frame, at + 16, end)
         at = skip_tags(frame, at, end)
         topics.append((topic, given))
-    return Answer(error_code, session_id, topics), skip_tags(frame, at, end)
+    return ReplicaFetchResponse(error_code, session_id, topics), skip_tags(frame, at, end)
 
 
-def _given(frame: memoryview, at: int, end: int) -> tuple[list[Given], int]:
+def _given(frame: memoryview, at: int, end: int) -> tuple[list[ReceivedPartition], int]:
     count, at = count_of(frame, at, end, True, _RESULT_LEAST)
     if count < 0:
         raise WireError("the answer to a Fetch has no array of partitions")
@@ -174,10 +174,10 @@ def _given(frame: memoryview, at: int, end: int) -> tuple[list[Given], int]:
             at = stop
         if frame[at] == 0:
             at += 1
-            given.append(Given(index, code, high, start, records, None, None))
+            given.append(ReceivedPartition(index, code, high, start, records, None, None))
         else:
             diverging, leader, at = _hints(frame, at, end)
-            given.append(Given(index, code, high, start, records, diverging, leader))
+            given.append(ReceivedPartition(index, code, high, start, records, diverging, leader))
     return given, at
 
 
