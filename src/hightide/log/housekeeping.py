@@ -55,6 +55,7 @@ class Housekeeping:
 
     def start(self, now_ms: int) -> None:
         """The logs have been loaded."""
+        self._now_ms = now_ms
         first_ms = now_ms + self._settings().log_initial_task_delay_ms
         for kind in ("retention", "points", "committed", "compaction", "producers"):
             self._due[kind] = first_ms

@@ -251,6 +251,19 @@ class TestHousekeeping:
         written = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
         assert written == {("t", 0): 1}
 
+    def test_a_clock_set_back_before_the_first_jobs_postpones_nothing(self, disk: Disk) -> None:
+        store = open_store(disk, topic(retention_ms=1000, segment_bytes=300))
+        log = store.create("t", 0, ID)
+        for _ in range(5):
+            append(log, batch([b"x" * 150], timestamp=NOW - 120 * MINUTE_MS))
+        back = NOW - 60 * MINUTE_MS
+        run_jobs(store, back)
+        assert log.start_offset == 0, "the first check is half a minute after the start"
+        run_jobs(store, back + MINUTE_MS)
+        assert log.start_offset == 5
+        written = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
+        assert written == {("t", 0): 5}
+
     def test_a_flush_that_was_overtaken_by_a_truncation_says_nothing(self, disk: Disk) -> None:
         store = open_store(disk, topic(segment_bytes=300))
         log = store.create("t", 0, ID)
