@@ -20,7 +20,7 @@ from hightide.__main__ import main
 from hightide.process import environment
 from hightide.testing import Cluster
 from hightide.zookeeper.snapshot import Snapshot
-from hightide.zookeeper.snapshot_locations import Access, place
+from hightide.zookeeper.snapshot_locations import Access, location
 from tests.zookeeper import servers
 
 CREDENTIALS = "HIGHTIDE_COORDINATOR_CREDENTIALS"
@@ -98,9 +98,9 @@ def fill(hosts):
 
 def tree(hosts, *credentials):
     """All persistent znodes: data and access lists."""
-    found = place(hosts, Access(credentials), may_be_new=False)
+    found = location(hosts, Access(credentials), may_be_new=False)
     try:
-        nodes = Snapshot.of(*found.look()).nodes
+        nodes = Snapshot.of(*found.read_all()).nodes
     finally:
         found.close()
     return {path: (node.data, node.acl) for path, node in nodes.items() if path != "/"}
@@ -175,7 +175,7 @@ def stopped(tmp_path):
 
 
 def exactly(path):
-    return Snapshot.of(*place(str(path), Access(), may_be_new=False).look())
+    return Snapshot.of(*location(str(path), Access(), may_be_new=False).read_all())
 
 
 def test_a_stopped_coordinator_is_copied_with_all_its_versions(run, stopped, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from hightide.broker.membership.zookeeper_connection import TICKET_FILE
+from hightide.broker.membership.zookeeper_connection import SESSION_FILE
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode
 from tests.zookeeper import servers
@@ -110,8 +110,8 @@ def test_a_broker_is_gone_at_once_when_it_stops_and_soon_when_it_dies(
 def test_a_broker_that_was_killed_takes_over_its_old_session(backend):
     with Brokers(backend.hosts, session_ms=30_000) as cluster:
         before = cluster.epoch()
-        ticket = cluster.data() / TICKET_FILE
-        assert ticket.stat().st_mode & 0o077 == 0, "a ticket is as good as a password"
+        session_key = cluster.data() / SESSION_FILE
+        assert session_key.stat().st_mode & 0o077 == 0, "a ticket is as good as a password"
         for _ in range(2):
             cluster.kill()
             began = time.monotonic()
@@ -122,23 +122,23 @@ def test_a_broker_that_was_killed_takes_over_its_old_session(backend):
         assert "waiting until" not in cluster.log()
 
 
-def test_without_its_ticket_a_broker_waits_for_its_old_session_to_end(backend):
+def test_without_its_session_file_a_broker_waits_for_its_old_session_to_end(backend):
     with Brokers(backend.hosts) as cluster:
         before = cluster.epoch()
         cluster.kill()
-        (cluster.data() / TICKET_FILE).unlink()
+        (cluster.data() / SESSION_FILE).unlink()
         cluster.restart()
         assert cluster.epoch() > before
         told = f"broker id 1 is taken by the broker at {cluster.address(1)}; waiting until"
         assert cluster.log().count(told) == 1
 
 
-def test_a_damaged_ticket_is_told_and_ignored(embedded):
+def test_a_damaged_session_file_is_reported_and_ignored(embedded):
     with Brokers(embedded.hosts) as cluster:
         cluster.terminate()
-        (cluster.data() / TICKET_FILE).write_text('{"session_id": "not a number"}')
+        (cluster.data() / SESSION_FILE).write_text('{"session_id": "not a number"}')
         cluster.restart()
-        assert f"{TICKET_FILE} cannot be read, so it is ignored" in cluster.log()
+        assert f"{SESSION_FILE} cannot be read, so it is ignored" in cluster.log()
 
 
 def test_a_second_broker_with_the_same_id_is_refused_and_harms_nothing(backend, tmp_path):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from hightide.zookeeper.client import ClientTls, Ticket, ZooKeeperClient
+from hightide.zookeeper.client import ClientTls, SessionKey, ZooKeeperClient
 from hightide.zookeeper.errors import (
     BadArguments,
     BadVersion,
@@ -245,7 +245,7 @@ async def test_uvloop_serves_as_well(backend):
         states = States(client)
         await answers_in_order(client)
         former = client.session_id
-        async with session(backend.hosts, resume=client.ticket):
+        async with session(backend.hosts, resume=client.session_key):
             await states.until(SessionState.LOST, SessionState.CONNECTED)
         assert client.session_id != former
 
@@ -325,7 +325,7 @@ async def test_a_former_session_is_ended_before_a_new_one_begins(backend):
     states = States(former)
     await former.create("/e", ephemeral=True)
     started = time.monotonic()
-    async with session(backend.hosts, resume=former.ticket) as client:
+    async with session(backend.hosts, resume=former.session_key) as client:
         assert time.monotonic() - started < 5, "it was taken over, not waited for"
         assert client.session_id not in (0, former.session_id)
         await client.create("/e", ephemeral=True)
@@ -336,8 +336,8 @@ async def test_a_former_session_is_ended_before_a_new_one_begins(backend):
 @scenario
 async def test_a_former_session_that_is_over_is_no_hindrance(backend):
     async with session(backend.hosts) as former:
-        ticket = former.ticket
-    for gone in (ticket, Ticket(12345, b"\0" * 16)):
+        session_key = former.session_key
+    for gone in (session_key, SessionKey(12345, b"\0" * 16)):
         started = time.monotonic()
         async with session(backend.hosts, resume=gone) as client:
             assert time.monotonic() - started < 5
@@ -349,13 +349,15 @@ async def test_a_session_is_not_ended_by_one_who_does_not_know_its_password(back
     async with session(backend.hosts) as former:
         states = States(former)
         await former.create("/e", ephemeral=True)
-        async with session(backend.hosts, resume=Ticket(former.session_id, b"?" * 16)) as client:
+        async with session(
+            backend.hosts, resume=SessionKey(former.session_id, b"?" * 16)
+        ) as client:
             await eventually_exists(client, "/e")
         assert SessionState.LOST not in states
 
 
-def test_a_ticket_does_not_show_its_password():
-    assert repr(Ticket(0x1234, b"secret")) == "Ticket(0x1234)"
+def test_a_session_key_does_not_show_its_password():
+    assert repr(SessionKey(0x1234, b"secret")) == "Ticket(0x1234)"
 
 
 @scenario

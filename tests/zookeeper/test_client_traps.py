@@ -67,10 +67,10 @@ def expire(client, hosts):
     ended = threading.Event()
 
     async def take_over():
-        async with session(hosts, resume=ticket):
+        async with session(hosts, resume=session_key):
             ended.set()
 
-    ticket = client.ticket
+    session_key = client.session_key
     thread = threading.Thread(target=asyncio.run, args=[take_over()])
     thread.start()
     thread.join(20)
@@ -143,7 +143,7 @@ class TestLiveness:
             assert time.monotonic() - started < 0.5 + 5
             assert client.state is CONNECTED, "the loop, which hangs, cannot know yet"
             block_for(0.3)
-            assert not client._link.connected, "nobody could use a new session"
+            assert not client._kazoo.connected, "nobody could use a new session"
             with pytest.raises(ConnectionLoss):
                 await client.create("/late", ephemeral=True)
             await states.until(LOST, CONNECTED)
@@ -266,8 +266,8 @@ class TestLease:
             await asyncio.sleep(0.5)
             proxy.heal()
             await call
-            assert asked_at <= client._link.renewed_at < asked_at + 0.4
-            assert client._link.heard_at > asked_at + 0.4
+            assert asked_at <= client._kazoo.lease_renewed_at < asked_at + 0.4
+            assert client._kazoo.last_response_at > asked_at + 0.4
 
     @scenario
     async def test_a_silent_server_is_noticed_also_by_one_who_keeps_asking(self, server, proxy):
@@ -351,14 +351,14 @@ class TestNothingIsQueued:
     ):
         async with session(proxy.hosts + server.chroot) as client:
             states = States(client)
-            link, number = client._link, client._connection.number
-            fail_all, late = link._notify_pending, []
+            kazoo, number = client._kazoo, client._connection.number
+            fail_all, late = kazoo._notify_pending, []
 
             def fail_all_then_call(state):
                 fail_all(state)
-                late.append(link.submit(number, CloseInstance, None))
+                late.append(kazoo.submit(number, CloseInstance, None))
 
-            link._notify_pending = fail_all_then_call
+            kazoo._notify_pending = fail_all_then_call
             proxy.cut()
             await states.until(SUSPENDED, CONNECTED)
             assert late == [False]
@@ -406,10 +406,10 @@ class TestNothingIsQueued:
     async def test_a_loop_that_is_behind_cannot_write_in_a_session_it_does_not_know(self, server):
         async with session(server.hosts) as client:
             states = States(client)
-            former, link = client.session_id, client._link
+            former, kazoo = client.session_id, client._kazoo
             expire(client, server.hosts)
             # The event loop has not run since, and believes in the former session.
-            block_until(lambda: link._session_id not in (None, former) and link._open)
+            block_until(lambda: kazoo._session_id not in (None, former) and kazoo._open)
             assert (client.state, client.session_id) == (CONNECTED, former)
             with pytest.raises(NotConnected):
                 await client.create("/e", ephemeral=True)
@@ -510,11 +510,11 @@ class TestAmbiguity:
                 create_ephemeral(client, "/e", b"", timeout_ms=20_000)
             )
             await asyncio.sleep(0)
-            former, link = client.session_id, client._link
+            former, kazoo = client.session_id, client._kazoo
             expire(client, server.hosts)
             proxy.heal()
             # Both, the loss and the next session, are told in one go.
-            block_until(lambda: link._session_id not in (None, former) and link._open)
+            block_until(lambda: kazoo._session_id not in (None, former) and kazoo._open)
             with pytest.raises(SessionLost, match="another one has begun"):
                 await registering
             assert await client.children("/") == []

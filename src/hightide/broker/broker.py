@@ -24,7 +24,7 @@ from typing import Any
 from hightide.broker.controller import ControllerService
 from hightide.broker.controller.channel import ControllerChannel
 from hightide.broker.controller.controller_election import Election
-from hightide.broker.environment import Environment, OpenedCoordination, RealEnvironment
+from hightide.broker.environment import Environment, OpenedZooKeeper, RealEnvironment
 from hightide.broker.groups import GroupPartitions
 from hightide.broker.handlers.init_producer_id import ProducerIds
 from hightide.broker.handlers.produce import Shapes
@@ -44,7 +44,7 @@ from hightide.broker.membership.identity import (
 from hightide.broker.membership.registration import register
 from hightide.broker.membership.topic_configs import TopicConfigs
 from hightide.broker.membership.watch_loop import WatchLoop
-from hightide.broker.membership.zookeeper_connection import connection_timeout_ms, write_ticket
+from hightide.broker.membership.zookeeper_connection import connection_timeout_ms, write_session_key
 from hightide.broker.metadata_cache import BrokerAddress, MetadataCache
 from hightide.broker.network.connection import Connection
 from hightide.broker.network.dispatch import Dispatch, advertised, served_versions
@@ -102,7 +102,7 @@ class Broker:
         self.broker_id = settings.broker_id
         self._is_assembled = False
         self._is_stopping = False
-        self._opened: OpenedCoordination | None = None
+        self._opened: OpenedZooKeeper | None = None
         self._registered_in = 0
         self._random = self.surroundings.random
         self.fetch_sessions = FetchSessions(
@@ -134,7 +134,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._directory = self.surroundings.directory(self.settings)
         known = known_identity(disks)
-        self._opened = await self.surroundings.open_coordination(
+        self._opened = await self.surroundings.open_zookeeper(
             self.settings,
             self._directory,
             lambda error: _from_thread(loop, self._fail, error),
@@ -148,7 +148,7 @@ class Broker:
         )
         self._registration = self._registration_at(bound)
         await self._server.start()
-        client.on_state(self._coordination_changed)
+        client.on_state(self._session_changed)
         await self._patiently(lambda: self._enter(disks))
         for reading in (self._session, *self._readings):
             reading.start()
@@ -172,8 +172,8 @@ class Broker:
 
     async def _join(self, known: Identity | None) -> None:
         """Find out who this broker is, and what it needs to open its logs."""
-        self._coordination = FencedSession(self._client, self._client.session_id)
-        cluster_id, self.broker_id = await identify(self._coordination, known, self.settings)
+        self._zookeeper = FencedSession(self._client, self._client.session_id)
+        cluster_id, self.broker_id = await identify(self._zookeeper, known, self.settings)
         self._assemble(cluster_id)
         await self._changes.begin()
         await self.dynamic.read()
@@ -198,14 +198,14 @@ class Broker:
                 log.warning("waiting for the controller, broker %d", self.election.controller_id)
 
     def _assemble(self, cluster_id: str) -> None:
-        coordination, settings = self._coordination, lambda: self.settings
+        zookeeper, settings = self._zookeeper, lambda: self.settings
         self._listener = self.settings.inter_broker_listener()
         self.control_lines = ControllerChannel(self, self._listener)
         self.picture = MetadataImage(self.broker_id, self._listener)
         self.metadata = MetadataCache(cluster_id, self.picture, self.settings.broker_rack)
-        self.producer_ids = ProducerIds(coordination, self.broker_id)
-        self.dynamic = DynamicSettings(coordination, self.broker_id, settings, self._configured)
-        self.topic_configs = TopicConfigs(coordination, self._topic_configured)
+        self.producer_ids = ProducerIds(zookeeper, self.broker_id)
+        self.dynamic = DynamicSettings(zookeeper, self.broker_id, settings, self._configured)
+        self.topic_configs = TopicConfigs(zookeeper, self._topic_configured)
         self.peers = Peers(
             f"broker-{self.broker_id}",
             socket_timeout_ms=lambda: self.settings.replica_socket_timeout_ms,
@@ -222,7 +222,7 @@ class Broker:
         )
         self._roles = StateChanges(
             self.picture,
-            coordination,
+            zookeeper,
             self.store,
             self.replicas,
             self._fetchers,
@@ -240,10 +240,10 @@ class Broker:
             self.broker_id, self._epoch, self.control_lines.alter_partition
         )
         self.replicas.on_proposal = self._proposals.propose
-        self.election = Election(coordination, self.broker_id, self.now_ms)
+        self.election = Election(zookeeper, self.broker_id, self.now_ms)
         self.election.on_change = self._controller_changed
         self.control = ControllerService(
-            coordination,
+            zookeeper,
             self.election,
             self.broker_id,
             settings,
@@ -252,7 +252,7 @@ class Broker:
             random=self._random,
             new_id=self.surroundings.new_id,
         )
-        self._changes = ConfigChanges(coordination, self._config_changed, self.now_ms)
+        self._changes = ConfigChanges(zookeeper, self._config_changed, self.now_ms)
         self._session = WatchLoop("the cluster after a reconnect", self._reconnected)
         self._readings = (self.election.reading, self._changes.reading)
         self._housekeeping = Housekeeping(self.store, self.now_ms)
@@ -324,7 +324,7 @@ class Broker:
 
     # -- the session -----------------------------------------------------------------------
 
-    def _coordination_changed(self, state: SessionState) -> None:
+    def _session_changed(self, state: SessionState) -> None:
         if self._is_stopping:
             return
         if state is SessionState.CONNECTED:
@@ -357,10 +357,10 @@ class Broker:
         registration = self._registration._replace(previous_epoch=former)
         self.broker_epoch = await register(here, self.broker_id, registration)
         self._registered_in = session_id
-        self._coordination.admit(session_id)
+        self._zookeeper.admit(session_id)
         log.info("registered as broker %d, in epoch %d", self.broker_id, self.broker_epoch)
         if self._directory is not None:
-            write_ticket(self._directory, self._client.ticket)
+            write_session_key(self._directory, self._client.session_key)
 
     def _registration_at(self, bound: list[tuple[str, int]]) -> znodes.BrokerRegistration:
         endpoints = []
@@ -437,8 +437,8 @@ class Broker:
     # -- for handlers ----------------------------------------------------------------------
 
     @property
-    def coordination(self) -> FencedSession:
-        return self._coordination
+    def zookeeper(self) -> FencedSession:
+        return self._zookeeper
 
     def addresses(self, connection: Connection) -> list[BrokerAddress]:
         """The brokers, each at the address that this client can reach it at."""

@@ -76,7 +76,7 @@ async def _create(broker: Broker, topic: str) -> None:
         assignment = place(racks, count, factor, first)
         overrides = internal_overrides(settings, topic, factor)
         new_id = broker.surroundings.new_id
-        await announce_topic(broker.coordination, topic, assignment, overrides, new_id)
+        await announce_topic(broker.zookeeper, topic, assignment, overrides, new_id)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             log.error("topic %s cannot be made: %s", topic, error)

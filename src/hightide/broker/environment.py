@@ -17,26 +17,26 @@ from typing import Protocol
 from hightide.broker.network.server import listening_socket
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.settings import Broker as Settings
-from hightide.zookeeper.client import Ticket
+from hightide.zookeeper.client import SessionKey
 from hightide.zookeeper.interface import ZooKeeper
 
 
-class CoordinationSession(ZooKeeper, Protocol):
+class ZooKeeperSession(ZooKeeper, Protocol):
     """A session with the coordinator, as the broker that began it has it."""
 
     @property
-    def ticket(self) -> Ticket: ...
+    def session_key(self) -> SessionKey: ...
 
     def abandon(self, timeout_ms: int = 1000) -> bool: ...
 
     async def connected(self, timeout_ms: int) -> None: ...
 
 
-class OpenedCoordination(Protocol):
+class OpenedZooKeeper(Protocol):
     """A session, and what has to be closed with it."""
 
     @property
-    def client(self) -> CoordinationSession: ...
+    def client(self) -> ZooKeeperSession: ...
 
     async def close(self) -> None: ...
 
@@ -60,14 +60,14 @@ class Environment(Protocol):
 
     def disks(self, settings: Settings) -> list[Disk]: ...
 
-    def open_coordination(
+    def open_zookeeper(
         self,
         settings: Settings,
         directory: Path | None,
         on_failure: Callable[[Exception], None],
         *,
         is_new: bool,
-    ) -> Awaitable[OpenedCoordination]: ...
+    ) -> Awaitable[OpenedZooKeeper]: ...
 
 
 class RealEnvironment:
@@ -103,14 +103,14 @@ class RealEnvironment:
             directory.mkdir(parents=True, exist_ok=True)
         return [RealDisk(directory) for directory in directories]
 
-    async def open_coordination(
+    async def open_zookeeper(
         self,
         settings: Settings,
         directory: Path | None,
         on_failure: Callable[[Exception], None],
         *,
         is_new: bool,
-    ) -> OpenedCoordination:
-        from hightide.broker.membership.zookeeper_connection import open_coordination
+    ) -> OpenedZooKeeper:
+        from hightide.broker.membership.zookeeper_connection import open_zookeeper
 
-        return await open_coordination(settings, directory, on_failure, is_new=is_new)
+        return await open_zookeeper(settings, directory, on_failure, is_new=is_new)

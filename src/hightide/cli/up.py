@@ -152,7 +152,7 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
     """Start everything, watch over it, stop everything; the exit code."""
     cluster = None
     try:
-        move_old_coordination(folder)
+        move_old_zookeeper_data(folder)
         cluster = LocalCluster.of(options, folder)
         cluster.start()
         print(f"bootstrap: {','.join(each.address for each in cluster.brokers)}", flush=True)
@@ -286,7 +286,7 @@ def broker_arguments(
     return made
 
 
-def move_old_coordination(folder: Path) -> None:
+def move_old_zookeeper_data(folder: Path) -> None:
     """Take over what a single broker of an earlier version kept among its own data.
 
     Two files are one database, so they move into a folder of another name first, and become the

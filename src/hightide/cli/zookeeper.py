@@ -22,10 +22,10 @@ from hightide.cli.render import Output, say
 
 if TYPE_CHECKING:
     from hightide.zookeeper.copy_tree import Report
-    from hightide.zookeeper.snapshot_locations import Access, Place
+    from hightide.zookeeper.snapshot_locations import Access, Location
 
 CREDENTIALS = "HIGHTIDE_COORDINATOR_CREDENTIALS"
-PLACE = "A PLACE is host:port[,host:port][/chroot] of a coordinator that runs, embedded or a \
+LOCATION = "A PLACE is host:port[,host:port][/chroot] of a coordinator that runs, embedded or a \
 ZooKeeper ensemble; or the directory or the file of an embedded one that is stopped."
 KEPT = "Kept are all persistent znodes with their data and access lists. Ephemerals are left out. \
 Versions and times are kept only from a stopped coordinator's directory to another's; over the \
@@ -85,7 +85,7 @@ def start() -> None:
     """Run the embedded coordinator alone."""
 
 
-@app.command(help=f"Save a coordinator's tree in a file.\n\n{PLACE} {KEPT}")
+@app.command(help=f"Save a coordinator's tree in a file.\n\n{LOCATION} {KEPT}")
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Replaced when all is written.")],
     source: From,
@@ -95,11 +95,11 @@ def backup(
     output: OutputOption = Output.TABLE,
 ) -> None:
     from hightide.zookeeper import backup as files
-    from hightide.zookeeper.copy_tree import take
+    from hightide.zookeeper.copy_tree import take_snapshot
 
-    with in_words(), opened(source, _access(credentials, tls_ca), may_be_new=False) as place:
-        snapshot = take(place, allow_changes=allow_changes)
-        files.write(files.Backup(snapshot, place.name, time.time_ns() // 1_000_000), file)
+    with in_words(), opened(source, _access(credentials, tls_ca), may_be_new=False) as location:
+        snapshot = take_snapshot(location, allow_changes=allow_changes)
+        files.write(files.Backup(snapshot, location.name, time.time_ns() // 1_000_000), file)
     render.show_one(
         BackupRow(
             source=source,
@@ -114,7 +114,7 @@ def backup(
     say_what_was_left_out(snapshot.ephemeral_count)
 
 
-@app.command(help=f"Put a saved tree into a coordinator.\n\n{PLACE} {KEPT}")
+@app.command(help=f"Put a saved tree into a coordinator.\n\n{LOCATION} {KEPT}")
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False)],
     target: To,
@@ -126,15 +126,15 @@ def restore(
     output: OutputOption = Output.TABLE,
 ) -> None:
     from hightide.zookeeper import backup as files
-    from hightide.zookeeper.copy_tree import put
+    from hightide.zookeeper.copy_tree import write_snapshot
 
     with in_words():
         saved = files.read(file)
-        with opened(target, _access(credentials, tls_ca), may_be_new=True) as place:
-            report = put(
+        with opened(target, _access(credentials, tls_ca), may_be_new=True) as location:
+            report = write_snapshot(
                 saved.snapshot,
                 str(file),
-                place,
+                location,
                 overwrite=overwrite,
                 force=force,
                 dry_run=dry_run,
@@ -143,7 +143,7 @@ def restore(
 
 
 @app.command(
-    help=f"Move a cluster's tree to another coordinator; stop the brokers first.\n\n{PLACE} {KEPT}"
+    help=f"Move a cluster's tree to another coordinator; stop the brokers first.\n\n{LOCATION} {KEPT}"
     " The source is not changed. Then give the brokers the new zookeeper.connect."
 )
 def copy(
@@ -157,19 +157,21 @@ def copy(
     tls_ca: TlsCa = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    from hightide.zookeeper.copy_tree import put, refuse_while_brokers_run, take
+    from hightide.zookeeper.copy_tree import refuse_while_brokers_run, take_snapshot, write_snapshot
 
     access = _access(credentials, tls_ca)
     with in_words():
-        with opened(source, access, may_be_new=False) as place:
-            name = place.name
-            snapshot = take(place, allow_changes=allow_changes)
+        with opened(source, access, may_be_new=False) as location:
+            name = location.name
+            snapshot = take_snapshot(location, allow_changes=allow_changes)
         if not force:
             refuse_while_brokers_run(snapshot, name)
-        with opened(target, access, may_be_new=True) as place:
-            if place.name == name:
+        with opened(target, access, may_be_new=True) as location:
+            if location.name == name:
                 misused("--from and --to are the same place")
-            report = put(snapshot, name, place, overwrite=overwrite, force=force, dry_run=dry_run)
+            report = write_snapshot(
+                snapshot, name, location, overwrite=overwrite, force=force, dry_run=dry_run
+            )
     _show(report, output)
 
 
@@ -199,10 +201,10 @@ def _access(file: Path | None, tls_ca: Path | None) -> Access:
 
 
 @contextlib.contextmanager
-def opened(text: str, access: Access, *, may_be_new: bool) -> Iterator[Place]:
-    from hightide.zookeeper.snapshot_locations import place
+def opened(text: str, access: Access, *, may_be_new: bool) -> Iterator[Location]:
+    from hightide.zookeeper.snapshot_locations import location
 
-    found = place(text, access, may_be_new=may_be_new)
+    found = location(text, access, may_be_new=may_be_new)
     try:
         yield found
     finally:
@@ -215,9 +217,9 @@ def in_words() -> Iterator[None]:
     from hightide.zookeeper.backup import DamagedBackup
     from hightide.zookeeper.copy_tree import CopyFailed, CopyRefused
     from hightide.zookeeper.errors import ZooKeeperError
-    from hightide.zookeeper.snapshot_locations import PlaceFailed
+    from hightide.zookeeper.snapshot_locations import LocationFailed
 
     try:
         yield
-    except (PlaceFailed, CopyRefused, CopyFailed, DamagedBackup, ZooKeeperError) as failure:
+    except (LocationFailed, CopyRefused, CopyFailed, DamagedBackup, ZooKeeperError) as failure:
         raise Failed(str(failure)) from failure

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Self
 
 from hightide.settings import properties
 from hightide.settings.cluster import (
-    CoordinationSettings,
     GroupSettings,
     QuotaSettings,
     ReplicationSettings,
     TransactionSettings,
+    ZooKeeperSettings,
 )
 from hightide.settings.declaration import (
     Described,
@@ -46,7 +46,7 @@ _NOT_A_SETTING = re.compile(
 class Broker(
     NetworkSettings,
     LogSettings,
-    CoordinationSettings,
+    ZooKeeperSettings,
     ReplicationSettings,
     GroupSettings,
     TransactionSettings,

@@ -26,7 +26,7 @@ SHARE_GROUPS = "it needs share groups"
 PURGATORY = "waiting requests hang on what they wait for and are never left over"
 
 
-class CoordinationSettings(Settings):
+class ZooKeeperSettings(Settings):
     """ZooKeeper, the controller and a broker's leave-taking."""
 
     zookeeper_connect: str | None = setting(

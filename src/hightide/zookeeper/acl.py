@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     id: str
 
 
-EVERYBODY = Entry(ALL, "world", "anyone")
+ANYONE = Entry(ALL, "world", "anyone")
 
 
 class Access(Protocol):
@@ -49,7 +49,7 @@ class Access(Protocol):
 def encode(entries: Iterable[Entry]) -> bytes:
     """The bytes that the tree keeps."""
     entries = tuple(entries)
-    return OPEN_ACL if entries == (EVERYBODY,) else wire(entries)
+    return OPEN_ACL if entries == (ANYONE,) else wire(entries)
 
 
 def wire(entries: Sequence[Entry]) -> bytes:
@@ -67,7 +67,7 @@ def wire(entries: Sequence[Entry]) -> bytes:
 def decode(acl: bytes) -> tuple[Entry, ...]:
     """The entries of a list that `encode` made."""
     if acl == OPEN_ACL:
-        return (EVERYBODY,)
+        return (ANYONE,)
     position = 0
 
     def number() -> int:
@@ -104,7 +104,7 @@ class Identity:
         """Pairs of scheme and id."""
         self._is_super = any(scheme == "super" for scheme, _ in ids)
 
-    def proving(self, *more: tuple[str, str]) -> Identity:
+    def with_ids(self, *more: tuple[str, str]) -> Identity:
         """This identity and more."""
         return Identity(self.ids + tuple(pair for pair in more if pair not in self.ids))
 

@@ -185,7 +185,7 @@ def _node(fields: dict[str, Any], child_count: int) -> Znode:
     stat = {name: int(fields["stat"][name]) for name in _STAT}
     entries = (
         acl.Entry(int(permissions), str(scheme), str(name))
-        for permissions, scheme, name in fields.get("acl", [acl.EVERYBODY])
+        for permissions, scheme, name in fields.get("acl", [acl.ANYONE])
     )
     return Znode(
         data,

@@ -40,13 +40,20 @@ from hightide.zookeeper.interface import (
     Watch,
     ensure_path,
 )
-from hightide.zookeeper.kazoo_thread import Call, Connection, Link, Mailbox, Ticket, clock
+from hightide.zookeeper.kazoo_thread import (
+    Call,
+    Connection,
+    KazooThread,
+    Mailbox,
+    SessionKey,
+    clock,
+)
 from hightide.zookeeper.kazoo_translation import Chroot
 from hightide.zookeeper.node import Stat, check_path
 from hightide.zookeeper.operation import Create, Delete, Operation, SetData
 from hightide.zookeeper.watch import EventType, WatchEvent
 
-__all__ = ["ClientTls", "Ticket", "ZooKeeperClient"]
+__all__ = ["ClientTls", "SessionKey", "ZooKeeperClient"]
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +90,7 @@ class ClientTls(NamedTuple):
 class ZooKeeperClient:
     """A session, and after its loss the next one. Belongs to the event loop it was made on."""
 
-    _link: Link
+    _kazoo: KazooThread
 
     def __init__(self, servers: str, call_timeout_ms: int | None) -> None:
         """Use `connect`."""
@@ -96,7 +103,7 @@ class ZooKeeperClient:
         self._waiting_for_connection: list[asyncio.Future[None]] = []
         self._data_watches: _Watches = {}
         self._child_watches: _Watches = {}
-        self._connection = Connection(0, Ticket(0, b""), 0)
+        self._connection = Connection(0, SessionKey(0, b""), 0)
         self._lease_timer: asyncio.TimerHandle | None = None
         self._auth_failed = False
         self._is_closing = False
@@ -113,7 +120,7 @@ class ZooKeeperClient:
         call_timeout_ms: int | None = None,
         credentials: str | None = None,
         tls: ClientTls | None = None,
-        resume: Ticket | None = None,
+        resume: SessionKey | None = None,
         creates_chroot: bool = True,
     ) -> ZooKeeperClient:
         """Begin a session. `hosts` may end in a chroot, which is created if it is missing, unless
@@ -129,9 +136,11 @@ class ZooKeeperClient:
         context = None if tls is None else tls.context()
         client = cls(servers, call_timeout_ms)
         mailbox = client._mailbox
-        link = Link(client, mailbox, servers, session_timeout_ms, resume, credentials, context)
-        client._link = link
-        link.start_async()
+        kazoo = KazooThread(
+            client, mailbox, servers, session_timeout_ms, resume, credentials, context
+        )
+        client._kazoo = kazoo
+        kazoo.start_async()
         try:
             await client._begin(chroot, creates_chroot, connection_timeout_ms)
         except BaseException:
@@ -141,12 +150,12 @@ class ZooKeeperClient:
 
     @property
     def session_id(self) -> int:
-        return self._connection.ticket.session_id
+        return self._connection.session_key.session_id
 
     @property
-    def ticket(self) -> Ticket:
+    def session_key(self) -> SessionKey:
         """Lets a later process of ours end this session, should this one not come to it."""
-        return self._connection.ticket
+        return self._connection.session_key
 
     @property
     def timeout_ms(self) -> int:
@@ -175,7 +184,7 @@ class ZooKeeperClient:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiting
         except TimeoutError:
-            trouble = self._link.log.trouble or "it was silent"
+            trouble = self._kazoo.log.trouble or "it was silent"
             raise NotConnected(
                 detail=f"tried {self._servers} for {timeout_ms} ms, last report: {trouble}"
             ) from None
@@ -224,12 +233,12 @@ class ZooKeeperClient:
         """
         self._is_closing = True
         self._stop_lease_timer()
-        self._link.finish()
+        self._kazoo.finish()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._has_ended.wait()
         # A thread that still tries to reach a dead machine ends by itself a little later.
-        self._link.drop()
+        self._kazoo.drop()
         self._become(SessionState.LOST, "closed")
         self._listeners.clear()
         self._tell_waiting(SessionLost(detail="it was closed"))
@@ -241,7 +250,7 @@ class ZooKeeperClient:
         had asked before is still carried out, nothing after. True if the server has confirmed. A
         new session begins when the event loop runs again, and it sees LOST first.
         """
-        return self._link.abandon(timeout_ms / 1000)
+        return self._kazoo.abandon(timeout_ms / 1000)
 
     # What the link reports, in order and on the event loop.
 
@@ -252,14 +261,14 @@ class ZooKeeperClient:
         self._auth_failed = False
         self._become(
             SessionState.CONNECTED,
-            f"session {connection.ticket.session_id:#x}, timeout {connection.timeout_ms} ms",
+            f"session {connection.session_key.session_id:#x}, timeout {connection.timeout_ms} ms",
         )
         self._stop_lease_timer()
         self._look_at_lease()
 
     def broken(self) -> None:
         if self._state is SessionState.CONNECTED:
-            self._become(SessionState.SUSPENDED, self._link.log.trouble)
+            self._become(SessionState.SUSPENDED, self._kazoo.log.trouble)
 
     def lost(self, auth_failed: bool) -> None:
         self._stop_lease_timer()
@@ -272,7 +281,7 @@ class ZooKeeperClient:
     def ended(self) -> None:
         self._has_ended.set()
 
-    def _happened(self, kind: str, path: str) -> None:
+    def _watch_fired(self, kind: str, path: str) -> None:
         """A watch fired at the server. kazoo reports a deletion once per kind of watch."""
         event = WatchEvent(EventType[kind], self._chroot.inner(path))
         watches: dict[Watch, None] = {}
@@ -302,18 +311,18 @@ class ZooKeeperClient:
         now, timeout_s = clock(), self.timeout_ms / 1000
         left_s = self._lease_left_s()
         if left_s <= 0:
-            self._link.drop(self._connection.number)
+            self._kazoo.drop(self._connection.number)
             self._become(SessionState.DOUBTFUL, f"nothing was answered for {timeout_s:g} s")
             return
-        if now - self._link.heard_at >= timeout_s * 2 / 3:
+        if now - self._kazoo.last_response_at >= timeout_s * 2 / 3:
             # kazoo notices a silent server only while nobody asks it anything. The rest of the
             # session's time is for finding another one.
-            self._link.drop(self._connection.number)
+            self._kazoo.drop(self._connection.number)
         pause_s = min(left_s, timeout_s / 10)
         self._lease_timer = self._loop.call_later(pause_s, self._look_at_lease)
 
     def _lease_left_s(self) -> float:
-        return self._link.renewed_at + self.timeout_ms / 1000 - clock()
+        return self._kazoo.lease_renewed_at + self.timeout_ms / 1000 - clock()
 
     def _stop_lease_timer(self) -> None:
         if self._lease_timer is not None:
@@ -379,7 +388,7 @@ class ZooKeeperClient:
                 watches.setdefault(path, {})[watch] = None
             answer.set_result(value)
 
-        sent = self._state is SessionState.CONNECTED and self._link.submit(
+        sent = self._state is SessionState.CONNECTED and self._kazoo.submit(
             self._connection.number, request, Call(self._mailbox, answered)
         )
         if not sent:
@@ -394,7 +403,7 @@ class ZooKeeperClient:
             timer.cancel()
 
     def _watcher(self, watch: Watch | None) -> Callable[[str, str], None] | None:
-        return None if watch is None else self._happened
+        return None if watch is None else self._watch_fired
 
 
 def _parse(hosts: str) -> tuple[str, str]:

@@ -54,13 +54,13 @@ def wall_clock_ms() -> int:
 class Subscriber(Protocol):
     """A session, as far as the committer must tell it something."""
 
-    def happened(self, event: WatchEvent, acl: bytes) -> None:
+    def watch_fired(self, event: WatchEvent, acl: bytes) -> None:
         """A watch has fired; only who may read by this list may hear of it."""
 
     def lost(self) -> None: ...
 
 
-class _Waiting(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request, or nothing but a place in the queue; and whom to answer."""
 
     request: Request | None
@@ -79,7 +79,7 @@ class Committer:
         self._clock = clock
         self._store: Store | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_PendingRequest] = deque()
         self._running: asyncio.Task[None] | None = None
         self._over: ZooKeeperError | None = None
         self._last_session_id = 0
@@ -126,27 +126,27 @@ class Committer:
         if self._over is not None:
             answer(self._over.with_traceback(None))
         elif self._store is not None:
-            self._enqueue(_Waiting(request, session_id, access, answer))
+            self._enqueue(_PendingRequest(request, session_id, access, answer))
         else:
             decision = self.tree.decide(request, session_id, self._clock(), access)
-            self._settle(decision, answer)
+            self._finish(decision, answer)
 
-    def ask(self, answer: Answer) -> None:
+    def after_pending(self, answer: Answer) -> None:
         """Call `answer` with nothing after all that was asked before: the tree is as it must be."""
         if self._over is not None:
             answer(self._over.with_traceback(None))
         elif self._running is not None:
-            self._enqueue(_Waiting(None, 0, UNCHECKED, answer))
+            self._enqueue(_PendingRequest(None, 0, UNCHECKED, answer))
         else:
             answer(None)
 
-    def _enqueue(self, waiting: _Waiting) -> None:
+    def _enqueue(self, waiting: _PendingRequest) -> None:
         self._queue.append(waiting)
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        group: list[_Waiting] = []
+        group: list[_PendingRequest] = []
         try:
             while self._queue:
                 count = min(len(self._queue), _GROUP_LIMIT)
@@ -161,7 +161,7 @@ class Committer:
         finally:
             self._running = None
 
-    async def _commit(self, group: list[_Waiting]) -> None:
+    async def _commit(self, group: list[_PendingRequest]) -> None:
         draft = Draft(self.tree)
         time_ms = self._clock()
         decisions = [
@@ -177,9 +177,9 @@ class Committer:
             if decision is None:
                 waiting.answer(None)
             else:
-                self._settle(decision, waiting.answer)
+                self._finish(decision, waiting.answer)
 
-    def _settle(self, decision: Decision, answer: Answer) -> None:
+    def _finish(self, decision: Decision, answer: Answer) -> None:
         """Apply what is durable, tell the sessions concerned, then give the answer."""
         if decision.transaction is not None:
             self._apply(decision.transaction)
@@ -188,14 +188,14 @@ class Committer:
     def _apply(self, transaction: Transaction) -> None:
         for watcher, event, acl in self.tree.apply(transaction):
             if watcher in self.sessions:
-                self.sessions[watcher].happened(event, acl)
+                self.sessions[watcher].watch_fired(event, acl)
         for change in transaction.changes:
             if isinstance(change, SessionClosed):
                 self.tree.watches.forget(change.session_id)
                 if change.session_id in self.sessions:
                     self.sessions.pop(change.session_id).lost()
 
-    def _give_up(self, group: list[_Waiting], failure: StorageError) -> None:
+    def _give_up(self, group: list[_PendingRequest], failure: StorageError) -> None:
         self._over = failure
         for waiting in [*group, *self._queue]:
             waiting.answer(failure)

@@ -16,7 +16,7 @@ from hightide.zookeeper.snapshot import (
     differences,
     root_of,
 )
-from hightide.zookeeper.snapshot_locations import Found, Place
+from hightide.zookeeper.snapshot_locations import Contents, Location
 
 SHOWN = 5
 
@@ -43,22 +43,22 @@ class Report:
     done: bool
 
 
-def take(source: Place, *, allow_changes: bool = False) -> Snapshot:
+def take_snapshot(source: Location, *, allow_changes: bool = False) -> Snapshot:
     """All persistent znodes of a place, as they were at one moment."""
-    return Snapshot.of(*source.look(allow_changes))
+    return Snapshot.of(*source.read_all(allow_changes))
 
 
-def put(
+def write_snapshot(
     snapshot: Snapshot,
     source: str,
-    target: Place,
+    target: Location,
     *,
     overwrite: bool = False,
     force: bool = False,
     dry_run: bool = False,
 ) -> Report:
     """Write a snapshot into a place and compare."""
-    old = target.look(allow_changes=True)
+    old = target.read_all(allow_changes=True)
     present = Snapshot.of(*old)
     if not force:
         refuse_while_brokers_run(present, target.name)
@@ -94,9 +94,9 @@ def refuse_while_brokers_run(snapshot: Snapshot, name: str) -> None:
         )
 
 
-def _write(snapshot: Snapshot, target: Place, old: Found, roots: frozenset[str]) -> None:
+def _write(snapshot: Snapshot, target: Location, old: Contents, roots: frozenset[str]) -> None:
     target.replace(old, roots, snapshot)
-    found = Snapshot.of(*target.look(allow_changes=True)).under(roots)
+    found = Snapshot.of(*target.read_all(allow_changes=True)).under(roots)
     wrong = list(islice(differences(snapshot, found), SHOWN + 1))
     if wrong:
         raise CopyFailed(

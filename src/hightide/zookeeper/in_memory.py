@@ -151,7 +151,7 @@ class InMemoryZooKeeper:
         if not self._committer.sessions:
             await self._committer.close()
 
-    def happened(self, event: WatchEvent, acl: bytes) -> None:  # noqa: ARG002
+    def watch_fired(self, event: WatchEvent, acl: bytes) -> None:  # noqa: ARG002
         """The tree disarmed this session's watches on the znode; call those who armed them."""
         watches: dict[Watch, None] = {}
         if event.type is not EventType.CHILD:
@@ -189,7 +189,7 @@ class InMemoryZooKeeper:
             except ZooKeeperError as refusal:
                 answer.set_exception(refusal)
 
-        self._committer.ask(turn)
+        self._committer.after_pending(turn)
         return await answer
 
     async def _submit(self, request: Request) -> Result:

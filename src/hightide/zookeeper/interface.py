@@ -88,22 +88,22 @@ class ZooKeeper(Protocol):
         """End the session; its ephemerals go at once."""
 
 
-async def ensure_path(coordination: ZooKeeper, path: str) -> None:
+async def ensure_path(zookeeper: ZooKeeper, path: str) -> None:
     """Create `path` with empty data, and its parents, where they are missing."""
     try:
-        await coordination.create(path)
+        await zookeeper.create(path)
     except NodeExists:
         return
     except NoNode:
-        await ensure_path(coordination, split(path)[0])
-        await ensure_path(coordination, path)
+        await ensure_path(zookeeper, split(path)[0])
+        await ensure_path(zookeeper, path)
 
 
-async def delete_recursively(coordination: ZooKeeper, path: str) -> None:
+async def delete_recursively(zookeeper: ZooKeeper, path: str) -> None:
     """Delete `path` and all below it; somebody else deleting the same is no error."""
     try:
-        for name in await coordination.children(path):
-            await delete_recursively(coordination, f"{path}/{name}")
-        await coordination.delete(path)
+        for name in await zookeeper.children(path):
+            await delete_recursively(zookeeper, f"{path}/{name}")
+        await zookeeper.delete(path)
     except NoNode:
         return

@@ -59,25 +59,25 @@ def clock() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-class Ticket(NamedTuple):
+class SessionKey(NamedTuple):
     """What it takes to come back to a session."""
 
     session_id: int
     password: bytes
 
     def __repr__(self) -> str:
-        return f"Ticket({self.session_id:#x})"
+        return f"SessionKey({self.session_id:#x})"
 
 
 class Connection(NamedTuple):
     """A connection that stands, its number, and the session that it serves."""
 
     number: int
-    ticket: Ticket
+    session_key: SessionKey
     timeout_ms: int
 
 
-class Owner(Protocol):
+class SessionListener(Protocol):
     """Who gets the letters, on the event loop."""
 
     def opened(self, connection: Connection) -> None: ...
@@ -129,7 +129,7 @@ class Call:
         self._mailbox.post(self._answered, None, failure)
 
 
-class Doorbell:
+class WakeupPipe:
     """Both ends of the pipe on which kazoo wants a byte per request, with one byte for all.
 
     A real pair of sockets is full after a few hundred bytes, and would then hold up the event
@@ -178,8 +178,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def stop(self) -> None:
         self._running = False
 
-    def create_socket_pair(self) -> tuple[Doorbell, Doorbell]:
-        bell = Doorbell()
+    def create_socket_pair(self) -> tuple[WakeupPipe, WakeupPipe]:
+        bell = WakeupPipe()
         return bell, bell
 
     def create_connection(
@@ -238,22 +238,22 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 class _Connections(ConnectionHandler):  # type: ignore[misc]
     """kazoo's thread, and what it reads from the socket."""
 
-    client: Link
+    client: KazooThread
 
     _pinged_at = 0.0
     _closed_rounds = 0
 
     def zk_loop(self) -> None:
         """kazoo's own loop, which ends when a session is closed, again until all is closed."""
-        link = self.client
-        while not link.is_stopped():
+        kazoo = self.client
+        while not kazoo.is_stopped():
             try:
                 super().zk_loop()
             except Exception:
                 _log.exception("the connection to the coordinator failed by a fault of ours")
-            link.wait_for_the_event_loop()
+            kazoo.wait_for_the_event_loop()
         self.close()
-        link.mailbox.post(link.owner.ended)
+        kazoo.mailbox.post(kazoo.listener.ended)
 
     def _connect(self, host: str, address: str, port: int) -> Any:
         try:
@@ -279,7 +279,7 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
         answer = super()._invoke(max(min(timeout, most_s), _LEAST_HANDSHAKE_S), request, xid)
         if isinstance(request, Connect):
             self.client.granted_ms = answer[0].time_out
-        self.client.heard(asked_at)
+        self.client.note_response(asked_at)
         return answer
 
     def _send_ping(self, connect_timeout: float) -> None:
@@ -290,27 +290,27 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
         pinged = self.ping_outstanding.is_set()
         answer = super()._read_socket(read_timeout)
         answered = pinged and not self.ping_outstanding.is_set()
-        self.client.heard(self._pinged_at if answered else 0.0)
+        self.client.note_response(self._pinged_at if answered else 0.0)
         return answer
 
     def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
         call = self.client._pending[0][1]
         if call is not None:
             # Before the answer is handed on: who has it may count on the lease that it renewed.
-            self.client.heard(call.asked_at)
+            self.client.note_response(call.asked_at)
         return super()._read_response(header, buffer, offset)
 
 
-class Link(KazooClient):  # type: ignore[misc]
+class KazooThread(KazooClient):  # type: ignore[misc]
     """Sessions and connections, one after the other. Methods may be called from any thread."""
 
     def __init__(
         self,
-        owner: Owner,
+        listener: SessionListener,
         mailbox: Mailbox,
         servers: str,
         session_timeout_ms: int,
-        resume: Ticket | None,
+        resume: SessionKey | None,
         credentials: str | None,
         tls: ssl.SSLContext | None,
     ) -> None:
@@ -330,10 +330,10 @@ class Link(KazooClient):  # type: ignore[misc]
             logger=self.log,
         )
         self._connection = _Connections(self, self._conn_retry.copy(), logger=self.log)
-        self.owner = owner
+        self.listener = listener
         self.mailbox = mailbox
         self.granted_ms = session_timeout_ms
-        self.heard_at = self.renewed_at = clock()
+        self.last_response_at = self.lease_renewed_at = clock()
         self._gate = threading.Lock()
         self._open = 0  # The number of the connection that takes requests, 0 for none.
         self._count = 0
@@ -376,10 +376,10 @@ class Link(KazooClient):  # type: ignore[misc]
                 with contextlib.suppress(OSError, TypeError):
                     socket.socket.shutdown(self._connection._socket, socket.SHUT_RDWR)
 
-    def heard(self, asked_at: float) -> None:
+    def note_response(self, asked_at: float) -> None:
         """The server said something: the answer to what was asked then, or 0 if to nothing."""
-        self.heard_at = clock()
-        self.renewed_at = max(self.renewed_at, asked_at)
+        self.last_response_at = clock()
+        self.lease_renewed_at = max(self.lease_renewed_at, asked_at)
 
     def is_stopped(self) -> bool:
         stopped: bool = self._stopped.is_set()
@@ -411,9 +411,9 @@ class Link(KazooClient):  # type: ignore[misc]
         with self._gate:
             self._open = 0
         if state == KeeperState.CONNECTING:
-            self.mailbox.post(self.owner.broken)
+            self.mailbox.post(self.listener.broken)
         else:
-            self.mailbox.post(self.owner.lost, state == KeeperState.AUTH_FAILED)
+            self.mailbox.post(self.listener.lost, state == KeeperState.AUTH_FAILED)
         super()._session_callback(state)
         if state in _ENDS:
             self._over.set()
@@ -427,5 +427,7 @@ class Link(KazooClient):  # type: ignore[misc]
                 return
             self._count += 1
             self._open = self._count
-        ticket = Ticket(self._session_id, self._session_passwd)
-        self.mailbox.post(self.owner.opened, Connection(self._count, ticket, self.granted_ms))
+        session_key = SessionKey(self._session_id, self._session_passwd)
+        self.mailbox.post(
+            self.listener.opened, Connection(self._count, session_key, self.granted_ms)
+        )

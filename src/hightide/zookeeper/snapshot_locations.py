@@ -45,11 +45,11 @@ READINGS = 5
 _HOSTS = re.compile(r"[^/,\s]+:\d+(,[^/,\s]+:\d+)*(?P<chroot>(/[^/]+)*)/?")
 
 
-class PlaceFailed(Exception):
+class LocationFailed(Exception):
     """A place that cannot be reached, read or written; the text says which and why."""
 
 
-class Found(NamedTuple):
+class Contents(NamedTuple):
     """All znodes of a place, ephemerals included, without what belongs to the server."""
 
     zxid: int
@@ -63,37 +63,37 @@ class Access(NamedTuple):
     tls_ca: Path | None = None
 
 
-class Place(Protocol):
+class Location(Protocol):
     """Where a tree is."""
 
     @property
     def name(self) -> str: ...
 
-    def look(self, allow_changes: bool = False) -> Found:
+    def read_all(self, allow_changes: bool = False) -> Contents:
         """All that is there; PlaceFailed if it changed while it was read, unless allowed."""
 
-    def replace(self, old: Found, roots: frozenset[str], new: Snapshot) -> None:
+    def replace(self, old: Contents, roots: frozenset[str], new: Snapshot) -> None:
         """Delete what was found under these roots, and write the snapshot."""
 
     def close(self) -> None: ...
 
 
-def place(text: str, access: Access, *, may_be_new: bool) -> Place:
+def location(text: str, access: Access, *, may_be_new: bool) -> Location:
     """The place that a person means."""
     if _HOSTS.fullmatch(text):
-        return Ensemble(text, access)
+        return RunningZooKeeper(text, access)
     path = Path(text)
     file = path if path.is_file() or path.suffix == ".db" else path / DATABASE
     # A new directory must look like one: the name of a host without its port does not.
     if not (file.exists() or (may_be_new and (path.exists() or "/" in text))):
-        raise PlaceFailed(
+        raise LocationFailed(
             f"There is no coordinator at {text}. A place is host:port, or else the directory or"
             f" the file ({DATABASE}) of a coordinator that is stopped."
         )
-    return StoppedFile(file)
+    return DatabaseFile(file)
 
 
-class StoppedFile:
+class DatabaseFile:
     """The file of an embedded coordinator that is not running. All is kept, versions too."""
 
     def __init__(self, file: Path) -> None:
@@ -103,25 +103,25 @@ class StoppedFile:
     def name(self) -> str:
         return str(self._file)
 
-    def look(self, allow_changes: bool = False) -> Found:  # noqa: ARG002 - it cannot change
+    def read_all(self, allow_changes: bool = False) -> Contents:  # noqa: ARG002 - it cannot change
         if not self._file.exists():
-            return Found(0, {"/": initial_nodes()["/"]})
+            return Contents(0, {"/": initial_nodes()["/"]})
         from hightide.zookeeper.store import open_tree
 
         store, tree = open_tree(self._file, None)
         store.close()
-        return Found(
+        return Contents(
             tree.zxid,
             {path: node for path, node in tree.nodes.items() if root_of(path) != SERVERS_OWN},
         )
 
-    def replace(self, old: Found, roots: frozenset[str], new: Snapshot) -> None:
+    def replace(self, old: Contents, roots: frozenset[str], new: Snapshot) -> None:
         from hightide.zookeeper.store import open_tree
 
         store, tree = open_tree(self._file, None)
         try:
             if tree.zxid != old.zxid:
-                raise PlaceFailed(f"{self.name} was used since it was looked at.")
+                raise LocationFailed(f"{self.name} was used since it was looked at.")
             after: dict[str, Znode | None] = {
                 path: None for path in old.nodes if root_of(path) in roots
             }
@@ -154,7 +154,7 @@ class _LastWords(logging.Handler):
             self.text = "it does not accept the credentials"
 
 
-class Ensemble:
+class RunningZooKeeper:
     """A coordinator over the wire, and a chroot in it."""
 
     def __init__(self, hosts: str, access: Access) -> None:
@@ -179,7 +179,7 @@ class Ensemble:
             self._client.start(timeout=CONNECT_S)
         except (KazooTimeoutError, refusal.KazooException, OSError) as failure:
             self.close()
-            raise PlaceFailed(f"Nobody answers at {hosts}: {last_words.text}.") from failure
+            raise LocationFailed(f"Nobody answers at {hosts}: {last_words.text}.") from failure
 
     def close(self) -> None:
         self._client.stop()
@@ -187,7 +187,7 @@ class Ensemble:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def look(self, allow_changes: bool = False) -> Found:
+    def read_all(self, allow_changes: bool = False) -> Contents:
         """Read until nothing happened meanwhile.
 
         The coordinator's zxid tells that, but others move it without touching our znodes. So two
@@ -199,11 +199,11 @@ class Ensemble:
             before, nodes = self._read()
             zxid = self._client.last_zxid
             if before == zxid or nodes == last:
-                return Found(zxid, nodes)
+                return Contents(zxid, nodes)
             last = nodes
         if allow_changes:
-            return Found(self._client.last_zxid, nodes)
-        raise PlaceFailed(
+            return Contents(self._client.last_zxid, nodes)
+        raise LocationFailed(
             f"{self.name} changed every time while it was read. Try again when less goes on there,"
             " or take it as it comes with --allow-changes."
         )
@@ -236,7 +236,7 @@ class Ensemble:
     def _znode(self, path: str, got: tuple[bytes | None, ZnodeStat], listed: list[ACL]) -> Znode:
         entries = [acl.Entry(each.perms, each.id.scheme, each.id.id) for each in listed]
         if any(entry.scheme == "digest" and entry.id.endswith(":x") for entry in entries):
-            raise PlaceFailed(
+            raise LocationFailed(
                 f"{self.name}: the access list of {path} is hidden from us; give credentials that"
                 " may change it."
             )
@@ -265,7 +265,7 @@ class Ensemble:
             except refusal.NoNodeError as missing:
                 answers.append(missing)
             except (refusal.KazooException, KazooTimeoutError) as failure:
-                raise PlaceFailed(f"{self.name}: {_in_words(failure)}.") from failure
+                raise LocationFailed(f"{self.name}: {_in_words(failure)}.") from failure
         return answers
 
     def _path(self, path: str) -> str:
@@ -273,7 +273,7 @@ class Ensemble:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def replace(self, old: Found, roots: frozenset[str], new: Snapshot) -> None:
+    def replace(self, old: Contents, roots: frozenset[str], new: Snapshot) -> None:
         if self._chroot:
             self._client.ensure_path(self._chroot)
         gone = deletions(path for path in old.nodes if root_of(path) in roots)
@@ -282,10 +282,10 @@ class Ensemble:
             for batch in batches(chain(gone, creations(new))):
                 self._commit(batch)
                 is_touched = True
-        except PlaceFailed as failure:
+        except LocationFailed as failure:
             if not is_touched:
                 raise
-            raise PlaceFailed(
+            raise LocationFailed(
                 f"{failure} What is there now is incomplete; do it again with --overwrite."
             ) from failure
         listed = root_acl(new)
@@ -300,7 +300,7 @@ class Ensemble:
         unclear = refusal.RolledBackError | refusal.RuntimeInconsistency
         for operation, result in zip(batch, results, strict=False):
             if isinstance(result, Exception) and not isinstance(result, unclear):
-                raise PlaceFailed(f"{self.name}: {operation.path}: {_in_words(result)}.")
+                raise LocationFailed(f"{self.name}: {operation.path}: {_in_words(result)}.")
 
     def _request(self, operation: Operation) -> Any:
         path = self._path(operation.path)

@@ -43,7 +43,7 @@ from hightide.zookeeper.node import (
     split,
 )
 from hightide.zookeeper.session import Session
-from hightide.zookeeper.watch import EventType, Fired, Watches, WatchEvent
+from hightide.zookeeper.watch import EventType, FiredWatch, Watches, WatchEvent
 
 _K = TypeVar("_K", str, int)
 
@@ -123,7 +123,7 @@ class Tree:
         data: Iterable[str] = (),
         exists: Iterable[str] = (),
         children: Iterable[str] = (),
-    ) -> list[Fired]:
+    ) -> list[FiredWatch]:
         """Watches that a client brings along after a reconnect (ZooKeeper's setWatches).
 
         What changed after `seen_zxid` fires at once, the rest is armed.
@@ -132,22 +132,22 @@ class Tree:
         for path in data:
             node = self.nodes.get(path)
             if node is None:
-                fired.append(Fired(watcher, WatchEvent(EventType.DELETED, path)))
+                fired.append(FiredWatch(watcher, WatchEvent(EventType.DELETED, path)))
             elif node.stat.mzxid > seen_zxid:
-                fired.append(Fired(watcher, WatchEvent(EventType.CHANGED, path)))
+                fired.append(FiredWatch(watcher, WatchEvent(EventType.CHANGED, path)))
             else:
                 self.watches.watch_data(path, watcher)
         for path in exists:
             if path in self.nodes:
-                fired.append(Fired(watcher, WatchEvent(EventType.CREATED, path)))
+                fired.append(FiredWatch(watcher, WatchEvent(EventType.CREATED, path)))
             else:
                 self.watches.watch_data(path, watcher)
         for path in children:
             node = self.nodes.get(path)
             if node is None:
-                fired.append(Fired(watcher, WatchEvent(EventType.DELETED, path)))
+                fired.append(FiredWatch(watcher, WatchEvent(EventType.DELETED, path)))
             elif node.stat.pzxid > seen_zxid:
-                fired.append(Fired(watcher, WatchEvent(EventType.CHILD, path)))
+                fired.append(FiredWatch(watcher, WatchEvent(EventType.CHILD, path)))
             else:
                 self.watches.watch_children(path, watcher)
         return fired
@@ -164,10 +164,10 @@ class Tree:
         """Decide one request on the tree as it is."""
         return Draft(self).decide(request, session_id, time_ms, access)
 
-    def apply(self, transaction: op.Transaction) -> list[Fired]:
+    def apply(self, transaction: op.Transaction) -> list[FiredWatch]:
         """Make a transaction part of the tree; return the watch events it causes, in order."""
         assert transaction.zxid == self.zxid + 1, "a transaction is missing or came twice"
-        fired: list[Fired] = []
+        fired: list[FiredWatch] = []
         for change in transaction.changes:
             if isinstance(change, op.SessionOpened):
                 self.sessions[change.session_id] = change.session
@@ -178,7 +178,7 @@ class Tree:
         self.zxid = transaction.zxid
         return fired
 
-    def _change(self, change: op.NodeChange, transaction: op.Transaction) -> list[Fired]:
+    def _change(self, change: op.NodeChange, transaction: op.Transaction) -> list[FiredWatch]:
         before = self.nodes.get(change.path)
         for path, node in _effects(self, change, transaction.zxid, transaction.time_ms):
             self._install(path, node)

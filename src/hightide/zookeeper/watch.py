@@ -32,7 +32,7 @@ class WatchEvent(NamedTuple):
     path: str
 
 
-class Fired(NamedTuple):
+class FiredWatch(NamedTuple):
     """An event that is owed to a watcher, if it may read by this access list."""
 
     watcher: int
@@ -83,7 +83,7 @@ class Watches:
             self._release(watcher, is_data, path)
         return bool(gone)
 
-    def fire(self, change: Change, acl: bytes, parent_acl: bytes) -> list[Fired]:
+    def fire(self, change: Change, acl: bytes, parent_acl: bytes) -> list[FiredWatch]:
         """Disarm and return every watch that this change touches.
 
         The access lists are those of the znode, if it is deleted as it was, and of its parent.
@@ -126,5 +126,5 @@ class Watches:
             del self._held[watcher]
 
 
-def _fired(watchers: Iterable[int], kind: EventType, path: str, acl: bytes) -> list[Fired]:
-    return [Fired(watcher, WatchEvent(kind, path), acl) for watcher in watchers]
+def _fired(watchers: Iterable[int], kind: EventType, path: str, acl: bytes) -> list[FiredWatch]:
+    return [FiredWatch(watcher, WatchEvent(kind, path), acl) for watcher in watchers]

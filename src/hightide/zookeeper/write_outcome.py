@@ -23,21 +23,21 @@ _LOOK_S = 0.02
 
 
 async def create_ephemeral(
-    coordination: ZooKeeper, path: str, data: bytes, timeout_ms: int | None = None
+    zookeeper: ZooKeeper, path: str, data: bytes, timeout_ms: int | None = None
 ) -> Stat:
     """The Stat of our ephemeral, created now or by a call of this session that got no answer.
 
     NodeExists if it is another session's; SessionLost if ours ends before it is there;
     ConnectionLoss if there is no connection for `timeout_ms`, by default the session's timeout.
     """
-    session_id = coordination.session_id
+    session_id = zookeeper.session_id
     while True:
         try:
-            await coordination.create(path, data, ephemeral=True)
+            await zookeeper.create(path, data, ephemeral=True)
         except (NodeExists, ConnectionLoss):
-            await _connected(coordination, session_id, timeout_ms)
+            await _connected(zookeeper, session_id, timeout_ms)
         try:
-            stat = await coordination.exists(path)
+            stat = await zookeeper.exists(path)
         except ConnectionLoss:
             continue
         if stat is not None and stat.ephemeral_owner == session_id:
@@ -47,7 +47,7 @@ async def create_ephemeral(
 
 
 async def compare_and_set(
-    coordination: ZooKeeper,
+    zookeeper: ZooKeeper,
     path: str,
     data: bytes,
     version: int,
@@ -58,14 +58,14 @@ async def compare_and_set(
     A write by somebody else of the same bytes counts as ours. SessionLost and ConnectionLoss as in
     `create_ephemeral`.
     """
-    session_id = coordination.session_id
+    session_id = zookeeper.session_id
     while True:
         try:
-            return await coordination.set(path, data, version)
+            return await zookeeper.set(path, data, version)
         except (BadVersion, ConnectionLoss):
-            await _connected(coordination, session_id, timeout_ms)
+            await _connected(zookeeper, session_id, timeout_ms)
         try:
-            found, stat = await coordination.get(path)
+            found, stat = await zookeeper.get(path)
         except ConnectionLoss:
             continue
         if found == data and stat.version == version + 1:
@@ -74,16 +74,16 @@ async def compare_and_set(
             raise BadVersion(path, f"expected {version}, found {stat.version}")
 
 
-async def _connected(coordination: ZooKeeper, session_id: int, timeout_ms: int | None) -> None:
+async def _connected(zookeeper: ZooKeeper, session_id: int, timeout_ms: int | None) -> None:
     """Wait until the same session is CONNECTED. By looking: a listener could not be taken back."""
-    limit_ms = timeout_ms or coordination.timeout_ms
+    limit_ms = timeout_ms or zookeeper.timeout_ms
     try:
         async with asyncio.timeout(limit_ms / 1000):
-            while coordination.state is not SessionState.CONNECTED:
-                if coordination.state is SessionState.LOST:
+            while zookeeper.state is not SessionState.CONNECTED:
+                if zookeeper.state is SessionState.LOST:
                     raise SessionLost
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
         raise NotConnected(detail=f"for {limit_ms} ms") from None
-    if coordination.session_id != session_id:
+    if zookeeper.session_id != session_id:
         raise SessionLost(detail="another one has begun")

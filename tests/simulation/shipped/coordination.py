@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from hightide.zookeeper.client import Ticket
+from hightide.zookeeper.client import SessionKey
 from hightide.zookeeper.errors import (
     ConnectionLoss,
     NotConnected,
@@ -159,7 +159,7 @@ class Coordinator(Process):
             channel.send((Answer, outcome))
 
     def _connect(
-        self, channel: Channel, mine: Ticket, ends: Ticket | None, timeout_ms: int
+        self, channel: Channel, mine: SessionKey, ends: SessionKey | None, timeout_ms: int
     ) -> None:
         if ends is not None and self._knows(ends):
             self.world.tell(f"session {ends.session_id} is ended by its successor")
@@ -173,16 +173,16 @@ class Coordinator(Process):
                     other.drop()
         else:
             session_id = self.tree.zxid + 1
-            mine = Ticket(session_id, self.world.random.randbytes(8))
+            mine = SessionKey(session_id, self.world.random.randbytes(8))
             self._owners[session_id] = channel.peer
             self.write(OpenSession(session_id, timeout_ms, mine.password), session_id)
         self._leases.opened(mine.session_id, timeout_ms, self._clock())
         channel.session_id = mine.session_id
         channel.send((Answer, mine))
 
-    def _knows(self, ticket: Ticket) -> bool:
-        session = self.tree.sessions.get(ticket.session_id)
-        return session is not None and session.password == ticket.password
+    def _knows(self, session_key: SessionKey) -> bool:
+        session = self.tree.sessions.get(session_key.session_id)
+        return session is not None and session.password == session_key.password
 
     def _read(self, kind: str, path: str, watches: bool, number: int) -> Any:
         watcher = number if watches else None
@@ -212,12 +212,12 @@ class Coordinator(Process):
 class SimCoordination:
     """A broker's sessions, one after the other, on one connection after the other."""
 
-    def __init__(self, loop: SimLoop, timeout_ms: int, ends: Ticket | None) -> None:
+    def __init__(self, loop: SimLoop, timeout_ms: int, ends: SessionKey | None) -> None:
         self._loop = loop
         self._timeout_ms = timeout_ms
         self._ends = ends
         self._objects = _coordinator(loop.world).objects
-        self._ticket = Ticket(0, b"")
+        self._session_key = SessionKey(0, b"")
         self._state = SessionState.LOST
         self._listeners: list[StateListener] = []
         self._channel: Channel | None = None
@@ -228,7 +228,7 @@ class SimCoordination:
         self._waiting: list[asyncio.Future[None]] = []
         self._renewed_at = self._heard_at = loop.time()
         self._is_closing = False
-        self.on_session: Callable[[Ticket], None] = lambda _ticket: None
+        self.on_session: Callable[[SessionKey], None] = lambda _session_key: None
         self._task = loop.create_task(self._keep_connected())
         self._timer = loop.call_soon(self._look_at_lease)
 
@@ -236,11 +236,11 @@ class SimCoordination:
 
     @property
     def session_id(self) -> int:
-        return self._ticket.session_id
+        return self._session_key.session_id
 
     @property
-    def ticket(self) -> Ticket:
-        return self._ticket
+    def session_key(self) -> SessionKey:
+        return self._session_key
 
     @property
     def timeout_ms(self) -> int:
@@ -318,17 +318,17 @@ class SimCoordination:
             lambda: Channel(self._objects, self._received, self._lost), NAME, PORT
         )
         self._channel = channel
-        channel.send((Connect, (self._ticket, self._ends, self._timeout_ms)))
+        channel.send((Connect, (self._session_key, self._ends, self._timeout_ms)))
         answered: asyncio.Future[Any] = self._loop.create_future()
         asked_at = self._loop.time()
 
         def opened() -> None:
-            ticket: Ticket = answered.result()
-            is_new = ticket.session_id != self.session_id
-            self._ticket, self._ends = ticket, None
+            session_key: SessionKey = answered.result()
+            is_new = session_key.session_id != self.session_id
+            self._session_key, self._ends = session_key, None
             self._renewed_at = max(self._renewed_at, asked_at)
             if is_new:
-                self.on_session(ticket)
+                self.on_session(session_key)
             if self._state in (SessionState.SUSPENDED, SessionState.DOUBTFUL) and is_new:
                 self._become(SessionState.LOST)
             self._become(SessionState.CONNECTED)
@@ -342,7 +342,7 @@ class SimCoordination:
         kind, body = message
         self._heard_at = self._loop.time()
         if kind is Expired:
-            self._ticket = Ticket(0, b"")
+            self._session_key = SessionKey(0, b"")
             self._drop()
             self._become(SessionState.LOST)
         elif kind is Event:

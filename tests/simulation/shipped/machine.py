@@ -15,7 +15,7 @@ from hightide.broker.membership.identity import Refused
 from hightide.log.disk import Disk
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import Corrupt, KafkaError
-from hightide.zookeeper.client import Ticket
+from hightide.zookeeper.client import SessionKey
 from hightide.zookeeper.errors import ZooKeeperError
 from tests.simulation.shipped.coordination import SimCoordination
 from tests.simulation.shipped.disk import SimDisk
@@ -60,7 +60,7 @@ class SimSurroundings:
     def listen(self, _host: str, port: int, _backlog: int) -> Listening:
         return self._machine.world.network.listen(self._machine, port)
 
-    async def open_coordination(
+    async def open_zookeeper(
         self,
         settings: Settings,
         _directory: Path | None,
@@ -71,9 +71,9 @@ class SimSurroundings:
         machine = self._machine
         loop: Any = asyncio.get_running_loop()
         # The key of the last session lies beside the logs; now and then it cannot be read.
-        last = machine.ticket if self.random.random() < 0.7 and not is_new else None
+        last = machine.session_key if self.random.random() < 0.7 and not is_new else None
         client = SimCoordination(loop, settings.zookeeper_session_timeout_ms, last)
-        client.on_session = machine.keep_ticket
+        client.on_session = machine.keep_session_key
         try:
             await client.connected(settings.zookeeper_session_timeout_ms * 2)
         except BaseException:
@@ -93,7 +93,7 @@ class Machine(Process):
         self.disk = SimDisk(random, f"disk-{broker_id}", self._power_fails)
         self.on_power_cut: Callable[[], None] = lambda: None
         """Called when the power went in the middle of something, as was wanted."""
-        self.ticket: Ticket | None = None
+        self.session_key: SessionKey | None = None
         self.broker: Broker | None = None
         self.is_serving = False
         self._told_to_stop: tuple[SimLoop, asyncio.Event] | None = None
@@ -101,8 +101,8 @@ class Machine(Process):
     def begin(self) -> None:
         self.start(self.main)
 
-    def keep_ticket(self, ticket: Ticket) -> None:
-        self.ticket = ticket
+    def keep_session_key(self, session_key: SessionKey) -> None:
+        self.session_key = session_key
 
     async def main(self) -> None:
         """As `hightide broker start` does it."""

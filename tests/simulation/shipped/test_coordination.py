@@ -128,7 +128,7 @@ def test_the_next_life_of_a_process_can_end_the_session_of_the_last(cluster: Clu
     async def one() -> None:
         client = await session()
         await client.create("/one", ephemeral=True)
-        seen.append(client.ticket)
+        seen.append(client.session_key)
         await asyncio.sleep(5)
 
     async def again() -> None:

@@ -52,8 +52,8 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S
 class Flaky:
     """A coordination that can fail, with and without having done what was asked."""
 
-    def __init__(self, coordination: InMemoryZooKeeper) -> None:
-        self.under = coordination
+    def __init__(self, zookeeper: InMemoryZooKeeper) -> None:
+        self.under = zookeeper
         self.fail: Callable[[str, Any], ZooKeeperError | None] = lambda _name, _about: None
         """Asked before each call; an error is raised instead of doing it."""
         self.lose: Callable[[str, Any], ZooKeeperError | None] = lambda _name, _about: None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from types import SimpleNamespace
 
+from hightide.broker.groups.re2_patterns import compile_pattern
 from hightide.broker.handlers.group_status import group_status
 from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.group_rules import Rules
@@ -21,7 +22,7 @@ from hightide.wire.messages.offsets import (
 
 
 def coordinator():
-    made = GroupCoordinator(Rules(), Random(1))
+    made = GroupCoordinator(Rules(), Random(1), compile_pattern)
     made.loaded(1000)
     return made
 

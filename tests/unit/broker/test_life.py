@@ -1,6 +1,7 @@
 """A broker's life from start to start: who it is, and what it makes of what it finds."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,9 +10,11 @@ import pytest
 
 from hightide.broker.broker import Broker
 from hightide.broker.membership.identity import Refused
+from hightide.core.metadata.image import published_partition
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.replication import PublishedTopic, PublishStateRequest
 from hightide.zookeeper import DATABASE, znodes
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.interface import delete_recursively
@@ -39,11 +42,11 @@ async def running(folder: Path, **settings: object):
 @asynccontextmanager
 async def tree(folder: Path):
     """The coordination tree of a broker that does not run."""
-    coordination = await InMemoryZooKeeper.open(folder / DATABASE)
+    zookeeper = await InMemoryZooKeeper.open(folder / DATABASE)
     try:
-        yield coordination
+        yield zookeeper
     finally:
-        await coordination.close()
+        await zookeeper.close()
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -102,14 +105,14 @@ def test_a_deletion_that_was_cut_short_is_finished(tmp_path: Path):
         async with running(tmp_path) as broker:
             await create(broker, "t")
             append(broker, "t")
-        async with tree(tmp_path) as coordination:
-            await coordination.create(znodes.delete_topic_path("t"))
+        async with tree(tmp_path) as zookeeper:
+            await zookeeper.create(znodes.delete_topic_path("t"))
         async with running(tmp_path) as broker:
             assert broker.metadata.get("t") is None
             assert ("t", 0) not in broker.store.logs
             await create(broker, "t")
             assert append(broker, "t") == 0
-            assert await broker._coordination.children(znodes.DELETE_TOPICS) == []
+            assert await broker._zookeeper.children(znodes.DELETE_TOPICS) == []
 
     run(test)
 
@@ -119,8 +122,8 @@ def test_logs_of_no_topic_are_set_aside_and_kept(tmp_path: Path):
         async with running(tmp_path) as broker:
             await create(broker, "t")
             append(broker, "t", b"precious")
-        async with tree(tmp_path) as coordination:
-            await delete_recursively(coordination, znodes.topic_path("t"))
+        async with tree(tmp_path) as zookeeper:
+            await delete_recursively(zookeeper, znodes.topic_path("t"))
         async with running(tmp_path) as broker:
             await create(broker, "t")
             assert append(broker, "t") == 0
@@ -138,14 +141,14 @@ def test_logs_of_a_topic_that_cannot_be_used_stay_until_it_is_known_to_be_elsewh
         async with running(tmp_path) as broker:
             await create(broker, "t")
             append(broker, "t", b"precious")
-        async with tree(tmp_path) as coordination:
-            whole, _ = await coordination.get(path)
-            await coordination.set(path, b"{", -1)
+        async with tree(tmp_path) as zookeeper:
+            whole, _ = await zookeeper.get(path)
+            await zookeeper.set(path, b"{", -1)
         async with running(tmp_path) as broker:
             assert (tmp_path / "t-0").exists()
             known = znodes.TopicAssignment.decode(whole, path)
             moved = known._replace(partitions={0: (99,)})
-            await broker.coordination.set(path, moved.encode(), -1)
+            await broker.zookeeper.set(path, moved.encode(), -1)
             for _ in range(500):
                 if list(tmp_path.glob("t-0.*-stray")):
                     break
@@ -163,12 +166,12 @@ def test_logs_of_a_topic_that_is_known_to_nobody_are_set_aside_once_it_has_gone(
         async with running(tmp_path) as broker:
             await create(broker, "t", 2)
             append(broker, "t", b"precious")
-        async with tree(tmp_path) as coordination:
-            await coordination.set(path, b"{", -1)
+        async with tree(tmp_path) as zookeeper:
+            await zookeeper.set(path, b"{", -1)
         async with running(tmp_path, replica_lag_time_max_ms=100) as broker:
             await asyncio.sleep(0.2)
             assert (tmp_path / "t-0").exists()
-            await delete_recursively(broker.coordination, path)
+            await delete_recursively(broker.zookeeper, path)
             for _ in range(500):
                 if len(list(tmp_path.glob("t-*-stray"))) == 2:
                     break
@@ -189,6 +192,30 @@ def test_a_log_of_a_former_topic_of_the_same_name_is_not_served(tmp_path: Path):
         async with running(tmp_path) as broker:
             assert broker.replicas.get(b"t", 0).log.end_offset == 0
         assert list(tmp_path.glob("t-0.*-stray"))
+
+    run(test)
+
+
+def test_a_topic_that_replaces_another_in_one_message_has_its_own_settings(tmp_path: Path):
+    async def test():
+        async with running(tmp_path) as broker:
+            await create(broker, "t")
+            replaced = broker.picture.topic("t")
+            config = znodes.EntityConfig({"flush.messages": "1"}).encode()
+            await broker.coordination.set(znodes.topic_config_path("t"), config)
+            partition = published_partition(0, replaced.partitions[0])
+            message = PublishStateRequest(
+                controller_id=broker.broker_id,
+                controller_epoch=broker.picture.controller_epoch,
+                broker_epoch=broker.broker_epoch,
+                sequence=1_000_000,
+                is_full=False,
+                brokers=list(broker.picture.brokers.values()),
+                topics=[PublishedTopic(name="t", topic_id=uuid.uuid4(), partitions=[partition])],
+                removed_topics=[replaced.topic_id],
+            )
+            await broker.receive_state(message)
+            assert broker.replicas.get(b"t", 0).log.config.flush_messages == 1
 
     run(test)
 

@@ -459,7 +459,7 @@ def test_who_may_have_been_replaced_confirms_nothing():
     async def test(client: Client):
         producer = await client.begin()
         await client.add(producer, 0)
-        client.broker.coordination.admit(-1)  # the session is another one
+        client.broker.zookeeper.admit(-1)  # the session is another one
         unsure = ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await client.verify(producer, 0) == [unsure]
         assert client.broker.transactions.verify_now(NAME, producer, ("t", 0)) == unsure

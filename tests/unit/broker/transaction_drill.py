@@ -38,11 +38,11 @@ from hightide.wire.messages.transactions import (
 from hightide.zookeeper import znodes
 from hightide.zookeeper.operation import Create, Multi, OpenSession
 from tests.simulation.shipped.clients import Admin, Client
-from tests.simulation.shipped.coordination import Coordinator as Tree
 from tests.simulation.shipped.loop import Process, World
 from tests.simulation.shipped.machine import PORT, Machine
 from tests.simulation.shipped.network import Network
 from tests.simulation.shipped.running import _controlled as controlled
+from tests.simulation.shipped.zookeeper import Coordinator as Tree
 
 TOPIC, ID = "t", "drill"
 PARTITIONS = (0, 1)

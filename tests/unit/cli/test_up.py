@@ -112,9 +112,9 @@ def earlier(tmp_path):
 
 
 def test_coordination_of_an_earlier_version_becomes_the_coordinators(earlier, tmp_path):
-    up.move_old_coordination(tmp_path)
+    up.move_old_zookeeper_data(tmp_path)
     assert earlier.is_moved()
-    up.move_old_coordination(tmp_path)
+    up.move_old_zookeeper_data(tmp_path)
     assert earlier.is_moved()
 
 
@@ -124,17 +124,17 @@ def test_a_move_that_was_cut_short_is_finished(earlier, tmp_path, moved):
     names = ["coordination.db-wal", "coordination.db"][:moved]
     for name in names:
         (earlier.broker / name).rename(tmp_path / "coordinator.moving" / name)
-    up.move_old_coordination(tmp_path)
+    up.move_old_zookeeper_data(tmp_path)
     assert earlier.is_moved()
 
 
 def test_a_coordinator_that_has_data_keeps_it(earlier, tmp_path):
     (tmp_path / "coordinator").mkdir()
-    up.move_old_coordination(tmp_path)
+    up.move_old_zookeeper_data(tmp_path)
     assert (earlier.broker / "coordination.db").exists()
     assert list((tmp_path / "coordinator").iterdir()) == []
 
 
 def test_a_new_cluster_has_nothing_to_move(tmp_path):
-    up.move_old_coordination(tmp_path)
+    up.move_old_zookeeper_data(tmp_path)
     assert list(tmp_path.iterdir()) == []

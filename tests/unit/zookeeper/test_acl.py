@@ -14,8 +14,8 @@ from hightide.zookeeper.tree import Tree
 BOB = "bob:" + "1" * 28
 ADDRESS = ("ip", "10.1.2.3")
 NOBODY = Identity((ADDRESS,))
-KNOWN = NOBODY.proving(("digest", BOB))
-SUPER = NOBODY.proving(("super", ""))
+KNOWN = NOBODY.with_ids(("digest", BOB))
+SUPER = NOBODY.with_ids(("super", ""))
 
 ENTRIES = st.lists(
     st.builds(Entry, st.integers(-(2**31), 2**31 - 1), st.text(max_size=5), st.text(max_size=9)),
@@ -29,7 +29,7 @@ def test_a_list_survives_its_bytes(entries):
 
 
 def test_the_list_that_allows_everything_takes_no_room():
-    assert acl.encode([acl.EVERYBODY]) == OPEN_ACL == b""
+    assert acl.encode([acl.ANYONE]) == OPEN_ACL == b""
     assert acl.encode([]) != OPEN_ACL
     assert acl.decode(WORLD_READS_ACL) == (Entry(READ, "world", "anyone"),)
 
@@ -86,7 +86,7 @@ def test_one_of_several_permissions_is_enough():
         [Entry(ALL, "super", "")],
         [Entry(ALL, "sasl", "bob")],
         [Entry(ALL, "", "")],
-        [acl.EVERYBODY, Entry(ALL, "x509", "CN=a")],
+        [acl.ANYONE, Entry(ALL, "x509", "CN=a")],
     ],
 )
 def test_a_list_that_names_nobody_is_refused(entries):
@@ -105,11 +105,11 @@ def test_auth_becomes_the_names_that_were_proved():
 def test_an_entry_counts_once():
     twice = acl.encode([Entry(READ, "world", "anyone")] * 2)
     assert NOBODY.resolve("/a", twice) == WORLD_READS_ACL
-    assert NOBODY.resolve("/a", acl.wire([acl.EVERYBODY] * 2)) == OPEN_ACL
+    assert NOBODY.resolve("/a", acl.wire([acl.ANYONE] * 2)) == OPEN_ACL
 
 
 def test_proving_the_same_twice_changes_nothing():
-    assert KNOWN.proving(("digest", BOB)).ids == KNOWN.ids
+    assert KNOWN.with_ids(("digest", BOB)).ids == KNOWN.ids
 
 
 def test_who_may_not_change_a_list_does_not_see_its_hashes():

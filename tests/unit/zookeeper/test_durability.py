@@ -26,23 +26,23 @@ from hightide.zookeeper.errors import NodeExists
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.operation import SetData
 
-async def write(coordination, writer):
+async def write(zookeeper, writer):
     for half in "ab":
         try:
-            await coordination.create(f"/{{writer}}{{half}}", b"0")
+            await zookeeper.create(f"/{{writer}}{{half}}", b"0")
         except NodeExists:
             pass
-    number = int((await coordination.get(f"/{{writer}}a"))[0])
+    number = int((await zookeeper.get(f"/{{writer}}a"))[0])
     while True:
         number += 1
         data = b"%d" % number
-        await coordination.multi([SetData(f"/{{writer}}{{half}}", data) for half in "ab"])
+        await zookeeper.multi([SetData(f"/{{writer}}{{half}}", data) for half in "ab"])
         print(writer, number, flush=True)
 
 async def main():
-    coordination = await InMemoryZooKeeper.open(Path(sys.argv[1]))
-    await coordination.create("/alive", ephemeral=True)
-    await asyncio.gather(*(write(coordination, writer) for writer in range({WRITERS})))
+    zookeeper = await InMemoryZooKeeper.open(Path(sys.argv[1]))
+    await zookeeper.create("/alive", ephemeral=True)
+    await asyncio.gather(*(write(zookeeper, writer) for writer in range({WRITERS})))
 
 asyncio.run(main())
 """
@@ -73,17 +73,17 @@ def test_a_killed_process_loses_no_acknowledged_write_and_tears_no_multi(tmp_pat
                 acknowledged[writer] = number
 
         async def look():
-            coordination = await InMemoryZooKeeper.open(file)
+            zookeeper = await InMemoryZooKeeper.open(file)
             try:
-                assert await coordination.exists("/alive") is None
+                assert await zookeeper.exists("/alive") is None
                 for writer in range(WRITERS):
-                    first, stat = await coordination.get(f"/{writer}a")
-                    second, _ = await coordination.get(f"/{writer}b")
+                    first, stat = await zookeeper.get(f"/{writer}a")
+                    second, _ = await zookeeper.get(f"/{writer}b")
                     assert first == second, "a multi was torn"
                     assert int(first) == stat.version
                     assert acknowledged[writer] <= int(first) <= acknowledged[writer] + 1
             finally:
-                await coordination.close()
+                await zookeeper.close()
 
         asyncio.run(look())
     assert sum(acknowledged) > 6 * 40
@@ -93,19 +93,19 @@ def test_reopening_gives_the_same_tree_without_the_old_sessions(tmp_path):
     file = tmp_path / "deep" / "coordination.db"
 
     async def write():
-        coordination = await InMemoryZooKeeper.open(file)
-        await coordination.create("/a", b"\x00\xff")
-        await coordination.set("/a", b"2")
-        await coordination.multi([Create("/a/b"), Create("/a/c-", b"", False, True)])
-        await coordination.delete("/a/b")
-        tree = coordination._committer.tree
-        await coordination.close()
+        zookeeper = await InMemoryZooKeeper.open(file)
+        await zookeeper.create("/a", b"\x00\xff")
+        await zookeeper.set("/a", b"2")
+        await zookeeper.multi([Create("/a/b"), Create("/a/c-", b"", False, True)])
+        await zookeeper.delete("/a/b")
+        tree = zookeeper._committer.tree
+        await zookeeper.close()
         return tree
 
     async def reopen():
-        coordination = await InMemoryZooKeeper.open(file)
-        tree = coordination._committer.tree
-        await coordination.close()
+        zookeeper = await InMemoryZooKeeper.open(file)
+        tree = zookeeper._committer.tree
+        await zookeeper.close()
         return tree
 
     before, after = asyncio.run(write()), asyncio.run(reopen())
@@ -119,7 +119,7 @@ def test_a_file_in_use_is_refused_in_words(tmp_path):
     file = tmp_path / "coordination.db"
 
     async def main():
-        coordination = await InMemoryZooKeeper.open(file)
+        zookeeper = await InMemoryZooKeeper.open(file)
         try:
             with pytest.raises(StorageError, match="in use"):
                 await InMemoryZooKeeper.open(file)
@@ -129,9 +129,9 @@ def test_a_file_in_use_is_refused_in_words(tmp_path):
             _, errors = await asyncio.to_thread(process.communicate)
             assert process.returncode == 1
             assert f"{file} (it is in use" in errors
-            await coordination.create("/still-working")
+            await zookeeper.create("/still-working")
         finally:
-            await coordination.close()
+            await zookeeper.close()
 
     asyncio.run(main())
 
@@ -166,10 +166,10 @@ def damaged(file: Path, kind: str):
 
 
 async def create_a_child(file):
-    coordination = await InMemoryZooKeeper.open(file)
-    await coordination.create("/a")
-    await coordination.create("/a/b")
-    await coordination.close()
+    zookeeper = await InMemoryZooKeeper.open(file)
+    await zookeeper.create("/a")
+    await zookeeper.create("/a/b")
+    await zookeeper.close()
 
 
 @pytest.mark.parametrize("kind", ["directory", "not SQLite", "newer", *DAMAGE])
@@ -185,28 +185,28 @@ def test_a_commit_that_fails_is_never_answered_as_done(tmp_path):
     file = tmp_path / "coordination.db"
 
     async def fill_up():
-        coordination = await InMemoryZooKeeper.open(file)
-        committer = coordination._committer
+        zookeeper = await InMemoryZooKeeper.open(file)
+        committer = zookeeper._committer
         states = []
-        coordination.on_state(states.append)
-        await coordination.create("/a", b"kept")
+        zookeeper.on_state(states.append)
+        await zookeeper.create("/a", b"kept")
         # SQLite itself reports a full disk once the file may not grow any more.
         await committer._in_thread(committer._store._db.execute, "PRAGMA max_page_count=1")
-        large = coordination.create("/large", bytes(100_000))
+        large = zookeeper.create("/large", bytes(100_000))
         results = await asyncio.gather(
-            large, coordination.set("/a", b"lost"), coordination.get("/a"), return_exceptions=True
+            large, zookeeper.set("/a", b"lost"), zookeeper.get("/a"), return_exceptions=True
         )
         assert [type(result) for result in results] == [StorageError] * 3
         assert "full" in str(results[0])
         assert states == [SessionState.LOST]
         assert committer.tree.get("/a").data == b"kept"
-        await coordination.close()
+        await zookeeper.close()
 
     async def reopen():
-        coordination = await InMemoryZooKeeper.open(file)
-        assert (await coordination.get("/a"))[0] == b"kept"
-        assert await coordination.exists("/large") is None
-        await coordination.close()
+        zookeeper = await InMemoryZooKeeper.open(file)
+        assert (await zookeeper.get("/a"))[0] == b"kept"
+        assert await zookeeper.exists("/large") is None
+        await zookeeper.close()
 
     asyncio.run(fill_up())
     asyncio.run(reopen())
@@ -214,14 +214,14 @@ def test_a_commit_that_fails_is_never_answered_as_done(tmp_path):
 
 def test_writes_made_together_share_a_commit(tmp_path):
     async def main():
-        coordination = await InMemoryZooKeeper.open(tmp_path / "coordination.db")
-        committer = coordination._committer
+        zookeeper = await InMemoryZooKeeper.open(tmp_path / "coordination.db")
+        committer = zookeeper._committer
         statements = []
         await committer._in_thread(committer._store._db.set_trace_callback, statements.append)
-        await coordination.create("/a")
-        await asyncio.gather(*(coordination.set("/a", b"%d" % n) for n in range(100)))
-        await coordination.multi([SetData("/a", b"x"), SetData("/a", b"y")])
-        await coordination.close()
+        await zookeeper.create("/a")
+        await asyncio.gather(*(zookeeper.set("/a", b"%d" % n) for n in range(100)))
+        await zookeeper.multi([SetData("/a", b"x"), SetData("/a", b"y")])
+        await zookeeper.close()
         return statements.count("COMMIT")
 
     assert asyncio.run(main()) == 4, "create, all sets, multi, the end of the session"
@@ -229,8 +229,8 @@ def test_writes_made_together_share_a_commit(tmp_path):
 
 def test_a_commit_waits_for_the_disk(tmp_path):
     async def main():
-        coordination = await InMemoryZooKeeper.open(tmp_path / "coordination.db")
-        committer = coordination._committer
+        zookeeper = await InMemoryZooKeeper.open(tmp_path / "coordination.db")
+        committer = zookeeper._committer
 
         def pragma(name):
             return committer._store._db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -239,7 +239,7 @@ def test_a_commit_waits_for_the_disk(tmp_path):
             await committer._in_thread(pragma, name)
             for name in ("journal_mode", "synchronous", "locking_mode")
         ]
-        await coordination.close()
+        await zookeeper.close()
         return settings
 
     assert asyncio.run(main()) == ["wal", 2, "exclusive"]

@@ -221,10 +221,10 @@ def test_a_session_without_a_password_cannot_be_taken(world):
     import asyncio
 
     async def leave_a_session():
-        coordination = await InMemoryZooKeeper.open(world.file)
-        await coordination.create("/mine", ephemeral=True)
-        await coordination._committer.close()
-        return coordination.session_id
+        zookeeper = await InMemoryZooKeeper.open(world.file)
+        await zookeeper.create("/mine", ephemeral=True)
+        await zookeeper._committer.close()
+        return zookeeper.session_id
 
     session_id = asyncio.run(leave_a_session())
     world.start()

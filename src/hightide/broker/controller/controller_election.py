@@ -45,14 +45,14 @@ class NotController(ZooKeeperError):
 class Election:
     """One broker's view of the election, and its part in it."""
 
-    def __init__(self, coordination: ZooKeeper, broker_id: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, zookeeper: ZooKeeper, broker_id: int, now_ms: Callable[[], int]) -> None:
         self.controller_id = NOBODY
         self.epoch = 0
         """The controller epoch that was last seen, this broker's own or another's."""
         self.is_controller = False
         self.on_change: Callable[[], None] = lambda: None
         self.reading = WatchLoop(znodes.CONTROLLER, self.look)
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._epoch_version = -1
@@ -63,20 +63,20 @@ class Election:
 
     async def look(self) -> None:
         """See who is the controller, and stand for election if nobody is."""
-        coordination = self._coordination
+        zookeeper = self._zookeeper
         while True:
             # The watch comes first: whatever happens from here on is heard of.
-            if await coordination.exists(znodes.CONTROLLER, self.reading.wake) is None:
+            if await zookeeper.exists(znodes.CONTROLLER, self.reading.wake) is None:
                 self.stand_down(f"{znodes.CONTROLLER} was deleted")
                 if self._is_resting():
                     return
                 await self._stand()
                 continue
             try:
-                data, stat = await coordination.get(znodes.CONTROLLER)
+                data, stat = await zookeeper.get(znodes.CONTROLLER)
             except NoNode:
                 continue
-            if stat.ephemeral_owner == coordination.session_id:
+            if stat.ephemeral_owner == zookeeper.session_id:
                 if not self.is_controller:
                     await self._take_up()
                 return
@@ -88,18 +88,18 @@ class Election:
 
     async def _stand(self) -> None:
         """Stand for election.  Whether it was won, `look` finds out."""
-        coordination = self._coordination
+        zookeeper = self._zookeeper
         try:
             before, version = await self._read_epoch()
         except NoNode:
             with contextlib.suppress(NodeExists):  # another candidate was quicker
-                await coordination.create(
+                await zookeeper.create(
                     znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0)
                 )
             return
         me = znodes.Controller(self._broker_id, self._now_ms())
         try:
-            await coordination.multi(
+            await zookeeper.multi(
                 [
                     Create(znodes.CONTROLLER, me.encode(), ephemeral=True),
                     SetData(
@@ -120,7 +120,7 @@ class Election:
 
     async def _read_epoch(self) -> tuple[int, int]:
         """The controller epoch, and the version of its znode."""
-        data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        data, stat = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
         return znodes.decode_controller_epoch(data), stat.version
 
     def _seen(self, controller_id: int) -> None:
@@ -147,7 +147,7 @@ class Election:
             raise NotController
         check = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
         try:
-            results = await self._coordination.multi([check, *operations])
+            results = await self._zookeeper.multi([check, *operations])
         except MultiFailed as failed:
             if failed.index == 0:
                 self.stand_down("another one was elected meanwhile")

@@ -48,7 +48,7 @@ _AUDIT_SHARE = 0.01
 class Outside(NamedTuple):
     """What a term finds outside of itself: the tree, the election, and the settings."""
 
-    coordination: ZooKeeper
+    zookeeper: ZooKeeper
     election: Election
     settings: Callable[[], Settings]
     listener: str
@@ -65,21 +65,21 @@ class EventQueue:
     """From an election to the next one."""
 
     def __init__(self, outside: Outside, sender: Sender) -> None:
-        coordination, election = outside.coordination, outside.election
+        zookeeper, election = outside.zookeeper, outside.election
         self.epoch = sender.epoch
         self.is_over = False
         self.office = ControllerContext(outside.settings)
         self.publisher = Publisher(
             self.office, sender, outside.listener, outside.settings, self._deposed
         )
-        self._reader = TreeReader(coordination, election, outside.new_id, self._topic_changed)
+        self._reader = TreeReader(zookeeper, election, outside.new_id, self._topic_changed)
         self.writer = Writer(
-            coordination, election, self.office, self._reader, self.publisher, outside.on_unclean
+            zookeeper, election, self.office, self._reader, self.publisher, outside.on_unclean
         )
         self.topics = TopicChanges(
-            coordination, election, self.office, self._reader, self.writer, outside.new_id
+            zookeeper, election, self.office, self._reader, self.writer, outside.new_id
         )
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._election = election
         self._settings = outside.settings
         self._queue: deque[str | _Question] = deque()
@@ -258,7 +258,7 @@ class EventQueue:
             await self._do("topics")
 
     async def _load(self) -> list[PartitionChange]:
-        names = await self._coordination.children(znodes.TOPICS, self._topics_changed)
+        names = await self._zookeeper.children(znodes.TOPICS, self._topics_changed)
         topics = await self._reader.topics(names)
         brokers = await self._reader.brokers(self._brokers_changed)
         for topic in topics.values():
@@ -294,9 +294,9 @@ class EventQueue:
             log.info("%d partitions were decided anew in %.0f ms", len(plan), took_ms)
 
     async def _look_at_topics(self) -> None:
-        coordination, known = self._coordination, self.office.machine.topics
-        doomed = await coordination.children(znodes.DELETE_TOPICS, self._topics_changed)
-        names = await coordination.children(znodes.TOPICS, self._topics_changed)
+        zookeeper, known = self._zookeeper, self.office.machine.topics
+        doomed = await zookeeper.children(znodes.DELETE_TOPICS, self._topics_changed)
+        names = await zookeeper.children(znodes.TOPICS, self._topics_changed)
         if doomed and not self._settings().delete_topic_enable:
             await self.topics.spare(doomed)
             doomed = []

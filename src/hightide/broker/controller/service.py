@@ -52,7 +52,7 @@ class ControllerService:
 
     def __init__(
         self,
-        coordination: ZooKeeper,
+        zookeeper: ZooKeeper,
         election: Election,
         broker_id: int,
         settings: Callable[[], Settings],
@@ -70,7 +70,7 @@ class ControllerService:
         self._random = random
         self._numbers = itertools.count(1)
         self._outside = Outside(
-            coordination, election, settings, listener, new_id, self._count_unclean
+            zookeeper, election, settings, listener, new_id, self._count_unclean
         )
         self._term: EventQueue | None = None
         self._ending: dict[asyncio.Task[None], None] = {}

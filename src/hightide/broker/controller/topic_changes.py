@@ -42,7 +42,7 @@ _TRIES = 5
 
 
 async def announce_topic(
-    coordination: ZooKeeper,
+    zookeeper: ZooKeeper,
     name: str,
     assignment: Assignment,
     overrides: Mapping[str, str],
@@ -53,7 +53,7 @@ async def announce_topic(
     TOPIC_ALREADY_EXISTS if somebody was quicker.
     """
     wanted = _WantedTopic(name, new_id(), _tuples(assignment), dict(overrides))
-    await _make(coordination, wanted, [], coordination.multi)
+    await _make(zookeeper, wanted, [], zookeeper.multi)
 
 
 class _WantedTopic(NamedTuple):
@@ -72,7 +72,7 @@ def _tuples(assignment: Assignment) -> dict[int, tuple[int, ...]]:
 
 
 async def _make(
-    coordination: ZooKeeper,
+    zookeeper: ZooKeeper,
     wanted: _WantedTopic,
     states: Sequence[Operation],
     write: Callable[[Sequence[Operation]], Awaitable[object]],
@@ -81,7 +81,7 @@ async def _make(
     config_path = znodes.topic_config_path(wanted.name)
     config = znodes.EntityConfig(wanted.overrides).encode()
     for attempt in range(_TRIES):
-        left_over = await coordination.exists(config_path)
+        left_over = await zookeeper.exists(config_path)
         operations: list[Operation] = [
             Create(znodes.topic_path(wanted.name), wanted.assignment.encode()),
             Create(znodes.partitions_path(wanted.name)),
@@ -108,14 +108,14 @@ class TopicChanges:
 
     def __init__(
         self,
-        coordination: ZooKeeper,
+        zookeeper: ZooKeeper,
         election: Election,
         office: ControllerContext,
         reader: TreeReader,
         writer: Writer,
         new_id: Callable[[], uuid.UUID],
     ) -> None:
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._election = election
         self._office = office
         self._reader = reader
@@ -133,7 +133,7 @@ class TopicChanges:
         states = self._first_states(wanted)
         try:
             births = self._births(name, states)
-            await _make(self._coordination, wanted, births, self._election.fenced)
+            await _make(self._zookeeper, wanted, births, self._election.fenced)
         except ConnectionLoss:
             if not await self._is_there(wanted):
                 raise
@@ -256,17 +256,17 @@ class TopicChanges:
                     raise
 
     async def _deletions(self, name: str) -> list[Operation]:
-        coordination, topic = self._coordination, znodes.topic_path(name)
+        zookeeper, topic = self._zookeeper, znodes.topic_path(name)
         paths = await self._below(topic)
         for path in (topic, znodes.topic_config_path(name), znodes.delete_topic_path(name)):
-            if await coordination.exists(path) is not None:
+            if await zookeeper.exists(path) is not None:
                 paths.append(path)
         return [Delete(path) for path in paths]
 
     async def _below(self, path: str) -> list[str]:
         """Everything below a znode, children before their parents."""
         try:
-            names = await self._coordination.children(path)
+            names = await self._zookeeper.children(path)
         except NoNode:
             return []
         children = [f"{path}/{name}" for name in names]

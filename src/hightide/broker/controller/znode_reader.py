@@ -63,14 +63,14 @@ class TreeReader:
 
     def __init__(
         self,
-        coordination: ZooKeeper,
+        zookeeper: ZooKeeper,
         election: Election,
         new_id: Callable[[], uuid.UUID],
         on_topic: Watch,
     ) -> None:
         self.unusable: dict[str, str] = {}
         """Topics and partitions that were found and make no sense, and why."""
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._election = election
         self._new_id = new_id
         self._on_topic = on_topic
@@ -78,14 +78,14 @@ class TreeReader:
     # -- brokers ---------------------------------------------------------------------------
 
     async def brokers(self, watch: Watch) -> dict[int, LiveBroker]:
-        names = await self._coordination.children(znodes.BROKER_IDS, watch)
+        names = await self._zookeeper.children(znodes.BROKER_IDS, watch)
         found = await in_groups(names, self._broker)
         return {each[0]: each[1] for each in found if each is not None}
 
     async def _broker(self, name: str) -> tuple[int, LiveBroker] | None:
         path = f"{znodes.BROKER_IDS}/{name}"
         try:
-            data, stat = await self._coordination.get(path)
+            data, stat = await self._zookeeper.get(path)
             registration = znodes.BrokerRegistration.decode(data, path)
             return znodes.broker_id_of(path), LiveBroker(stat.czxid, registration)
         except NoNode:
@@ -117,7 +117,7 @@ class TreeReader:
     async def _assigned(self, name: str) -> _Assigned | None:
         path = znodes.topic_path(name)
         try:
-            data, stat = await self._coordination.get(path, self._on_topic)
+            data, stat = await self._zookeeper.get(path, self._on_topic)
             found = znodes.TopicAssignment.decode(data, path)
             _check(name, found, path)
         except NoNode:
@@ -148,7 +148,7 @@ class TreeReader:
         topic, index = place
         path = znodes.partition_state_path(topic.name, index)
         try:
-            data, stat = await self._coordination.get(path)
+            data, stat = await self._zookeeper.get(path)
         except NoNode:
             topic.unborn[index] = topic.assignment.partitions[index]
             return
@@ -166,7 +166,7 @@ class TreeReader:
 
     async def overrides(self, name: str) -> dict[str, str]:
         """The settings that are a topic's own."""
-        return await read_config(self._coordination, f"topics/{name}", TopicSettings.check)
+        return await read_config(self._zookeeper, f"topics/{name}", TopicSettings.check)
 
     def _complain(self, about: str, why: str) -> None:
         if self.unusable.get(about) != why:

@@ -59,14 +59,14 @@ class Writer:
 
     def __init__(
         self,
-        coordination: ZooKeeper,
+        zookeeper: ZooKeeper,
         election: Election,
         office: ControllerContext,
         reader: TreeReader,
         publisher: Publisher,
         on_unclean: Callable[[], None],
     ) -> None:
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._election = election
         self._office = office
         self._reader = reader
@@ -222,7 +222,7 @@ class Writer:
 
     async def _places(self, topic: str) -> set[str] | None:
         try:
-            return set(await self._coordination.children(znodes.partitions_path(topic)))
+            return set(await self._zookeeper.children(znodes.partitions_path(topic)))
         except NoNode:
             return None
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hightide.broker.coordinator_log import CoordinatorLog, CoordinatorLogClosed
 from hightide.broker.groups.batches import approximate_size, batch_of, decoded
+from hightide.broker.groups.re2_patterns import compile_pattern
 from hightide.core.groups.consumer.consumer_group import Topic
 from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.group_rules import Rules
@@ -98,7 +99,7 @@ class GroupPartition:
         codec: Codec,
         on_doubt: Callable[[GroupPartition, str], None],
     ) -> None:
-        self.machine = GroupCoordinator(rules, random)
+        self.machine = GroupCoordinator(rules, random, compile_pattern)
         self.led_log = led_log
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         """Why nothing is answered; NONE when it is."""

@@ -45,8 +45,8 @@ _LAST_ID = 2**63 - 1
 class ProducerIds:
     """Hands out producer ids, a block at a time."""
 
-    def __init__(self, coordination: ZooKeeper, broker_id: int) -> None:
-        self._coordination = coordination
+    def __init__(self, zookeeper: ZooKeeper, broker_id: int) -> None:
+        self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._next_id = 0
         self._end_id = 0
@@ -70,14 +70,14 @@ class ProducerIds:
     async def _take_block(self) -> None:
         path = znodes.PRODUCER_ID_BLOCK
         while True:
-            data, stat = await self._coordination.get(path)
+            data, stat = await self._zookeeper.get(path)
             last = znodes.ProducerIdBlock.decode(data, path)
             first_id = 0 if last is None else last.last_id + 1
             if first_id > _LAST_ID - _BLOCK:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
             block = znodes.ProducerIdBlock(self._broker_id, first_id, first_id + _BLOCK - 1)
             try:
-                await compare_and_set(self._coordination, path, block.encode(), stat.version)
+                await compare_and_set(self._zookeeper, path, block.encode(), stat.version)
             except BadVersion:
                 continue  # another broker was quicker
             self._next_id, self._end_id = first_id, first_id + _BLOCK

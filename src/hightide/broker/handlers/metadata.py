@@ -126,7 +126,7 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
     # Anybody may announce a topic; the controller gives it leaders, and tells.
     try:
         new_id = broker.surroundings.new_id
-        await announce_topic(broker.coordination, name, assignment, {}, new_id)
+        await announce_topic(broker.zookeeper, name, assignment, {}, new_id)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise

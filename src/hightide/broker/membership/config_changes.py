@@ -36,24 +36,24 @@ class ConfigChanges:
 
     def __init__(
         self,
-        coordination: ZooKeeper,
+        zookeeper: ZooKeeper,
         apply: Callable[[str], Awaitable[None]],
         now_ms: Callable[[], int],
     ) -> None:
         """`apply` is called with the path of an entity whose settings may have changed."""
         self.reading = WatchLoop(znodes.CONFIG_CHANGES, self.read)
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._apply = apply
         self._now_ms = now_ms
         self._last_seen = -1
 
     async def begin(self) -> None:
         """Count from here: what is there now is known to whoever reads all settings after this."""
-        names = await self._coordination.children(znodes.CONFIG_CHANGES, self.reading.wake)
+        names = await self._zookeeper.children(znodes.CONFIG_CHANGES, self.reading.wake)
         self._last_seen = max(map(_sequence, names), default=-1)
 
     async def read(self) -> None:
-        names = await self._coordination.children(znodes.CONFIG_CHANGES, self.reading.wake)
+        names = await self._zookeeper.children(znodes.CONFIG_CHANGES, self.reading.wake)
         names.sort(key=_sequence)
         for name in names:
             if _sequence(name) > self._last_seen:
@@ -63,7 +63,7 @@ class ConfigChanges:
 
     async def _follow(self, path: str) -> None:
         try:
-            data, _ = await self._coordination.get(path)
+            data, _ = await self._zookeeper.get(path)
             await self._apply(znodes.ConfigChange.decode(data, path).entity_path)
         except NoNode:
             log.warning("%s was gone before it was read", path)
@@ -74,12 +74,12 @@ class ConfigChanges:
         """Delete what is too old; the names come oldest first."""
         for name in names:
             path = f"{znodes.CONFIG_CHANGES}/{name}"
-            stat = await self._coordination.exists(path)
+            stat = await self._zookeeper.exists(path)
             if stat is not None:
                 if stat.ctime > self._now_ms() - _KEPT_MS:
                     return
                 with contextlib.suppress(NoNode):  # another broker sweeps as well
-                    await self._coordination.delete(path)
+                    await self._zookeeper.delete(path)
 
 
 def _sequence(name: str) -> int:
@@ -90,7 +90,7 @@ def _sequence(name: str) -> int:
 
 
 async def read_config(
-    coordination: ZooKeeper,
+    zookeeper: ZooKeeper,
     entity_path: str,
     check: Check = lambda _settings: None,
     had: Mapping[str, str] = MappingProxyType({}),
@@ -102,7 +102,7 @@ async def read_config(
     """
     path = znodes.config_path(entity_path)
     try:
-        data, _ = await coordination.get(path)
+        data, _ = await zookeeper.get(path)
         config = znodes.EntityConfig.decode(data, path).config
     except NoNode:
         return {}
@@ -120,7 +120,7 @@ async def read_config(
 
 
 async def change_config(
-    coordination: ZooKeeper, entity_path: str, change: Change
+    zookeeper: ZooKeeper, entity_path: str, change: Change
 ) -> Mapping[str, str]:
     """Change the settings of a topic or broker and tell those who follow; what they are now.
 
@@ -133,7 +133,7 @@ async def change_config(
     while True:
         write: Operation
         try:
-            data, stat = await coordination.get(path)
+            data, stat = await zookeeper.get(path)
         except NoNode:
             config = change({})
             write = Create(path, znodes.EntityConfig(config).encode())
@@ -141,7 +141,7 @@ async def change_config(
             config = change(_found(data, path))
             write = SetData(path, znodes.EntityConfig(config).encode(), stat.version)
         try:
-            await coordination.multi([write, notification])
+            await zookeeper.multi([write, notification])
         except MultiFailed as failed:
             was_there = isinstance(write, SetData)
             if isinstance(failed.cause, (BadVersion, NoNode) if was_there else NodeExists):

@@ -41,7 +41,7 @@ async def _ask_a_few_times(broker: Broker) -> None:
     pause_s = min(settings.controlled_shutdown_retry_backoff_ms / 1000, _SOON_S)
     for _ in range(1 + settings.controlled_shutdown_max_retries):
         # Without a coordinator nobody can be elected. It may only be moving.
-        if broker.coordination.state is not SessionState.CONNECTED:
+        if broker.zookeeper.state is not SessionState.CONNECTED:
             log.warning("nobody can take over: the coordinator is away")
         elif await _may_go(broker):
             return

@@ -19,14 +19,14 @@ class DynamicSettings:
 
     def __init__(
         self,
-        coordination: ZooKeeper,
+        zookeeper: ZooKeeper,
         broker_id: int,
         settings: Callable[[], Settings],
         apply: Callable[[Settings], None],
     ) -> None:
         self.cluster: dict[str, str] = {}
         self.own: dict[str, str] = {}
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._settings = settings
         self._apply = apply
@@ -39,7 +39,7 @@ class DynamicSettings:
 
     async def _read(self, entity: str, scope: Scope, had: Mapping[str, str]) -> dict[str, str]:
         return await read_config(
-            self._coordination,
+            self._zookeeper,
             f"brokers/{entity}",
             lambda settings: Settings.check_change(settings, scope),
             had,
@@ -52,7 +52,7 @@ class DynamicSettings:
     async def configure(self, change: Change, own: bool) -> None:
         """Change what was set since the start, for this broker or for all."""
         entity = str(self._broker_id) if own else znodes.DEFAULT_ENTITY
-        config = dict(await change_config(self._coordination, f"brokers/{entity}", change))
+        config = dict(await change_config(self._zookeeper, f"brokers/{entity}", change))
         if own:
             self.own = config
         else:

@@ -19,8 +19,8 @@ from hightide.zookeeper.operation import Operation
 class FencedSession:
     """A Coordination that is shut in every session but the one admitted last."""
 
-    def __init__(self, coordination: ZooKeeper, session_id: int) -> None:
-        self._coordination = coordination
+    def __init__(self, zookeeper: ZooKeeper, session_id: int) -> None:
+        self._zookeeper = zookeeper
         self._admitted = session_id
 
     def admit(self, session_id: int) -> None:
@@ -28,15 +28,15 @@ class FencedSession:
 
     @property
     def session_id(self) -> int:
-        return self._coordination.session_id
+        return self._zookeeper.session_id
 
     @property
     def timeout_ms(self) -> int:
-        return self._coordination.timeout_ms
+        return self._zookeeper.timeout_ms
 
     @property
     def state(self) -> SessionState:
-        state = self._coordination.state
+        state = self._zookeeper.state
         if state is SessionState.CONNECTED and self.session_id != self._admitted:
             return SessionState.SUSPENDED
         return state
@@ -45,11 +45,11 @@ class FencedSession:
     def is_sure(self) -> bool:
         """Whether the broker's own session surely lives: while it does, nobody has taken over what
         this broker is."""
-        lives = self._coordination.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        lives = self._zookeeper.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
         return lives and self.session_id == self._admitted
 
     def on_state(self, listener: StateListener) -> None:
-        self._coordination.on_state(listener)
+        self._zookeeper.on_state(listener)
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         return await self._open(path).get(path, watch)
@@ -75,10 +75,10 @@ class FencedSession:
         return await self._open("").multi(operations)
 
     async def close(self) -> None:
-        await self._coordination.close()
+        await self._zookeeper.close()
 
     def _open(self, path: str) -> ZooKeeper:
         # The call begins before anything else can run, so it is made in the session looked at.
         if self.session_id != self._admitted:
             raise NotConnected(path, "this session is not the broker's yet")
-        return self._coordination
+        return self._zookeeper

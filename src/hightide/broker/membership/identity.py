@@ -27,17 +27,17 @@ Identity = tuple[str, int]
 """The cluster's id and the broker's."""
 
 
-async def identify(coordination: ZooKeeper, known: Identity | None, settings: Settings) -> Identity:
+async def identify(zookeeper: ZooKeeper, known: Identity | None, settings: Settings) -> Identity:
     """Who this broker is: what tree, directories (`known`) and settings agree on."""
     if known is not None:
-        await check_cluster(coordination, known[0])
-    await asyncio.gather(*(ensure_path(coordination, path) for path in znodes.PERSISTENT_ROOTS))
-    cluster_id = await _cluster_id(coordination)
+        await check_cluster(zookeeper, known[0])
+    await asyncio.gather(*(ensure_path(zookeeper, path) for path in znodes.PERSISTENT_ROOTS))
+    cluster_id = await _cluster_id(zookeeper)
     if not cluster_id:
-        cluster_id = await _new_cluster(coordination)
+        cluster_id = await _new_cluster(zookeeper)
     broker_id = settings.broker_id
     if broker_id < 0:
-        broker_id = await _new_broker_id(coordination, settings) if known is None else known[1]
+        broker_id = await _new_broker_id(zookeeper, settings) if known is None else known[1]
     if known is not None and known[1] != broker_id:
         raise Refused(
             f"the log directories belong to broker {known[1]}, not to broker {broker_id};"
@@ -58,9 +58,9 @@ def remember(disks: Sequence[Disk], cluster_id: str, broker_id: int) -> None:
             )
 
 
-async def check_cluster(coordination: ZooKeeper, expected: str) -> None:
+async def check_cluster(zookeeper: ZooKeeper, expected: str) -> None:
     """Refuse a coordinator of another cluster, and one that has forgotten this one."""
-    cluster_id = await _cluster_id(coordination)
+    cluster_id = await _cluster_id(zookeeper)
     if cluster_id != expected:
         coordinator = f"is of cluster {cluster_id}" if cluster_id else "is empty"
         raise Refused(
@@ -69,29 +69,29 @@ async def check_cluster(coordination: ZooKeeper, expected: str) -> None:
         )
 
 
-async def _cluster_id(coordination: ZooKeeper) -> str:
+async def _cluster_id(zookeeper: ZooKeeper) -> str:
     try:
-        data, _ = await coordination.get(znodes.CLUSTER_ID)
+        data, _ = await zookeeper.get(znodes.CLUSTER_ID)
     except NoNode:
         return ""
     return znodes.ClusterId.decode(data).id
 
 
-async def _new_cluster(coordination: ZooKeeper) -> str:
-    await ensure_path(coordination, "/cluster")
+async def _new_cluster(zookeeper: ZooKeeper) -> str:
+    await ensure_path(zookeeper, "/cluster")
     cluster_id = znodes.id_text(uuid.uuid4())
     try:
-        await coordination.create(znodes.CLUSTER_ID, znodes.ClusterId(cluster_id).encode())
+        await zookeeper.create(znodes.CLUSTER_ID, znodes.ClusterId(cluster_id).encode())
     except NodeExists:
-        return await _cluster_id(coordination)  # another broker was quicker
+        return await _cluster_id(zookeeper)  # another broker was quicker
     return cluster_id
 
 
-async def _new_broker_id(coordination: ZooKeeper, settings: Settings) -> int:
+async def _new_broker_id(zookeeper: ZooKeeper, settings: Settings) -> int:
     if not settings.broker_id_generation_enable:
         raise Refused("broker.id is not set and broker.id.generation.enable is false")
     # The version that a write returns is a counter that nobody else was given.
-    stat = await coordination.set(znodes.BROKER_SEQUENCE, b"")
+    stat = await zookeeper.set(znodes.BROKER_SEQUENCE, b"")
     return settings.reserved_broker_max_id + stat.version
 
 

@@ -28,22 +28,22 @@ _LOOK_AGAIN_S = 1.0
 
 
 async def register(
-    coordination: ZooKeeper, broker_id: int, registration: znodes.BrokerRegistration
+    zookeeper: ZooKeeper, broker_id: int, registration: znodes.BrokerRegistration
 ) -> int:
     """Make this session's broker known; the broker epoch."""
     path = znodes.broker_path(broker_id)
     data = registration.encode()
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + coordination.timeout_ms * _PATIENCE / 1000
+    deadline = loop.time() + zookeeper.timeout_ms * _PATIENCE / 1000
     changed = asyncio.Event()
     told = False
     while True:
         try:
-            return (await create_ephemeral(coordination, path, data)).czxid
+            return (await create_ephemeral(zookeeper, path, data)).czxid
         except NodeExists:
             changed.clear()
         try:
-            found, _ = await coordination.get(path, lambda _event: changed.set())
+            found, _ = await zookeeper.get(path, lambda _event: changed.set())
         except NoNode:
             continue
         if loop.time() > deadline:

@@ -29,8 +29,8 @@ _UNKNOWN: Mapping[str, str] = {"min.insync.replicas": str(2**31 - 1)}
 class TopicConfigs:
     """Overrides by topic; `changed` is called with a topic's name after its own have changed."""
 
-    def __init__(self, coordination: ZooKeeper, changed: Callable[[str], None]) -> None:
-        self._coordination = coordination
+    def __init__(self, zookeeper: ZooKeeper, changed: Callable[[str], None]) -> None:
+        self._zookeeper = zookeeper
         self._changed = changed
         self._overrides: dict[str, dict[str, str]] = {}
         self._unread: dict[str, None] = {}
@@ -43,7 +43,7 @@ class TopicConfigs:
     async def read_all(self) -> None:
         """Learn what is set for any topic."""
         try:
-            names = await self._coordination.children(znodes.config_path("topics"))
+            names = await self._zookeeper.children(znodes.config_path("topics"))
         except NoNode:
             return
         await self.read(names)
@@ -65,7 +65,7 @@ class TopicConfigs:
         async def read_one(name: str) -> None:
             had = self._overrides.get(name, _NONE)
             found = await read_config(
-                self._coordination, f"topics/{name}", TopicSettings.check, had
+                self._zookeeper, f"topics/{name}", TopicSettings.check, had
             )
             # After a reconnect all are read, and almost none are others than they were.
             before = self.overrides(name)
@@ -83,7 +83,7 @@ class TopicConfigs:
 
     async def configure(self, name: str, change: Change) -> None:
         """Change the settings that are the topic's own."""
-        config = await change_config(self._coordination, f"topics/{name}", change)
+        config = await change_config(self._zookeeper, f"topics/{name}", change)
         self._overrides[name] = dict(config)
         self._unread.pop(name, None)
         self._changed(name)

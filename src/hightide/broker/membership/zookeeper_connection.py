@@ -22,13 +22,13 @@ from pathlib import Path
 from hightide.settings import Broker as Settings
 from hightide.settings import InvalidSetting
 from hightide.zookeeper import DATABASE
-from hightide.zookeeper.client import ClientTls, Ticket, ZooKeeperClient
+from hightide.zookeeper.client import ClientTls, SessionKey, ZooKeeperClient
 from hightide.zookeeper.server.options import ServerOptions
 from hightide.zookeeper.server.server_thread import ServerThread
 
 log = logging.getLogger(__name__)
 
-TICKET_FILE = "coordination.session"
+SESSION_FILE = "coordination.session"
 _HOST, _PORT = "127.0.0.1", 2181
 _TICK_MS = 500
 _SHORTEST_MS, _LONGEST_MS = 4_000, 40_000  # as a ZooKeeper grants them by default
@@ -47,7 +47,7 @@ class Opened:
             await asyncio.to_thread(self.own.stop)
 
 
-async def open_coordination(
+async def open_zookeeper(
     settings: Settings,
     directory: Path | None,
     on_failure: Callable[[Exception], None],
@@ -71,7 +71,7 @@ async def open_coordination(
             connection_timeout_ms=connection_timeout_ms(settings),
             credentials=settings.coordinator_credentials,
             tls=None if own is not None else _tls(settings),
-            resume=None if directory is None else read_ticket(directory),
+            resume=None if directory is None else read_session_key(directory),
             creates_chroot=is_new,
         )
     except BaseException:
@@ -137,22 +137,24 @@ def _tls(settings: Settings) -> ClientTls | None:
     )
 
 
-def read_ticket(directory: Path) -> Ticket | None:
+def read_session_key(directory: Path) -> SessionKey | None:
     """The key of the session that the last process had."""
     try:
-        found = json.loads((directory / TICKET_FILE).read_text())
-        return Ticket(int(found["session_id"]), bytes.fromhex(found["password"]))
+        found = json.loads((directory / SESSION_FILE).read_text())
+        return SessionKey(int(found["session_id"]), bytes.fromhex(found["password"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as damage:
-        log.warning("%s cannot be read, so it is ignored: %s", directory / TICKET_FILE, damage)
+        log.warning("%s cannot be read, so it is ignored: %s", directory / SESSION_FILE, damage)
         return None
 
 
-def write_ticket(directory: Path, ticket: Ticket) -> None:
+def write_session_key(directory: Path, session_key: SessionKey) -> None:
     """Keep the key of a session; it is as good as a password, so it is nobody else's business."""
-    temporary = directory / f"{TICKET_FILE}.tmp"
-    text = json.dumps({"session_id": ticket.session_id, "password": ticket.password.hex()})
+    temporary = directory / f"{SESSION_FILE}.tmp"
+    text = json.dumps(
+        {"session_id": session_key.session_id, "password": session_key.password.hex()}
+    )
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
-    temporary.replace(directory / TICKET_FILE)
+    temporary.replace(directory / SESSION_FILE)

@@ -47,7 +47,7 @@ class StateChanges:
     def __init__(
         self,
         picture: MetadataImage,
-        coordination: ZooKeeper,
+        zookeeper: ZooKeeper,
         store: LogManager,
         replicas: ReplicaManager,
         fetchers: Fetchers,
@@ -61,7 +61,7 @@ class StateChanges:
         self.on_topics: Callable[[Sequence[str]], None] = lambda _deleted: None
         """Called when there are other topics or more partitions, with the topics deleted."""
         self._picture = picture
-        self._coordination = coordination
+        self._zookeeper = zookeeper
         self._store = store
         self._replicas = replicas
         self._fetchers = fetchers
@@ -254,7 +254,7 @@ class StateChanges:
     async def _may_exist(self, topic: str) -> bool:
         """Whether the tree has the topic, although the controller does not tell of it."""
         try:
-            return await self._coordination.exists(znodes.topic_path(topic)) is not None
+            return await self._zookeeper.exists(znodes.topic_path(topic)) is not None
         except ZooKeeperError as failure:
             log.warning("topic %s is kept: %s", topic, failure)
             return True

@@ -139,7 +139,7 @@ class TransactionPartitions:
         if hosted is None:
             return self._elsewhere(decide)
         changes = decide(hosted.coordinator, self._broker.now_ms(), None)
-        if changes.answer is not None and not self._broker.coordination.is_sure:
+        if changes.answer is not None and not self._broker.zookeeper.is_sure:
             # Another may coordinate and know better. What is written only the right one commits.
             return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if changes.needs_producer_id:
@@ -192,7 +192,7 @@ class TransactionPartitions:
         hosted = self._find(transactional_id)
         if hosted is None:
             return dict.fromkeys(partitions, ErrorCode.NOT_COORDINATOR)
-        if not self._broker.coordination.is_sure:
+        if not self._broker.zookeeper.is_sure:
             # It may have been replaced without knowing it, and the transaction have ended.
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return hosted.coordinator.verification_asked(transactional_id, producer, partitions)

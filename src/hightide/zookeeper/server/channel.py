@@ -46,28 +46,28 @@ class Channel(asyncio.Protocol):
 
     # For the subclass to say.
 
-    def made(self) -> None:
+    def accepted(self) -> None:
         """The client has been let in."""
 
-    def took(self, frame: bytes) -> None:
+    def frame_received(self, frame: bytes) -> None:
         """A whole frame; MalformedRequest closes the connection."""
         raise NotImplementedError
 
-    def took_word(self, word: bytes) -> bool:
+    def word_received(self, word: bytes) -> bool:
         """Four bytes where a frame's length should be. True if that was the whole request."""
         raise NotImplementedError
 
-    def may_ask(self) -> bool:
+    def accepts_requests(self) -> bool:
         """Whether the client may be read further."""
         raise NotImplementedError
 
-    def ended(self) -> None:
+    def on_close(self) -> None:
         """Nothing comes or goes any more."""
 
     # For the subclass to use.
 
     @property
-    def is_unheard(self) -> bool:
+    def is_read_paused(self) -> bool:
         """Whether the client may have spoken, but for our own sake we do not listen."""
         return self._is_stalled and not self._is_full
 
@@ -97,21 +97,21 @@ class Channel(asyncio.Protocol):
         if self.is_open:
             self._end()
             self._transport.close()
-            self.within(_FAREWELL_S)
+            self.abort_after(_FAREWELL_S)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close without another word."""
         if self.is_open:
             self._end()
         self._transport.abort()
 
-    def within(self, seconds: float | None) -> None:
+    def abort_after(self, seconds: float | None) -> None:
         """Cut the connection after this time, unless told otherwise before; None: never."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self._loop.call_later(seconds, self.cut)
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self.abort)
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read the client further, if that had to stop and need not any more."""
         if self._is_stalled and self._may_read():
             self._is_stalled = False
@@ -126,11 +126,11 @@ class Channel(asyncio.Protocol):
         self.address = f"{self.host}:{port}"
         if self._traffic.admit(self):
             self._transport.set_write_buffer_limits(high=_PIECE_BYTES)
-            self.within(self._limits.handshake_s)
-            self.made()
+            self.abort_after(self._limits.handshake_s)
+            self.accepted()
         else:
             log.warning("%s is refused: there are too many connections", self.address)
-            self.cut()
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         self._input += data
@@ -144,20 +144,20 @@ class Channel(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self.go_on()
+        self.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         if self.is_open:
             self._end()
-        self.within(None)
+        self.abort_after(None)
         self._traffic.leave(self)
 
     def _end(self) -> None:
-        self.within(None)
+        self.abort_after(None)
         self.is_open = False
         self._input.clear()
         self._output.clear()
-        self.ended()
+        self.on_close()
 
     def _read(self) -> None:
         """Take every whole frame, as long as the client may ask more."""
@@ -166,9 +166,9 @@ class Channel(asyncio.Protocol):
             word = bytes(self._input[position : position + 4])
             (length,) = _LENGTH.unpack(word)
             if not 0 <= length <= MAX_FRAME_BYTES:
-                if not self.took_word(word):
+                if not self.word_received(word):
                     log.warning("%s sends a frame of %d bytes: closed", self.address, length)
-                    self.cut()
+                    self.abort()
                 return
             end = position + 4 + length
             if len(self._input) < end:
@@ -178,10 +178,10 @@ class Channel(asyncio.Protocol):
             self.received += 1
             self._traffic.received += 1
             try:
-                self.took(frame)
+                self.frame_received(frame)
             except MalformedRequest as error:
                 log.warning("%s does not speak the protocol: %s", self.address, error)
-                self.cut()
+                self.abort()
         if self.is_open:
             del self._input[:position]
             if not self._may_read():
@@ -190,7 +190,7 @@ class Channel(asyncio.Protocol):
 
     def _may_read(self) -> bool:
         has_room = self._output_bytes < _PIECE_BYTES and not self._is_full
-        return self.is_open and has_room and self.may_ask()
+        return self.is_open and has_room and self.accepts_requests()
 
     def _write(self) -> None:
         if not self._output:
@@ -202,8 +202,8 @@ class Channel(asyncio.Protocol):
         if self._transport.get_write_buffer_size() > self._limits.output_bytes:
             self._is_not_reading()
         else:
-            self.go_on()
+            self.resume_reading()
 
     def _is_not_reading(self) -> None:
         log.warning("%s does not read what it is sent: closed", self.address)
-        self.cut()
+        self.abort()

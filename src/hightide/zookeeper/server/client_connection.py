@@ -79,17 +79,17 @@ class Connection(Channel):
     def tree(self) -> Tree:
         return self._committer.tree
 
-    def made(self) -> None:
+    def accepted(self) -> None:
         self.identity = Identity((("ip", self.host),))
 
-    def may_ask(self) -> bool:
+    def accepts_requests(self) -> bool:
         return (
             self._state in (State.HELLO, State.OPEN)
             and self._waiting < self._limits.requests
             and self._waiting_bytes < self._limits.request_bytes
         )
 
-    def took_word(self, word: bytes) -> bool:
+    def word_received(self, word: bytes) -> bool:
         answer = self._words(word.decode("latin-1")) if self._state is State.HELLO else None
         if answer is None:
             return False
@@ -97,7 +97,7 @@ class Connection(Channel):
         self.close()
         return True
 
-    def took(self, frame: bytes) -> None:
+    def frame_received(self, frame: bytes) -> None:
         body = Reader(frame)
         if self._state is State.HELLO:
             self._claim(body)
@@ -112,14 +112,14 @@ class Connection(Channel):
             self._leave(xid)
         elif not self._is_trusted and kind != requests.PING:
             self._in_turn(partial(self._refuse, xid, NoAuth(detail="authenticate first")))
-        elif kind in requests.QUESTIONS:
+        elif kind in requests.READS:
             self._in_turn(
-                partial(self._answer, xid, kind, body), after_everybody=kind == requests.SYNC
+                partial(self._answer, xid, kind, body), after_all_writes=kind == requests.SYNC
             )
         else:
             self._change(xid, kind, body)
 
-    def ended(self) -> None:
+    def on_close(self) -> None:
         self._sessions.released(self.session_id, self)
 
     # The session.
@@ -130,9 +130,9 @@ class Connection(Channel):
         claim = Claim(last_zxid, timeout_ms, session_id, body.buffer() or b"")
         if session_id == 0 and self._sessions.is_full:
             log.warning("%s is refused: there are too many sessions", self.address)
-            self.cut()
+            self.abort()
             return
-        self.within(None)
+        self.abort_after(None)
         self._state = State.OPENING
         self._sessions.grant(claim, self, partial(self._granted, body.remaining > 0))
 
@@ -148,20 +148,20 @@ class Connection(Channel):
             return
         self.session_id = grant.session_id
         self._state = State.OPEN
-        self.go_on()
+        self.resume_reading()
 
     def _leave(self, xid: int) -> None:
         self._state = State.LEAVING
         self._waiting += 1
 
         def left(outcome: Outcome) -> None:
-            if self._is_due(outcome):
+            if self._may_answer(outcome):
                 self._reply(xid, b"")
                 self.close()
 
         self._sessions.close(self.session_id, left)
 
-    def happened(self, event: WatchEvent, acl: bytes) -> None:
+    def watch_fired(self, event: WatchEvent, acl: bytes) -> None:
         if self.identity.may(acl, READ):
             self.send(requests.event(event))
 
@@ -183,52 +183,52 @@ class Connection(Channel):
         else:
             log.warning("%s fails to authenticate", self.address)
             self._state = State.LEAVING
-            self._in_turn(partial(self._dismiss, xid))
+            self._in_turn(partial(self._reject_credentials, xid))
 
     def _prove(self, proof: bytes) -> bool:
         """Whether `user:password` is good for anything here; if so, this client has that name."""
         name = "digest", digest(proof)
         if self._is_credential(proof):
-            self.identity = self.identity.proving(("super", ""), name)
+            self.identity = self.identity.with_ids(("super", ""), name)
             self._is_trusted = True
         elif self._is_trusted:
-            self.identity = self.identity.proving(name)
+            self.identity = self.identity.with_ids(name)
         return self._is_trusted and len(self.identity.ids) <= self._limits.names
 
     def _is_credential(self, proof: bytes) -> bool:
         # Every one is compared, so that the time taken tells nothing.
         return sum(hmac.compare_digest(proof, each) for each in self._credentials) > 0
 
-    def _dismiss(self, xid: int) -> None:
+    def _reject_credentials(self, xid: int) -> None:
         self._refuse(xid, AuthFailed())
         self.close()
 
     # Requests and their answers.
 
-    def _in_turn(self, act: Callable[[], None], *, after_everybody: bool = False) -> None:
+    def _in_turn(self, act: Callable[[], None], *, after_all_writes: bool = False) -> None:
         """Do it after what this connection waits for, or what anybody does; else now."""
-        if self._waiting == 0 and not after_everybody:
+        if self._waiting == 0 and not after_all_writes:
             act()
             return
 
         def turn(outcome: Outcome) -> None:
-            if self._is_due(outcome):
+            if self._may_answer(outcome):
                 act()
 
         self._waiting += 1
-        self._committer.ask(turn)
+        self._committer.after_pending(turn)
 
-    def _is_due(self, outcome: Outcome) -> bool:
+    def _may_answer(self, outcome: Outcome) -> bool:
         """Whether there is still somebody to answer, and something true to say."""
         self._waiting -= 1
         if isinstance(outcome, StorageError):
-            self.cut()
-        self.go_on()
+            self.abort()
+        self.resume_reading()
         return self.is_open
 
     def _answer(self, xid: int, kind: int, body: Reader) -> None:
         try:
-            answer = requests.QUESTIONS[kind](self, body)
+            answer = requests.READS[kind](self, body)
         except ZooKeeperError as refusal:
             self._refuse(xid, refusal)
         else:
@@ -250,7 +250,7 @@ class Connection(Channel):
 
         def changed(outcome: Outcome) -> None:
             self._waiting_bytes -= size
-            if not self._is_due(outcome):
+            if not self._may_answer(outcome):
                 return
             self._traffic.changed(self._loop.time() - asked_at)
             if isinstance(outcome, MultiFailed) and isinstance(outcome.cause, MalformedRequest):

@@ -44,7 +44,7 @@ _CONNECTED = jute.int32(3)
 _END_OF_MULTI = jute.int32(-1) + b"\1" + jute.int32(-1)
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """Who asks a question: a connection."""
 
     @property
@@ -53,12 +53,12 @@ class Asker(Protocol):
     def session_id(self) -> int: ...
     @property
     def identity(self) -> Identity: ...
-    def happened(self, event: WatchEvent, acl: bytes) -> None: ...
+    def watch_fired(self, event: WatchEvent, acl: bytes) -> None: ...
 
 
-def event(happened: WatchEvent) -> bytes:
+def event(watch_fired: WatchEvent) -> bytes:
     """The frame that tells a client of a watch event, without its length."""
-    return _EVENT + jute.int32(happened.type) + _CONNECTED + jute.string(happened.path)
+    return _EVENT + jute.int32(watch_fired.type) + _CONNECTED + jute.string(watch_fired.path)
 
 
 # Changes: body to operation, and result to body.
@@ -184,19 +184,19 @@ def _failed_part(code: int) -> bytes:
 # Questions: asker and body to the body of the reply.
 
 
-def _readable(asker: Asker, path: str, permissions: int = acl.READ) -> Znode:
-    node = asker.tree.node(path)
+def _readable(requester: Requester, path: str, permissions: int = acl.READ) -> Znode:
+    node = requester.tree.node(path)
     if node is None:
         raise NoNode(path)
-    if not asker.identity.may(node.acl, permissions):
+    if not requester.identity.may(node.acl, permissions):
         raise NoAuth(path)
     return node
 
 
-def _path_and_watcher(asker: Asker, body: Reader) -> tuple[str, int | None]:
+def _path_and_watcher(requester: Requester, body: Reader) -> tuple[str, int | None]:
     """What is asked about, and who wants to hear of it. Nothing ever happens to the empty path."""
     path, is_watched = body.string(), body.boolean()
-    return _root_if_empty(path), asker.session_id if is_watched and path else None
+    return _root_if_empty(path), requester.session_id if is_watched and path else None
 
 
 def _root_if_empty(path: str) -> str:
@@ -204,90 +204,90 @@ def _root_if_empty(path: str) -> str:
     return path or "/"
 
 
-def _exists(asker: Asker, body: Reader) -> bytes:
-    path, watcher = _path_and_watcher(asker, body)
+def _exists(requester: Requester, body: Reader) -> bytes:
+    path, watcher = _path_and_watcher(requester, body)
     if "\0" in path:
         raise BadArguments(path)
-    stat = asker.tree.exists(path, watcher)
+    stat = requester.tree.exists(path, watcher)
     if stat is None:
         raise NoNode(path)
     return jute.stat(stat)
 
 
-def _data(asker: Asker, path: str, watcher: int | None) -> bytes:
-    _readable(asker, path)
-    node = asker.tree.get(path, watcher)
+def _data(requester: Requester, path: str, watcher: int | None) -> bytes:
+    _readable(requester, path)
+    node = requester.tree.get(path, watcher)
     return jute.buffer(node.data) + jute.stat(node.stat)
 
 
-def _children(asker: Asker, path: str, watcher: int | None) -> bytes:
-    _readable(asker, path)
-    return jute.strings(asker.tree.children(path, watcher))
+def _children(requester: Requester, path: str, watcher: int | None) -> bytes:
+    _readable(requester, path)
+    return jute.strings(requester.tree.children(path, watcher))
 
 
-def _get_data(asker: Asker, body: Reader) -> bytes:
-    return _data(asker, *_path_and_watcher(asker, body))
+def _get_data(requester: Requester, body: Reader) -> bytes:
+    return _data(requester, *_path_and_watcher(requester, body))
 
 
-def _get_children(asker: Asker, body: Reader) -> bytes:
-    return _children(asker, *_path_and_watcher(asker, body))
+def _get_children(requester: Requester, body: Reader) -> bytes:
+    return _children(requester, *_path_and_watcher(requester, body))
 
 
-def _get_children2(asker: Asker, body: Reader) -> bytes:
-    path, watcher = _path_and_watcher(asker, body)
-    node = _readable(asker, path)
-    return jute.strings(asker.tree.children(path, watcher)) + jute.stat(node.stat)
+def _get_children2(requester: Requester, body: Reader) -> bytes:
+    path, watcher = _path_and_watcher(requester, body)
+    node = _readable(requester, path)
+    return jute.strings(requester.tree.children(path, watcher)) + jute.stat(node.stat)
 
 
-def _get_acl(asker: Asker, body: Reader) -> bytes:
-    node = _readable(asker, _root_if_empty(body.string()), acl.READ | acl.ADMIN)
+def _get_acl(requester: Requester, body: Reader) -> bytes:
+    node = _readable(requester, _root_if_empty(body.string()), acl.READ | acl.ADMIN)
     entries = acl.decode(node.acl)
-    if not asker.identity.may(node.acl, acl.ADMIN):
+    if not requester.identity.may(node.acl, acl.ADMIN):
         return acl.wire(acl.without_secrets(entries)) + jute.stat(node.stat)
     return acl.wire(entries) + jute.stat(node.stat)
 
 
-def _get_ephemerals(asker: Asker, body: Reader) -> bytes:
+def _get_ephemerals(requester: Requester, body: Reader) -> bytes:
     prefix = (body.optional_string() or "").strip()
-    mine = sorted(asker.tree.ephemerals(asker.session_id))
+    mine = sorted(requester.tree.ephemerals(requester.session_id))
     return jute.strings(path for path in mine if prefix == "/" or path.startswith(prefix))
 
 
-def _get_all_children_number(asker: Asker, body: Reader) -> bytes:
+def _get_all_children_number(requester: Requester, body: Reader) -> bytes:
     path = _root_if_empty(body.string())
-    _readable(asker, path)
+    _readable(requester, path)
     below = "/" if path == "/" else f"{path}/"
-    return jute.int32(sum(each.startswith(below) and each != "/" for each in asker.tree.nodes))
+    return jute.int32(sum(each.startswith(below) and each != "/" for each in requester.tree.nodes))
 
 
-def _sync(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
+def _sync(requester: Requester, body: Reader) -> bytes:  # noqa: ARG001
     path = body.optional_string()
     return jute.buffer(None) if path is None else jute.string(path)
 
 
-def _ping(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
+def _ping(requester: Requester, body: Reader) -> bytes:  # noqa: ARG001
     return b""
 
 
-def _who_am_i(asker: Asker, body: Reader) -> bytes:  # noqa: ARG001
-    ids = asker.identity.ids
+def _who_am_i(requester: Requester, body: Reader) -> bytes:  # noqa: ARG001
+    ids = requester.identity.ids
     names = [jute.string(scheme) + jute.string(name.partition(":")[0]) for scheme, name in ids]
     return jute.int32(len(ids)) + b"".join(names)
 
 
-def _set_watches(asker: Asker, body: Reader) -> bytes:
+def _set_watches(requester: Requester, body: Reader) -> bytes:
     seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
-    for fired in asker.tree.rearm(asker.session_id, seen_zxid, data, exists, children):
-        asker.happened(fired.event, fired.acl)
+    for fired in requester.tree.rearm(requester.session_id, seen_zxid, data, exists, children):
+        requester.watch_fired(fired.event, fired.acl)
     return b""
 
 
-def _set_watches2(asker: Asker, body: Reader) -> bytes:
+def _set_watches2(requester: Requester, body: Reader) -> bytes:
     seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
     if body.strings() or body.strings():
         raise Unimplemented(detail="watches that stay armed")
-    for fired in asker.tree.rearm(asker.session_id, seen_zxid, data, exists, children):
-        asker.happened(fired.event, fired.acl)
+    for fired in requester.tree.rearm(requester.session_id, seen_zxid, data, exists, children):
+        requester.watch_fired(fired.event, fired.acl)
     return b""
 
 
@@ -299,21 +299,21 @@ def _watch_kinds(body: Reader) -> tuple[str, bool, bool]:
     return path, kind != 1, kind != 2
 
 
-def _check_watches(asker: Asker, body: Reader) -> bytes:
+def _check_watches(requester: Requester, body: Reader) -> bytes:
     path, data, children = _watch_kinds(body)
-    if not asker.tree.watches.has(asker.session_id, path, data=data, children=children):
+    if not requester.tree.watches.has(requester.session_id, path, data=data, children=children):
         raise NoWatcher(path)
     return b""
 
 
-def _remove_watches(asker: Asker, body: Reader) -> bytes:
+def _remove_watches(requester: Requester, body: Reader) -> bytes:
     path, data, children = _watch_kinds(body)
-    if not asker.tree.watches.remove(asker.session_id, path, data=data, children=children):
+    if not requester.tree.watches.remove(requester.session_id, path, data=data, children=children):
         raise NoWatcher(path)
     return b""
 
 
-def _multi_read(asker: Asker, body: Reader) -> bytes:
+def _multi_read(requester: Requester, body: Reader) -> bytes:
     """Several questions as one. They arm no watches, whatever they say, as in ZooKeeper."""
     parts: list[bytes] = []
     while True:
@@ -325,12 +325,12 @@ def _multi_read(asker: Asker, body: Reader) -> bytes:
         path, _ = _root_if_empty(body.string()), body.boolean()
         question = _data if kind == GET_DATA else _children
         try:
-            parts.append(_part(kind, question(asker, path, None)))
+            parts.append(_part(kind, question(requester, path, None)))
         except ZooKeeperError as refusal:
             parts.append(_failed_part(refusal.code))
 
 
-QUESTIONS: dict[int, Callable[[Asker, Reader], bytes]] = {
+READS: dict[int, Callable[[Requester, Reader], bytes]] = {
     EXISTS: _exists,
     GET_DATA: _get_data,
     GET_ACL: _get_acl,

@@ -81,7 +81,7 @@ class ZooKeeperServer:
             self._expiry.cancel()
         # Before the committer ends: whoever is still there must not be told that it did.
         for connection in list(self._traffic.connections):
-            connection.cut()
+            connection.abort()
         await self._committer.close()
 
     async def _addresses(self) -> list[str]:
@@ -112,7 +112,7 @@ class ZooKeeperServer:
         if self._listener is not None:
             self._listener.close()
         for connection in list(self._traffic.connections):
-            connection.cut()
+            connection.abort()
         if not self.failed.done():
             self.failed.set_result(failure)
 

@@ -45,11 +45,11 @@ class Claim(NamedTuple):
     password: bytes
 
 
-class Holder(Subscriber, Protocol):
+class SessionConnection(Subscriber, Protocol):
     """The connection that a session is used on."""
 
     @property
-    def is_unheard(self) -> bool:
+    def is_read_paused(self) -> bool:
         """Whether its client may have spoken without being listened to."""
 
     def replaced(self) -> None:
@@ -68,7 +68,7 @@ class Sessions:
         self._options = options
         self._look_ms = min(options.tick_ms, LOOK_MS)
         self._leases = Leases(self._look_ms, _now_ms())
-        self._holders: dict[int, Holder] = {}
+        self._connections: dict[int, SessionConnection] = {}
         for session_id, session in committer.tree.sessions.items():
             self._leases.opened(session_id, session.timeout_ms, _now_ms())
 
@@ -76,16 +76,20 @@ class Sessions:
     def is_full(self) -> bool:
         return len(self._committer.tree.sessions) >= self._options.limits.sessions
 
-    def grant(self, claim: Claim, holder: Holder, granted: Callable[[Grant], None]) -> None:
+    def grant(
+        self, claim: Claim, connection: SessionConnection, granted: Callable[[Grant], None]
+    ) -> None:
         """Begin a session, or take an old one over, after all that was asked before."""
         shortest, longest = self._options.session_timeouts_ms
         timeout_ms = min(max(claim.timeout_ms, shortest), longest)
         if claim.session_id == 0:
-            self._begin(timeout_ms, holder, granted)
+            self._begin(timeout_ms, connection, granted)
         else:
-            self._resume(claim, timeout_ms, holder, granted)
+            self._resume(claim, timeout_ms, connection, granted)
 
-    def _begin(self, timeout_ms: int, holder: Holder, granted: Callable[[Grant], None]) -> None:
+    def _begin(
+        self, timeout_ms: int, connection: SessionConnection, granted: Callable[[Grant], None]
+    ) -> None:
         # Positive, never 0, and with a first byte as a server of an ensemble would put it there.
         session_id = 1 << 56 | secrets.randbits(56)
         grant = Grant(timeout_ms, session_id, secrets.token_bytes(PASSWORD_BYTES))
@@ -93,14 +97,18 @@ class Sessions:
         def begun(outcome: Result | ZooKeeperError) -> None:
             if not isinstance(outcome, ZooKeeperError):
                 self._leases.opened(session_id, timeout_ms, _now_ms())
-                self._hold(session_id, holder)
+                self._hold(session_id, connection)
                 granted(grant)
 
         request = OpenSession(session_id, timeout_ms, grant.password)
         self._committer.submit(request, session_id, begun)
 
     def _resume(
-        self, claim: Claim, timeout_ms: int, holder: Holder, granted: Callable[[Grant], None]
+        self,
+        claim: Claim,
+        timeout_ms: int,
+        connection: SessionConnection,
+        granted: Callable[[Grant], None],
     ) -> None:
         def turn(outcome: Result | ZooKeeperError) -> None:
             if isinstance(outcome, ZooKeeperError):
@@ -115,22 +123,22 @@ class Sessions:
                 self.close(claim.session_id, lambda _: granted(EXPIRED))
             else:
                 self._leases.opened(claim.session_id, timeout_ms, _now_ms())
-                self._hold(claim.session_id, holder)
+                self._hold(claim.session_id, connection)
                 granted(Grant(timeout_ms, claim.session_id, session.password))
 
-        self._committer.ask(turn)
+        self._committer.after_pending(turn)
 
-    def _hold(self, session_id: int, holder: Holder) -> None:
-        former = self._holders.get(session_id)
+    def _hold(self, session_id: int, connection: SessionConnection) -> None:
+        former = self._connections.get(session_id)
         if former is not None:
             former.replaced()
             self.released(session_id, former)
-        self._holders[session_id] = self._committer.sessions[session_id] = holder
+        self._connections[session_id] = self._committer.sessions[session_id] = connection
 
-    def released(self, session_id: int, holder: Holder) -> None:
+    def released(self, session_id: int, connection: SessionConnection) -> None:
         """The connection is gone, and its watches with it; the session waits for another."""
-        if self._holders.get(session_id) is holder:
-            del self._holders[session_id]
+        if self._connections.get(session_id) is connection:
+            del self._connections[session_id]
             self._committer.sessions.pop(session_id, None)
             self._committer.tree.watches.forget(session_id)
 
@@ -150,8 +158,8 @@ class Sessions:
         """End the sessions that were silent for too long, for ever."""
         while True:
             await asyncio.sleep(self._look_ms / 1000)
-            for session_id, holder in self._holders.items():
-                if holder.is_unheard:
+            for session_id, connection in self._connections.items():
+                if connection.is_read_paused:
                     self.touched(session_id)
             for session_id in self._leases.expired(_now_ms()):
                 log.info("session 0x%x expired", session_id)

@@ -16,7 +16,7 @@ class Peer(Protocol):
     received: int
     sent: int
 
-    def cut(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class Traffic:
