@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from hightide.broker.groups.re2_patterns import compile_pattern
 from hightide.core.groups.consumer.consumer_group import ConsumerGroup, GroupState, Topic
 from hightide.core.groups.deadlines import Deadline, Kind
 from hightide.core.groups.group_coordinator import GroupCoordinator
@@ -94,11 +95,13 @@ class World:
         ]
         self.sent: list[ConsumerGroupHeartbeatRequest] = []
         self.epoch = 0
-        self.reader = GroupCoordinator(self.rules, Random(0))
+        self.reader = GroupCoordinator(self.rules, Random(0), compile_pattern)
         self.coordinator = self.start()
 
     def start(self) -> GroupCoordinator:
-        coordinator = GroupCoordinator(self.rules, Random(self.random.getrandbits(32)))
+        coordinator = GroupCoordinator(
+            self.rules, Random(self.random.getrandbits(32)), compile_pattern
+        )
         for batch in self.log:
             replay(coordinator, batch)
         coordinator.topics_changed(self.topics)

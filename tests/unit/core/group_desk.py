@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from hightide.broker.groups.re2_patterns import compile_pattern
 from hightide.core.groups.classic.classic_group import ClassicGroup
 from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.group_rules import Rules
@@ -47,7 +48,7 @@ class Desk:
         self.writes: list[Write] = []
         self.log: list[tuple[GroupRecord, int]] = []
         self.holds = False
-        self.coordinator = GroupCoordinator(self.rules, Random(0))
+        self.coordinator = GroupCoordinator(self.rules, Random(0), compile_pattern)
         self.carry_out(self.coordinator.loaded(self.now_ms))
 
     def group(self, group_id: str = "g") -> ClassicGroup:
@@ -77,7 +78,7 @@ class Desk:
         """Another coordinator, which has read what is in the log."""
         desk = Desk.__new__(Desk)
         desk.__dict__.update(self.__dict__, answers={}, writes=[], log=[*self.log])
-        desk.coordinator = GroupCoordinator(self.rules, Random(1))
+        desk.coordinator = GroupCoordinator(self.rules, Random(1), compile_pattern)
         for offset, (record, producer_id) in enumerate(self.log):
             desk.coordinator.replay(record, offset, producer_id)
         desk.carry_out(desk.coordinator.loaded(self.now_ms))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from hightide.broker.groups.re2_patterns import compile_pattern
 from hightide.core.groups.classic.classic_group import ClassicGroup, State
 from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.group_rules import Rules
@@ -140,12 +141,12 @@ class World:
         self.progress: dict[TopicPartition, int] = {}
         self.is_dirty = False
         # Knows nothing but the log.
-        self.reader = GroupCoordinator(RULES, Random(0))
+        self.reader = GroupCoordinator(RULES, Random(0), compile_pattern)
         self.read_offset = 0
         self.coordinator = self.start()
 
     def start(self) -> GroupCoordinator:
-        coordinator = GroupCoordinator(RULES, Random(self.random.getrandbits(32)))
+        coordinator = GroupCoordinator(RULES, Random(self.random.getrandbits(32)), compile_pattern)
         offset = 0
         for batch in self.log:
             offset = replay(coordinator, batch, offset)

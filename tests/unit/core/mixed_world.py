@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from hightide.broker.groups.re2_patterns import compile_pattern
 from hightide.core.groups.classic.classic_group import State
 from hightide.core.groups.deadlines import Deadline, Kind
 from hightide.core.groups.group_coordinator import GroupCoordinator
@@ -478,7 +479,7 @@ class World(consumer_world.World):
             latest[key] = value
         for has_tombstones in (True, False):
             left = [each for each in latest.items() if has_tombstones or each[1] is not None]
-            reader = GroupCoordinator(self.rules, Random(0))
+            reader = GroupCoordinator(self.rules, Random(0), compile_pattern)
             consumer_world.replay(reader, left)
             if what_it_says(reader) != what_it_says(self.reader):
                 raise Wrong(f"compacted, the log says {what_it_says(reader)}")

@@ -14,7 +14,7 @@ from hightide.wire.errors import ErrorCode, KafkaError
 
 MAX_PATTERN_LENGTH = 4096
 _MAX_MEMORY_BYTES = 256 * 1024
-"""Of one expression, for its program and the states that matching caches.  re2 keeps 128 of them."""
+"""Per expression: its program and the states cached while matching.  re2 keeps 128 expressions."""
 
 
 def _options() -> re2.Options:

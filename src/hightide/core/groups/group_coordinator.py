@@ -27,6 +27,7 @@ from hightide.core.groups.classic.classic_group import ClassicGroup, State
 from hightide.core.groups.consumer import classic_members, heartbeat
 from hightide.core.groups.consumer.consumer_group import ConsumerGroup, Topic
 from hightide.core.groups.consumer.consumer_groups import ConsumerGroups, ConsumerGroupWritten
+from hightide.core.groups.consumer.topic_pattern import PatternCompiler
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
 from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.offset_retention import GroupsDeleted, is_empty
@@ -73,10 +74,10 @@ if TYPE_CHECKING:
 class GroupCoordinator:
     """All groups of one partition."""
 
-    def __init__(self, rules: Rules, random: Random) -> None:
+    def __init__(self, rules: Rules, random: Random, compile_pattern: PatternCompiler) -> None:
         self.rules = rules
         self.groups: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(self.groups)
+        self.consumers = ConsumerGroups(self.groups, compile_pattern)
         # In the order in which they were decided, which is that of the log.
         self._under_way: dict[Write, None] = {}
         self.offsets = Offsets(self._under_way.keys())
@@ -207,7 +208,9 @@ class GroupCoordinator:
         """A member of the newer protocol joins, leaves, or is there."""
         turn = self._turn(now_ms)
         try:
-            heartbeat.check_request(request, self.rules.consumer_assignors)
+            heartbeat.check_request(
+                request, self.rules.consumer_assignors, self.consumers.compile_pattern
+            )
             classic = self.groups.get(request.group_id)
             conversion = None
             if classic is not None and request.member_epoch == heartbeat.JOIN:
@@ -216,7 +219,8 @@ class GroupCoordinator:
                 # It was late, and the group has become a classic one.  Kafka says that there is no
                 # such group, which clients take for the end; so they join anew.
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{classic.id} is a classic group")
-            beat = heartbeat.Beat(request, client, self.consumers.topics, now_ms)
+            topics, compile_pattern = self.consumers.topics, self.consumers.compile_pattern
+            beat = heartbeat.Beat(request, client, topics, compile_pattern, now_ms)
             self.consumers.beat(ticket, beat, self._new_id(), conversion, turn)
             if conversion is not None:
                 migration.released(conversion.replaced, turn)

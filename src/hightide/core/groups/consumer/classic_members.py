@@ -147,7 +147,7 @@ def _as_beat(
         topic_partitions=owned,
     )
     classic = SpeaksClassic(request.session_timeout_ms, asked.protocols)
-    return Beat(words, asked.client, groups.topics, now_ms, classic)
+    return Beat(words, asked.client, groups.topics, groups.compile_pattern, now_ms, classic)
 
 
 # -- being a member ------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from hightide.core.groups.consumer.consumer_group import (
     Topic,
 )
 from hightide.core.groups.consumer.heartbeat import Beat
+from hightide.core.groups.consumer.topic_pattern import PatternCompiler
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
 from hightide.core.groups.migration import Conversion
 from hightide.core.groups.responses import instead_of
@@ -66,9 +67,10 @@ class ConsumerGroupWritten:
 class ConsumerGroups:
     """The groups, by id."""
 
-    def __init__(self, classic: dict[str, ClassicGroup]) -> None:
+    def __init__(self, classic: dict[str, ClassicGroup], compile_pattern: PatternCompiler) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self.topics: Mapping[str, Topic] = {}
+        self.compile_pattern = compile_pattern
         self._classic = classic
         # Groups that have not looked at the topics since these changed.
         self._outdated: set[str] = set()
@@ -185,7 +187,7 @@ class ConsumerGroups:
         gone = [each.id for each in leaving]
         if not migration.can_downgrade(group, gone, turn.rules):
             self._cancel(group.id, gone, turn)
-            records = heartbeat.left(group, gone, self.topics, turn.now_ms)
+            records = heartbeat.left(group, gone, self.topics, self.compile_pattern, turn.now_ms)
             self._decided(group.id, records, why, turn)
             return
         self._cancel(group.id, group.members, turn)

@@ -30,7 +30,7 @@ from hightide.core.groups.consumer.consumer_group import (
     topics_record,
 )
 from hightide.core.groups.consumer.reconciliation import reconciled
-from hightide.core.groups.consumer.topic_pattern import compiled
+from hightide.core.groups.consumer.topic_pattern import PatternCompiler
 from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import Client
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -54,6 +54,7 @@ class Beat:
     client: Client
     topics: Mapping[str, Topic]
     """All topics of the cluster."""
+    compile_pattern: PatternCompiler
     now_ms: int
     classic: SpeaksClassic | None = None
     """Set if this was said in a JoinGroup."""
@@ -77,8 +78,15 @@ class Beat:
         )
 
 
-def check_request(request: ConsumerGroupHeartbeatRequest, assignors: tuple[str, ...]) -> None:
-    """INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, whatever the group is like."""
+def check_request(
+    request: ConsumerGroupHeartbeatRequest,
+    assignors: tuple[str, ...],
+    compile_pattern: PatternCompiler,
+) -> None:
+    """Raise the error of a request that no group can accept.
+
+    INVALID_REQUEST, UNSUPPORTED_ASSIGNOR or INVALID_REGULAR_EXPRESSION.
+    """
     epoch = request.member_epoch
     problem = None
     if not request.group_id:
@@ -105,7 +113,7 @@ def check_request(request: ConsumerGroupHeartbeatRequest, assignors: tuple[str, 
         detail = f"{request.server_assignor} is none of the assignors: {known}"
         raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, detail)
     if request.subscribed_topic_regex:
-        compiled(request.subscribed_topic_regex)
+        compile_pattern(request.subscribed_topic_regex)
 
 
 # -- who is it -----------------------------------------------------------------------------
@@ -199,6 +207,7 @@ def decide(
         records += _refreshed(
             group,
             beat.topics,
+            beat.compile_pattern,
             beat.now_ms,
             must_grow=has_changed,
             may_differ=topics_may_differ,
@@ -249,7 +258,11 @@ def subscribed(
 
 
 def _resolved(
-    group: ConsumerGroup, topics: Iterable[str], *, may_differ: bool
+    group: ConsumerGroup,
+    topics: Iterable[str],
+    compile_pattern: PatternCompiler,
+    *,
+    may_differ: bool,
 ) -> dict[str, frozenset[str]]:
     """What the expressions that members subscribe by stand for now."""
     found = {}
@@ -262,7 +275,7 @@ def _resolved(
             found[expression] = known
             continue
         try:
-            found[expression] = frozenset(filter(compiled(expression).matches, topics))
+            found[expression] = frozenset(filter(compile_pattern(expression).matches, topics))
         except KafkaError:
             # Somebody else wrote it to the log, and understood it.
             found[expression] = known or frozenset()
@@ -272,13 +285,15 @@ def _resolved(
 def _refreshed(
     group: ConsumerGroup,
     topics: Mapping[str, Topic],
+    compile_pattern: PatternCompiler,
     now_ms: int,
     *,
     must_grow: bool,
     may_differ: bool,
 ) -> list[GroupRecord]:
     """The group epoch grows if members or their topics have changed."""
-    known, expressions = group.expressions, _resolved(group, topics, may_differ=may_differ)
+    known = group.expressions
+    expressions = _resolved(group, topics, compile_pattern, may_differ=may_differ)
     records = [
         expression_record(group.id, each, expressions.get(each), now_ms)
         for each in sorted(known.keys() | expressions.keys())
@@ -328,14 +343,20 @@ def reason(group: ConsumerGroup, before: ConsumerMember, beat: Beat) -> str:
 
 
 def left(
-    group: ConsumerGroup, leaving: Collection[str], topics: Mapping[str, Topic], now_ms: int
+    group: ConsumerGroup,
+    leaving: Collection[str],
+    topics: Mapping[str, Topic],
+    compile_pattern: PatternCompiler,
+    now_ms: int,
 ) -> list[GroupRecord]:
     """These members are out.  The others get their shares with their next heartbeats."""
     rest = {each: value for each, value in group.members.items() if each not in leaving}
     remaining = replace(group, members=rest)
     records = [record for each in leaving for record in gone(group.id, each)]
     # A look at all topics can wait for the next heartbeat.
-    return records + _refreshed(remaining, topics, now_ms, must_grow=True, may_differ=False)
+    return records + _refreshed(
+        remaining, topics, compile_pattern, now_ms, must_grow=True, may_differ=False
+    )
 
 
 def left_for_now(group: ConsumerGroup, member: ConsumerMember) -> list[GroupRecord]:
