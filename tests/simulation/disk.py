@@ -57,6 +57,7 @@ class SimLog:
     def truncate(self, end_offset: int) -> None:
         assert end_offset >= self.start_offset
         del self.entries[end_offset:]
+        self._lower_checkpoint()
         self.synced = min(self.synced, end_offset)
         self.epochs.truncate_from_end(end_offset)
 
@@ -94,12 +95,17 @@ class SimLog:
             kept = min(self._damaged)
             assert kept >= self.synced, "I22 what was synced is lost"
             del self.entries[kept:]
+            self._lower_checkpoint()
         if self._damaged or self.start_offset != start_offset:
             self._damaged.clear()
             self._find_epochs()
         if self.start_offset > len(self.entries):
             self.restart(self.start_offset)
         return max(0, before - len(self.entries))
+
+    def _lower_checkpoint(self) -> None:
+        """A high watermark above the end must not be believed of later records, there."""
+        self.checkpointed_hw = min(self.checkpointed_hw, len(self.entries))
 
     def _find_epochs(self) -> None:
         self.epochs = LeaderEpochs()

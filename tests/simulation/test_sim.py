@@ -27,6 +27,10 @@ from tests.support.seeds import first_seed
 SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "400"))
 FIRST = first_seed(is_new="HIGHTIDE_SEEDS" in os.environ)
 MOST_SEEDS = 2000
+ONCE_FAILED = {
+    971468315418: "a follower believed a high-watermark checkpoint from before a truncation",
+}
+"""Seeds that found a mistake of ours, and the mistake."""
 HERE = Path(__file__).parent
 
 
@@ -59,6 +63,11 @@ def test_whatever_goes_wrong_nothing_committed_is_lost(capsys: pytest.CaptureFix
         print("seeds by what happened:", ", ".join(f"{k} {v}" for k, v in happened.items()))
     if SEEDS >= 300:
         assert min(happened.values()) > 0, "something that can go wrong never did"
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_a_seed_that_once_failed_passes(seed: int) -> None:
+    run(seed)
 
 
 def test_equal_seeds_give_equal_histories() -> None:

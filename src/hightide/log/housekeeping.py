@@ -87,7 +87,10 @@ class Housekeeping:
         committed: list[Job] = []
         every_ms = settings.replica_high_watermark_checkpoint_interval_ms
         if self._is_due("committed", now_ms, every_ms):
-            committed = [self._high_watermarks(disk) for disk in self._disks]
+            committed = [
+                Checkpoint(self._committed[disk.name], encode_offsets(self._high_watermarks(disk)))
+                for disk in self._disks
+            ]
         yield from self._moved_starts()
         yield from committed
         if settings.log_cleaner_enable and self._is_due(
@@ -213,7 +216,10 @@ class Housekeeping:
         return Checkpoint(self._points[disk.name], encode_offsets(points), written)
 
     def write_offsets(self, disk: Disk) -> None:
-        """Write recovery points and starts now, as when one of them goes back."""
+        """Write recovery points, starts and high watermarks now, as when one of them goes back.
+
+        At a start this lowers the high watermarks of logs whose ends a power cut took.
+        """
         points = {key: log.recovery_point for key, log in self._logs_on(disk)}
         file = self._points[disk.name]
         file.write(file.number(), encode_offsets(points))
@@ -222,6 +228,8 @@ class Housekeeping:
             self._written_starts[disk.name] = starts
             file = self._starts[disk.name]
             file.write(file.number(), starts)
+        file = self._committed[disk.name]
+        file.write(file.number(), encode_offsets(self._high_watermarks(disk)))
 
     def _start_offsets(self, disk: Disk) -> bytes:
         return encode_offsets(
@@ -244,12 +252,10 @@ class Housekeeping:
         """Write all checkpoints of a directory, as for a clean stop."""
         self.write_offsets(disk)
         self._cleaner_offsets(disk).run()
-        self._high_watermarks(disk).run()
 
-    def _high_watermarks(self, disk: Disk) -> Checkpoint:
+    def _high_watermarks(self, disk: Disk) -> dict[TopicPartition, int]:
         """What is known to be committed, for the next start; the leader may know more by then."""
-        offsets = {key: log.committed_offset for key, log in self._logs_on(disk)}
-        return Checkpoint(self._committed[disk.name], encode_offsets(offsets))
+        return {key: log.committed_offset for key, log in self._logs_on(disk)}
 
     # ---- compaction
 

@@ -58,11 +58,18 @@ def restart(log: LogSegments, offset: int, now_ms: int) -> int:
 
 
 def _lower_offsets(log: LogSegments, end_offset: int) -> None:
-    """Let nothing that is written down lie behind the new end."""
-    if end_offset < max(log.recovery_point, log.start_offset):
+    """Lower every checkpointed offset that is above the new end, and write the checkpoints.
+
+    A high watermark that stayed above the end would declare records committed that are appended
+    later at the same offsets. The log is only truncated below it if committed records are lost.
+    """
+    high_watermark = 0 if log.high_watermark is None else log.high_watermark
+    if end_offset < max(log.recovery_point, log.start_offset, high_watermark):
         log.recovery_point = min(log.recovery_point, end_offset)
         log.recovery_point_written = min(log.recovery_point_written, end_offset)
         log.start_offset = min(log.start_offset, end_offset)
+        if log.high_watermark is not None:
+            log.high_watermark = min(log.high_watermark, end_offset)
         log.offsets_lowered()
 
 

@@ -202,6 +202,38 @@ class TestHousekeeping:
             store.close(NOW, 1)
         assert checkpoint.read_offsets(disk, checkpoint.HIGH_WATERMARKS) == {("t", 0): 4}
 
+    def test_a_high_watermark_is_not_believed_of_records_appended_after_a_truncation(
+        self, disk: Disk
+    ) -> None:
+        store = open_store(disk, topic())
+        log = store.create("t", 0, ID)
+        for _ in range(10):
+            append(log, batch([b"x"]))
+        log.high_watermark = 8
+        run_jobs(store, NOW + 10 * MINUTE_MS)
+        assert checkpoint.read_offsets(disk, checkpoint.HIGH_WATERMARKS) == {("t", 0): 8}
+        # Its leader has lost committed records.
+        log.truncate_to(5, NOW)
+        for _ in range(5):
+            append(log, batch([b"y"]))
+        again = open_store(disk, topic(), has_roles=False)
+        assert again.logs["t", 0].end_offset == 10
+        assert again.logs["t", 0].high_watermark == 5
+
+    def test_nor_of_records_appended_where_a_power_cut_took_others(self, disk: Disk) -> None:
+        store = open_store(disk, topic())
+        log = store.create("t", 0, ID)
+        for _ in range(5):
+            append(log, batch([b"x"]))
+        store.close(NOW)
+        checkpoint_of_more = checkpoint.encode_offsets({("t", 0): 8})
+        disk.replace(checkpoint.HIGH_WATERMARKS, checkpoint_of_more)
+        log = open_store(disk, topic(), has_roles=False).logs["t", 0]
+        assert log.high_watermark == 5
+        for _ in range(5):
+            append(log, batch([b"y"]))
+        assert open_store(disk, topic(), has_roles=False).logs["t", 0].high_watermark == 5
+
     def test_sealed_segments_are_forced_to_disk_and_the_checkpoint_follows(
         self, disk: Disk
     ) -> None:
