@@ -1,4 +1,4 @@
-# Everything that is run on the project is a target here; CI runs `make test` and nothing else.
+# Every command of the project is a target here. CI runs `make test` and then `make test-rest`.
 
 # The interpreter for the environment: the first of these that is Python 3.11 or newer.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -7,30 +7,39 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	done)
 VENV := .venv
 BIN := $(VENV)/bin
-# Extra words for the command of a target, as in: make run ARGS="--port 0"
+# Extra arguments for the command of a target, as in: make run ARGS="--port 0"
 ARGS ?=
-# How many tests run at the same time, where they do not mind.
-WORKERS ?= 2
+# How many tests run at the same time.
+export WORKERS ?= 2
+# When make began, for the table of times.
+export STARTED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup lint format unit conformance bench bench-profile docs clean programs bench-programs \
-	coordination conformance-coordination bench-zookeeper sim simulation chaos \
-	chaos-groups exactly-once spark spark-long spark-kafka exactly-once-spark bench-spark soak
+.PHONY: help run test test-rest test-all setup programs bench-programs kazoo-env lint format unit simulation \
+	zookeeper conformance spark spark-kafka sim chaos chaos-groups exactly-once exactly-once-spark \
+	conformance-zookeeper bench bench-profile bench-zookeeper bench-spark soak docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-25s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: setup programs ## set up, then three brokers with a live stream through Spark, until Ctrl-C
-	@exec $(BIN)/hightide demo $(ARGS)
+run: setup programs ## set up, then run three brokers with a live stream through Spark, until Ctrl-C
+	@exec $(BIN)/python -m examples.demo $(ARGS)
 
-test: setup programs lint unit simulation coordination conformance spark ## set up, then everything that CI checks
+test: setup programs kazoo-env ## set up, then lint and test; at most 12 minutes on two quiet cores
+	@$(BIN)/python -m tests.parts quick
 
-# Compiled here, because an environment may forbid Python to keep byte code, and then the whole
-# broker would be compiled at each of its starts.
+test-rest: setup programs kazoo-env ## the tests that `make test` leaves out
+	@$(BIN)/python -m tests.parts rest
+
+test-all: setup programs kazoo-env ## every test: `make test`, then `make test-rest`
+	@$(BIN)/python -m tests.parts quick rest
+
+# Byte code is compiled here because an environment may forbid Python to write it, and then every
+# start of a broker would compile all of it.
 setup: $(VENV)/.installed ## make the environment in .venv
 	@$(BIN)/python -m compileall -q src
 
-# The stamp is newer than what the environment is made from, so that nothing is done twice.
+# The stamp is newer than its sources, so nothing is installed twice.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
 	  echo "Python 3.11 or newer is needed, and none was found. Set PYTHON=/path/to/python." >&2; \
@@ -42,28 +51,37 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# Programs of the system and not of the environment: kcat is a client, zookeeper the ensemble that the
-# embedded coordinator is compared with, openssl makes the certificates of tests, Java runs Spark.
-# The benchmark has its load made by C programs, and Maven bring Apache Kafka. What cannot be installed
-# is said, and what needs it is left out.
+# kazoo's own tests need an old pyOpenSSL, so they have an environment of their own.
+kazoo-env: .venv-kazoo/.installed
+
+.venv-kazoo/.installed: tests/zookeeper/kazoo_requirements.txt | $(VENV)/.installed
+	@test -x .venv-kazoo/bin/python || $(PYTHON) -m venv .venv-kazoo
+	.venv-kazoo/bin/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
+	  --requirement $<
+	@touch $@
+
+# System programs: kcat is a client, zookeeper is the ensemble that the embedded ZooKeeper is compared
+# with, Java runs Spark. The benchmarks compile C programs, and Maven fetches Apache Kafka for them.
+# make says what it is about to install. What cannot be installed is reported, and the tests that
+# need it say so and are skipped.
 JAVA_WANTED = command -v java >/dev/null || test -n "$$JAVA_HOME" || wanted="$$wanted default-jre-headless"
 define INSTALL
 	test -z "$$wanted" && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing with apt-get:$$wanted"; \
 	  export DEBIAN_FRONTEND=noninteractive; \
 	  install="apt-get install --yes --quiet --no-install-recommends"; \
 	  $$install $$wanted >/dev/null 2>&1 \
 	    || { apt-get update --quiet >/dev/null && $$install $$wanted >/dev/null; } \
-	    || echo "Could not install$$wanted: what needs them is left out." >&2; \
+	    || echo "Could not install$$wanted: tests that need them are skipped." >&2; \
 	else \
-	  echo "Not installed:$$wanted. What needs them is left out." >&2; \
+	  echo "Not installed:$$wanted. Tests that need them are skipped." >&2; \
 	fi
 endef
 
 programs:
 	@wanted=; \
 	command -v kcat >/dev/null || wanted="$$wanted kcat"; \
-	command -v openssl >/dev/null || wanted="$$wanted openssl"; \
 	test -e /usr/share/java/zookeeper.jar || wanted="$$wanted zookeeper"; \
 	$(JAVA_WANTED); \
 	$(INSTALL)
@@ -77,10 +95,7 @@ bench-programs:
 	$(INSTALL)
 
 lint: setup ## style, layout, types and the direction of imports
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
-	$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.parts lint
 
 format: setup ## lay out the code as ruff does
 	$(BIN)/ruff format .
@@ -88,15 +103,25 @@ format: setup ## lay out the code as ruff does
 unit: setup ## the tests without sockets and processes
 	$(BIN)/pytest -n $(WORKERS) tests/unit $(ARGS)
 
-# Those of a file share a broker, so they stay together.
-conformance: setup programs ## real clients against a real broker
+simulation: setup ## clusters on virtual time, with the seeds of this commit
+	$(BIN)/pytest -n $(WORKERS) tests/simulation $(ARGS)
+
+# The order of the names matters: some tests leave a ZooKeeper that others cannot use. Tests of one
+# file share brokers, so they stay on one worker.
+zookeeper: setup programs kazoo-env ## the embedded ZooKeeper beside Apache ZooKeeper, and brokers on both
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/zookeeper $(ARGS)
+
+conformance: setup programs ## real clients against real brokers
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/conformance $(ARGS)
 
-simulation: setup
-	$(BIN)/pytest tests/simulation $(ARGS)
+spark: setup programs ## the pipeline: real Spark, real brokers
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/spark --ignore tests/spark/kafka $(ARGS)
 
-# SEED replays one cluster and prints its whole history; SEEDS is how many new ones are run. STORY
-# takes the shipped broker instead of the machines alone: log, or pipeline with groups and transactions.
+spark-kafka: setup programs ## source and sink on Apache Kafka, which Maven fetches; minutes
+	$(BIN)/pytest tests/spark/kafka $(ARGS)
+
+# SEED replays one cluster and prints its history; SEEDS is how many new ones run. STORY takes the
+# shipped broker instead of the state machines alone: log, or pipeline with groups and transactions.
 sim: setup ## whole clusters on virtual time: make sim SEEDS=2000, or SEED=8123 for one
 ifdef SEED
 	$(BIN)/python -m tests.simulation.$(if $(STORY),shipped.running,simulation) $(SEED) $(STORY)
@@ -106,43 +131,23 @@ else
 	HIGHTIDE_SEEDS=$(or $(SEEDS),1000) $(BIN)/pytest tests/simulation/test_sim.py $(ARGS)
 endif
 
-# The workload and the checker are those of the conformance tests.
 chaos: setup programs ## real clusters under load and faults: make chaos DURATION=600 SEED=7
 	$(BIN)/python -m tests.chaos.run \
 	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 exactly-once: setup programs ## a topic copied exactly once under faults: make exactly-once MESSAGES=100000 SEED=7
 	$(BIN)/python -m tests.chaos.exactly_once \
-	  --messages $(or $(MESSAGES),100000) \
-	  $(if $(SEED),--seed $(SEED)) $(ARGS)
+	  --messages $(or $(MESSAGES),100000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Members and coordinators of groups, judged by what members saw and by what was written.
-chaos-groups: setup ## groups in a storm, their coordinator killed: make chaos-groups DURATION=600
+chaos-groups: setup ## groups whose members and coordinators are killed: make chaos-groups DURATION=600
 	$(BIN)/python -m tests.chaos.groups \
 	  --duration $(or $(DURATION),120) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# In the order of their names: some leave a ZooKeeper that is of no use to others.
-coordination: setup programs ## our coordinator beside ZooKeeper, and its clients
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/zookeeper $(ARGS)
-
-# Each worker has a session of Spark, which takes longer to start than most tests to run.
-spark: setup programs ## the pipeline: real Spark, real brokers
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long" tests/spark --ignore tests/spark/kafka $(ARGS)
-
-spark-long: setup programs ## the same on a Spark cluster, with drivers killed, and the demo; minutes
-	$(BIN)/pytest -m long tests/spark --ignore tests/spark/kafka $(ARGS)
-
-spark-kafka: setup programs ## source and sink on Apache Kafka, which Maven brings; minutes
-	$(BIN)/pytest tests/spark/kafka $(ARGS)
-
-exactly-once-spark: setup programs ## queries of Spark killed again and again: make exactly-once-spark ROUNDS=100
+exactly-once-spark: setup programs ## Spark queries killed again and again: make exactly-once-spark ROUNDS=100
 	$(BIN)/python -m tests.chaos.spark_exactly_once \
 	  --rounds $(or $(ROUNDS),30) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# All of kazoo's own tests, and a long comparison.
-conformance-coordination: setup programs ## the same at length; minutes
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
-	  --constraint constraints.txt --editable '.[dev,conformance]'
+conformance-zookeeper: setup programs kazoo-env ## all of kazoo's own tests and long random histories; minutes
 	HIGHTIDE_SUITE=full HIGHTIDE_STEPS=100000 $(BIN)/pytest $(ARGS) \
 	  tests/zookeeper/test_kazoo_suite.py tests/zookeeper/test_differential.py
 
@@ -153,7 +158,7 @@ bench: setup bench-programs ## Hightide beside Apache Kafka: ratios, docs/benchm
 bench-profile: setup bench-programs ## where a broker's time goes, function by function
 	$(BIN)/python -m bench.hotspots $(ARGS)
 
-bench-zookeeper: setup programs ## the coordinator's latency, size and start beside ZooKeeper's
+bench-zookeeper: setup programs ## latency, size and start of the embedded ZooKeeper beside Apache ZooKeeper
 	$(BIN)/python -m bench.zookeeper $(ARGS)
 
 bench-spark: setup bench-programs ## source, sink and windows beside Spark's own Kafka connector; minutes
@@ -166,6 +171,6 @@ docs: setup ## write the generated pages of docs/reference
 	@mkdir -p docs/reference
 	$(BIN)/python -m hightide.settings > docs/reference/settings.md
 
-clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+clean: ## remove the environments and all caches
+	rm -rf $(VENV) .venv-kazoo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

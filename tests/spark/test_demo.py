@@ -1,4 +1,4 @@
-"""The demonstration, as `make run` starts it where there is no terminal."""
+"""The demo, as `make run` starts it where there is no terminal."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from queue import Empty, Queue
 
 import pytest
 
-from hightide.demo.pipeline import why_not
+from examples.demo.pipeline import missing_requirement
 
-COMMAND = (sys.executable, "-m", "hightide", "demo")
+COMMAND = (sys.executable, "-m", "examples.demo")
 DEADLINE_S = 600
 LINE_S = 240
 
 
 class Process:
-    """`hightide demo`, and what it has said so far."""
+    """A demo process and its output so far."""
 
     def __init__(self, folder, *arguments):
         self.folder = folder
@@ -34,7 +34,7 @@ class Process:
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         )
         self._lines = Queue()
-        self.said = ""
+        self.output = ""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self):
@@ -51,12 +51,12 @@ class Process:
                 line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
             except Empty:
                 line = None
-            assert line is not None, f"{words!r} was not said, but:\n{self.said}"
-            self.said += line
+            assert line is not None, f"{words!r} was not printed, but:\n{self.output}"
+            self.output += line
             if re.search(words, line):
                 return line
 
-    def tell(self, *words):
+    def command(self, *words):
         done = subprocess.run(
             [*COMMAND, *words, "--data", str(self.folder)],
             capture_output=True,
@@ -70,7 +70,7 @@ class Process:
 
     def end(self):
         code = self._child.wait(LINE_S)
-        self.said += "".join(iter(self._lines.get, None))
+        self.output += "".join(iter(self._lines.get, None))
         return code
 
     def kill(self):
@@ -88,29 +88,29 @@ def demo(tmp_path):
         return started[-1]
 
     yield start
-    for each in started:
-        each.kill()
+    for process in started:
+        process.kill()
 
 
-@pytest.mark.long
+@pytest.mark.extended
 @pytest.mark.timeout(DEADLINE_S)
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.skipif(bool(missing_requirement()), reason=missing_requirement())
 def test_a_killed_broker_costs_the_pipeline_no_order(demo):
     shown = demo("--duration", "10", "--rate", "40")
     assert re.match(r"bootstrap: (127\.0\.0\.1:\d+,?){3}\n", shown.until("bootstrap"))
     shown.until("The first results are there")
-    killed = shown.tell("kill")
+    killed = shown.command("kill")
     assert re.match(r"Broker [123] was killed; it led .*orders", killed)
-    assert "is down already" in shown.tell("kill")
+    assert "is already down" in shown.command("kill")
     shown.until(killed.strip())
     shown.until("is gone")
     shown.until("leads .*orders.* now")
     verdict = shown.until("acknowledged, .* read back, .* duplicated\\.")
     assert verdict.startswith("Nothing was lost: ")
     assert int(re.search(r"(\d+) orders acknowledged", verdict)[1]) > 100
-    assert shown.end() == 0, shown.said
+    assert shown.end() == 0, shown.output
     assert (shown.folder / "tables" / "clicks-per-page").exists()
-    assert "No demonstration runs" in shown.tell("kill")
+    assert "No demo is running" in shown.command("kill")
 
 
 def test_without_a_pipeline_there_are_brokers_and_a_stream_until_ctrl_c(demo):
@@ -118,7 +118,7 @@ def test_without_a_pipeline_there_are_brokers_and_a_stream_until_ctrl_c(demo):
     shown.until("bootstrap: ")
     shown.until("There is no pipeline")
     shown.until("The first results are there")
-    assert "There is no broker 7" in shown.tell("kill", "7")
+    assert "There is no broker 7" in shown.command("kill", "7")
     shown.interrupt()
     shown.until("orders acknowledged")
-    assert shown.end() == 0, shown.said
+    assert shown.end() == 0, shown.output

@@ -35,7 +35,7 @@ from tests.spark.copying_queries import (
     [
         ("append", 2, [*TAKING_OVER, *WRITING, *ENDING]),
         ("update", 1, [*WRITING[1:], *ENDING]),
-        pytest.param("complete", 2, ENDING, marks=pytest.mark.long),
+        pytest.param("complete", 2, ENDING, marks=pytest.mark.extended),
     ],
 )
 def test_a_driver_may_die_at_every_step(spark, broker, checkpoint, mode, tasks, moments):
@@ -80,7 +80,7 @@ def failing_once(flag: Path):
     return Failing
 
 
-@pytest.mark.parametrize("tasks", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("tasks", [pytest.param(1, marks=pytest.mark.extended), 2])
 def test_a_task_that_dies_after_writing_costs_another_transaction_and_no_record(
     spark, broker, checkpoint, tmp_path, monkeypatch, tasks
 ):
@@ -95,7 +95,7 @@ def test_a_task_that_dies_after_writing_costs_another_transaction_and_no_record(
     copy.check(2)
 
 
-@pytest.mark.long
+@pytest.mark.extended
 @pytest.mark.timeout(600)  # it starts a Spark of its own
 def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
     spark, broker, checkpoint, tmp_path

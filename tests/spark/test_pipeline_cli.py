@@ -102,7 +102,7 @@ def test_an_app_is_planned_and_tested_without_data(app, hightide) -> None:
     assert hightide("test", "shop.py", "test_small_orders_are_left_out")[0] == 0
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_a_column_that_is_not_there_is_found_before_anything_runs(app, hightide) -> None:
     app(WRONG)
     code, out, err = hightide("plan", "shop.py")
@@ -140,7 +140,7 @@ def test_an_app_runs_goes_on_and_begins_anew(app, hightide, broker) -> None:
     assert written(broker, name) == sorted([*range(51, 110), *range(51, 110)])
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_a_query_that_fails_is_explained_in_words_and_the_rest_is_kept(
     app, hightide, broker, tmp_path
 ) -> None:

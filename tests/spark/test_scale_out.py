@@ -54,7 +54,7 @@ def cluster(tmp_path):
         yield made
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_an_app_on_a_cluster_loses_and_repeats_nothing_when_a_worker_is_killed(
     cluster, broker, tmp_path
 ):

@@ -315,7 +315,7 @@ def test_a_query_stops_and_goes_on_and_its_group_shows_how_far_it_is(spark, brok
     assert committed(broker, "watched") == {(topic, 0): 30, (topic, 1): 2}
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_a_checkpoint_of_sparks_own_connector_is_gone_on_from(spark, broker, checkpoint):
     try:
         jars_of(*SPARK_CONNECTOR)

@@ -327,7 +327,7 @@ def test_the_example_in_yaml_passes_its_own_tests(spark):
     check()
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_the_example_of_the_documentation_runs(spark, example, tmp_path):
     app = example.app
     with Cluster() as cluster:

@@ -129,7 +129,7 @@ def arrow_of(kind: str, table: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    "kind", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.long)]
+    "kind", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.extended)]
 )
 def test_nothing_is_missing_or_twice_wherever_the_driver_dies(
     spark, tmp_path, checkpoint, monkeypatch, kind

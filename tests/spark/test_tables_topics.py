@@ -86,7 +86,7 @@ def test_a_topic_of_json_becomes_parquet_that_grows_with_it(spark, broker, table
     [
         ("parquet", "_key", b"2"),
         ("delta", "id", b"2"),
-        pytest.param("iceberg", "id,kind", b'{"id":2,"kind":"x"}', marks=pytest.mark.long),
+        pytest.param("iceberg", "id,kind", b'{"id":2,"kind":"x"}', marks=pytest.mark.extended),
     ],
 )
 def test_a_compacted_topic_is_its_latest_values_without_the_deleted(
