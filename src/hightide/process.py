@@ -28,8 +28,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-import hightide
-
 LIFELINE = "HIGHTIDE_LIFELINE_FD"
 LISTENING = b"listening:"
 START_S = 60.0
@@ -48,22 +46,26 @@ class ZooKeeperFailed(ServiceFailed):
     """It was the coordinator."""
 
 
-def environment() -> dict[str, str]:
-    """The parent's environment, made such that the child finds the same `hightide` package.
+def environment(package: str = "hightide") -> dict[str, str]:
+    """Return the parent's environment, extended so that the child imports the same packages.
 
-    An installed package is found anyway; a source tree that only this process has on its
-    path is not.
+    These are `hightide` and the package of the child's main module. The child finds an installed
+    package anyway, but not a source tree that only this process has on its path.
     """
     found = dict(os.environ)
-    root = Path(hightide.__file__).resolve().parents[1]
-    if root.name not in {"site-packages", "dist-packages"}:
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), found.get("PYTHONPATH"))))
+    for name in dict.fromkeys(("hightide", package.partition(".")[0])):
+        root = Path(str(sys.modules[name].__file__)).resolve().parents[1]
+        if root.name not in {"site-packages", "dist-packages"}:
+            known = found.get("PYTHONPATH")
+            found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), known)))
     return found
 
 
 class ServiceProcess:
     """One `hightide …` process that serves on a port, and the file that its log goes to."""
 
+    module: ClassVar[str] = "hightide"
+    """What `python -m` runs."""
     command: ClassVar[tuple[str, ...]]
     failure: ClassVar[type[ServiceFailed]]
     name = "the process"
@@ -107,7 +109,7 @@ class ServiceProcess:
         watched, self._lifeline = os.pipe()
         # -P keeps the current directory off the child's path: a file there that happens to
         # be called like one of our imports must not be loaded.
-        command = [sys.executable, "-P", "-m", "hightide", *self.command, *self.arguments]
+        command = [sys.executable, "-P", "-m", self.module, *self.command, *self.arguments]
         try:
             with self.log.open("ab") as log:
                 self._child = subprocess.Popen(
@@ -115,7 +117,7 @@ class ServiceProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env={**environment(), LIFELINE: str(watched)},
+                    env={**environment(self.module), LIFELINE: str(watched)},
                     pass_fds=(watched,),
                     start_new_session=True,
                 )

@@ -17,7 +17,6 @@ from hightide import __version__
 from hightide.cli import (
     cluster,
     configs,
-    demo,
     doctor,
     dump,
     groups,
@@ -90,7 +89,6 @@ def broker_group() -> None:
 
 app.add_typer(broker, name="broker", rich_help_panel="Run")
 app.add_typer(zookeeper.app, name="coordinator", rich_help_panel="Run")
-app.add_typer(demo.app, name="demo", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(doctor.doctor)
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
 app.add_typer(partitions.app, name="partition", rich_help_panel="Look and change")

@@ -1,4 +1,4 @@
-"""The pipeline of the demonstration, as an app of anybody's would be written."""
+"""The demo's pipeline: an app of `hightide.spark.streams` like any other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import hightide.spark.streams as st
-from hightide.demo.names import APP, CLICKS, DEAD_LETTERS, ENRICHED, ORDERS, REVENUE, USERS
+from examples.demo.topics import APP, CLICKS, DEAD_LETTERS, ENRICHED, ORDERS, REVENUE, USERS
 
 
 @dataclass
@@ -33,7 +33,7 @@ class User:
 
 
 def shop(brokers: str, state: str, tables: str) -> st.App:
-    """The app; its results go to topics, and to a Delta table in the folder `tables`."""
+    """Return the app; it writes to topics, and to a Delta table in the folder `tables`."""
     from pyspark.sql import functions as F
 
     app = st.App(APP, brokers=brokers, master="local[2]", state=state)
@@ -43,12 +43,12 @@ def shop(brokers: str, state: str, tables: str) -> st.App:
 
     @app.query(to=ENRICHED, key="user")
     def enriched() -> object:
-        """Every order, with who has made it."""
+        """Every order with its user's name and country."""
         return orders.stream().join(users.table(), "user", "left")
 
     @app.query(to=REVENUE, key=("start", "product"), mode="update", every="2 seconds")
     def revenue() -> object:
-        """What was paid for each product in ten seconds."""
+        """The revenue of each product in ten seconds."""
         sums = (
             orders.stream()
             .groupBy(st.tumbling("10 seconds"), "product")
@@ -58,7 +58,7 @@ def shop(brokers: str, state: str, tables: str) -> st.App:
 
     @app.query(to=f"delta:{tables}/clicks-per-page", every="5 seconds")
     def pages() -> object:
-        """How often each page was seen in ten seconds, as a table."""
+        """The clicks on each page in ten seconds, as a table."""
         counts = clicks.stream().groupBy(st.tumbling("10 seconds"), "page").count()
         return counts.select(F.col("window.start").alias("start"), "page", "count")
 

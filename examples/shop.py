@@ -1,4 +1,4 @@
-"""A shop: revenue by minute, orders that were paid in time, and orders with their customers."""
+"""A shop: revenue per minute, orders paid in time, and orders with their customers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ users = app.topic("users", User, key="user")
 
 @app.query(to="revenue", key="user", mode="update")
 def revenue() -> DataFrame:
-    """What each user has spent in each minute, told anew whenever it changes."""
+    """What each user spent in each minute, written again whenever it changes."""
     by_minute = orders.stream().groupBy(st.tumbling("1 minute"), "user")
     return by_minute.agg(F.sum("amount").alias("total"))
 
@@ -56,7 +56,7 @@ def paid() -> DataFrame:
 
 @app.query(to="parquet:tables/orders", partition_by="city")
 def by_city() -> DataFrame:
-    """Every order with the city in which its user lives now."""
+    """Every order with the current city of its user."""
     return orders.stream().join(users.table(), "user").select("id", "user", "city", "amount")
 
 

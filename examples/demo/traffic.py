@@ -1,6 +1,6 @@
-"""The shop's visitors: who clicks, who orders, and an order now and then that cannot be read.
+"""The shop's traffic: clicks, orders, and a few orders that cannot be parsed.
 
-All of it follows from a seed and a time, and nothing here knows of brokers.
+The messages follow from a seed and the time; nothing here talks to a broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
 
-from hightide.demo.names import CLICKS, ORDERS, USERS
+from examples.demo.topics import CLICKS, ORDERS, USERS
 
 NAMES = (
     *("Ada", "Alan", "Barbara", "Dennis", "Donald", "Edsger", "Frances", "Grace", "Jim"),
@@ -29,7 +29,7 @@ _ORDER = re.compile(rb'"order": ?"([0-9a-z]+)-([0-9]+)"')
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record to be sent; an order has its number."""
+    """A record to send; `number` is set for an order."""
 
     topic: str
     key: bytes
@@ -38,17 +38,17 @@ class Message:
 
 
 class Traffic:
-    """Messages, at a given number of orders in a second."""
+    """Makes messages at a given number of orders per second."""
 
     def __init__(self, run: str, rate: float, seed: int = 0) -> None:
         self.run = run
         self._rate = rate
-        self._chance = Random(seed)
+        self._random = Random(seed)
         self._due = 0.0
         self.orders = 0
 
     def users(self) -> list[Message]:
-        """The table of everybody who has an account."""
+        """Return one message for each user with an account."""
         return [
             self._message(
                 USERS,
@@ -60,42 +60,42 @@ class Traffic:
         ]
 
     def pass_time(self, elapsed_s: float, now_ms: int) -> list[Message]:
-        """What happens in a time; `now_ms` is when it has passed."""
+        """Return the messages of the `elapsed_s` seconds before `now_ms`."""
         self._due += elapsed_s * self._rate
-        made = []
+        messages = []
         at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         while self._due >= 1:
             self._due -= 1
-            made.append(self._order(at))
-            made += [self._click(at) for _ in range(CLICKS_PER_ORDER)]
-        return made
+            messages.append(self._order(at))
+            messages += [self._click(at) for _ in range(CLICKS_PER_ORDER)]
+        return messages
 
     def _order(self, at: str) -> Message:
-        number, chance = self.orders, self._chance
+        number, random = self.orders, self._random
         self.orders += 1
         user = self._user()
         order: dict[str, object] = {
             "order": f"{self.run}-{number}",
             "user": user,
-            "product": chance.choice(PRODUCTS),
-            "amount": round(chance.lognormvariate(3, 0.7), 2),
+            "product": random.choice(PRODUCTS),
+            "amount": round(random.lognormvariate(3, 0.7), 2),
             "at": at,
         }
-        if chance.uniform(0, 1) >= BROKEN_SHARE:
+        if random.uniform(0, 1) >= BROKEN_SHARE:
             return self._message(ORDERS, user, order, number)
         order["amount"] = "a lot"
         broken = self._message(ORDERS, user, order, number)
-        cut = chance.choice((len(broken.value), len(broken.value) - 30))
+        cut = random.choice((len(broken.value), len(broken.value) - 30))
         return Message(ORDERS, broken.key, broken.value[:cut], number)
 
     def _click(self, at: str) -> Message:
         user = self._user()
         return self._message(
-            CLICKS, user, {"user": user, "page": self._chance.choice(PAGES), "at": at}
+            CLICKS, user, {"user": user, "page": self._random.choice(PAGES), "at": at}
         )
 
     def _user(self) -> str:
-        nth = self._chance.randrange(len(NAMES) + 1)
+        nth = self._random.randrange(len(NAMES) + 1)
         return NAMES[nth].lower() if nth < len(NAMES) else GUEST
 
     @staticmethod
@@ -105,7 +105,7 @@ class Traffic:
         return Message(topic, key.encode(), json.dumps(value).encode(), number)
 
 
-def number_in(value: bytes | None, run: str) -> int | None:
-    """The number of an order of this run, also in an order that cannot be read."""
+def order_number(value: bytes | None, run: str) -> int | None:
+    """Return the number of an order of this run, even if the order cannot be parsed."""
     found = _ORDER.search(value or b"")
     return int(found[2]) if found and found[1].decode() == run else None

@@ -1,4 +1,4 @@
-"""What the demonstration's topics are called; known also where Spark is not installed."""
+"""The names of the demo's topics; importable where Spark is not installed."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ APP = "shop"
 ORDERS, CLICKS, USERS = "orders", "clicks", "users"
 ENRICHED, REVENUE, DEAD_LETTERS = "orders-enriched", "revenue", "orders-dead-letters"
 SHOWN = (ORDERS, CLICKS, ENRICHED, REVENUE)
-"""The topics whose partitions are looked at."""
+"""The topics whose partitions are shown."""

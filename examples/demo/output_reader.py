@@ -1,6 +1,6 @@
-"""What the pipeline has made of it: the output topics, read to their ends again and again.
+"""Reads the pipeline's output topics to their ends, again and again.
 
-Only what is committed counts, as for everybody who reads with `read_committed`.
+It reads with isolation level `read_committed`, so records of aborted transactions do not count.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from examples.demo.order_check import OrderCheck
+from examples.demo.pipeline import PipelineProcess
+from examples.demo.topics import REVENUE
+from examples.demo.traffic import order_number
 from hightide.client.connection import ConnectionFailed
-from hightide.demo.ledger import Ledger
-from hightide.demo.names import REVENUE
-from hightide.demo.pipeline import PipelineProcess
-from hightide.demo.traffic import number_in
 from hightide.spark.blocking_client import Brokers, Fetched
 from hightide.spark.pipelines.status import AppStatus
 from hightide.wire import batch
@@ -24,55 +24,55 @@ from hightide.wire.batch import Record
 from hightide.wire.errors import KafkaError
 
 PAUSE_S = 0.5
-SHOWN = 50
+REVENUE_ROWS = 50
 LATEST = -1
 
 
 def committed(fetched: Fetched, start: int, end: int) -> Iterator[Record]:
-    """The records of a fetch that belong to the range and to no aborted transaction."""
+    """Yield the records of a fetch that are in the range and in no aborted transaction."""
     aborted = fetched.aborted
     for at, header in batch.batches(fetched.data):
         if header.is_control:
-            # A transaction ends here, so the producer's next one is another matter.
-            marked = header.producer_id, header.base_offset
-            aborted = [each for each in aborted if each[0] != marked[0] or each > marked]
+            # The marker ends a transaction; the producer's next one has its own outcome.
+            marker = header.producer_id, header.base_offset
+            aborted = [entry for entry in aborted if entry[0] != marker[0] or entry > marker]
         elif not header.is_transactional or not any(
-            who == header.producer_id and first <= header.base_offset for who, first in aborted
+            producer_id == header.producer_id and first_offset <= header.base_offset
+            for producer_id, first_offset in aborted
         ):
             yield from (
                 record for record in batch.records(fetched.data, at) if start <= record.offset < end
             )
 
 
-class Results:
-    """A thread that reads topics as they grow; topics that are not there yet are waited for."""
+class OutputReader:
+    """A thread that reads topics as they grow, and waits for topics that do not exist yet."""
 
     def __init__(
         self,
         brokers: Brokers,
-        ledger: Ledger,
+        check: OrderCheck,
         run: str,
         topics: tuple[str, ...],
         pipeline: PipelineProcess | None,
     ) -> None:
         self._brokers = brokers
-        self._ledger = ledger
+        self._check = check
         self._run_name = run
         self._topics = topics
         self._pipeline = pipeline
         self._positions: dict[tuple[str, int], int] = {}
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="demo-results", daemon=True)
-        self.counts: dict[str, int] = dict.fromkeys(topics, 0)
-        self.revenue: deque[dict[str, Any]] = deque(maxlen=SHOWN)
+        self._thread = threading.Thread(target=self._run, name="demo-output-reader", daemon=True)
+        self.revenue: deque[dict[str, Any]] = deque(maxlen=REVENUE_ROWS)
         self.app: AppStatus | None = None
-        """How the pipeline is doing."""
+        """The pipeline's latest status."""
 
     def start(self) -> None:
-        """Begin where the topics end now."""
-        there = self._brokers.topics()
+        """Start at the current ends of the topics."""
+        existing = self._brokers.topics()
         for topic in self._topics:
-            self._positions |= self._ends(topic, there.get(topic, 0))
+            self._positions |= self._ends(topic, existing.get(topic, 0))
         self._thread.start()
 
     def stop(self) -> None:
@@ -81,18 +81,18 @@ class Results:
 
     def _run(self) -> None:
         while not self._stopped.wait(PAUSE_S):
-            # Whoever watches a cluster in trouble goes on watching.
+            # The demo kills brokers, so requests fail now and then; read again.
             with contextlib.suppress(KafkaError, ConnectionFailed):
-                self._look()
+                self._poll()
 
-    def _look(self) -> None:
-        there = self._brokers.topics()
+    def _poll(self) -> None:
+        existing = self._brokers.topics()
         for topic in self._topics:
-            for place, end in self._ends(topic, there.get(topic, 0)).items():
-                start = self._positions.get(place, 0)
+            for partition, end in self._ends(topic, existing.get(topic, 0)).items():
+                start = self._positions.get(partition, 0)
                 if start < end:
-                    self._read(place, start, end)
-                    self._positions[place] = end
+                    self._read(partition, start, end)
+                    self._positions[partition] = end
         if self._pipeline is not None and self._pipeline.is_running():
             self.app = self._pipeline.status() or self.app
 
@@ -100,11 +100,10 @@ class Results:
         wanted = {(topic, partition): LATEST for partition in range(partitions)}
         return self._brokers.offsets(wanted, read_committed=True)
 
-    def _read(self, place: tuple[str, int], start: int, end: int) -> None:
-        for fetched in self._brokers.read(*place, start, end, read_committed=True):
+    def _read(self, partition: tuple[str, int], start: int, end: int) -> None:
+        for fetched in self._brokers.read(*partition, start, end, read_committed=True):
             for record in committed(fetched, start, end):
-                self.counts[place[0]] += 1
-                if place[0] == REVENUE:
+                if partition[0] == REVENUE:
                     self.revenue.append(json.loads(record.value or b"{}"))
-                elif (number := number_in(record.value, self._run_name)) is not None:
-                    self._ledger.arrive(number)
+                elif (number := order_number(record.value, self._run_name)) is not None:
+                    self._check.add_read_back(number)

@@ -1,7 +1,7 @@
-"""The pipeline of the demonstration as a process: started beside the brokers, and watched.
+"""The demo's pipeline as a process: started beside the brokers, and observed.
 
-Spark has a process of its own here, because it talks a lot, takes signals for itself, and takes as
-long to start as everything else together.
+Spark gets its own process because it logs a lot, handles signals itself, and takes as long to start
+as everything else together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from hightide.demo.names import APP
+from examples.demo.topics import APP
 from hightide.process import ServiceFailed, ServiceProcess
 from hightide.spark.pipelines import behind, status
 from hightide.spark.pipelines.status import AppStatus
@@ -21,9 +21,10 @@ STATE, TABLES, LOG = "pipelines", "tables", "pipeline.log"
 
 
 class PipelineProcess(ServiceProcess):
-    """One `hightide demo pipeline` process."""
+    """One `python -m examples.demo pipeline` process."""
 
-    command = ("demo", "pipeline")
+    module = "examples.demo"
+    command = ("pipeline",)
     failure = ServiceFailed
     name = "the pipeline"
 
@@ -33,16 +34,16 @@ class PipelineProcess(ServiceProcess):
         super().__init__(arguments, self._folder / LOG)
 
     def status(self) -> AppStatus | None:
-        """How the app says it is doing, with the lag as it is now; None before it has said so."""
+        """Return the app's status with its current lag; None before the app has written one."""
         found = status.read(self._folder / STATE / APP)
         return None if found is None or found.pid != self.pid else behind.refreshed(found)
 
 
-def why_not() -> str:
-    """Why the pipeline cannot run here; empty if it can."""
+def missing_requirement() -> str:
+    """Say why the pipeline cannot run here; empty if it can."""
     from hightide.spark.session import NoJava, check_java
 
-    missing = [each for each in PACKAGES if find_spec(each) is None]
+    missing = [package for package in PACKAGES if find_spec(package) is None]
     if missing:
         return f"{', '.join(missing)} not installed: pip install 'hightide[spark]'."
     try:
@@ -53,16 +54,16 @@ def why_not() -> str:
 
 
 def run(bootstrap: str, folder: Path) -> int:
-    """In the process: run the app until it is told to stop."""
-    from hightide.demo import shop
+    """In the child process: run the app until SIGTERM, and return the exit code."""
+    from examples.demo import shop_app
     from hightide.spark.pipelines.running import RunFailed
     from hightide.spark.pipelines.running import run as run_app
 
-    # The one who started this reads nothing from it.
+    # The parent does not read this process's stdout, so stdout goes to the log.
     os.dup2(2, 1)
-    app = shop.shop(bootstrap, str(folder / STATE), str(folder / TABLES))
+    app = shop_app.shop(bootstrap, str(folder / STATE), str(folder / TABLES))
     try:
-        run_app(app, Path(shop.__file__), patience_s=5.0, show=lambda _: None, say=print)
+        run_app(app, Path(shop_app.__file__), patience_s=5.0, show=lambda _: None, say=print)
     except RunFailed as error:
         print(error, file=sys.stderr)
         return 1
