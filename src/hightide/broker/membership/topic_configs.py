@@ -21,9 +21,17 @@ from hightide.zookeeper.interface import ZooKeeper
 log = logging.getLogger(__name__)
 
 _NONE: Mapping[str, str] = {}
-# A topic whose settings could not be read is led as if all its replicas were wanted: the controller
-# knows the true number, and fewer must not count as safe here than there.
-_UNKNOWN: Mapping[str, str] = {"min.insync.replicas": str(2**31 - 1)}
+# Settings of a topic whose own settings could not be read yet. No true setting is more careful:
+# every record is forced to disk before its acknowledgement, nothing is dropped or compacted, and
+# the ISR must hold all replicas. The controller knows the true min.insync.replicas, and a smaller
+# ISR must not count as safe here than there.
+_UNKNOWN: Mapping[str, str] = {
+    "min.insync.replicas": str(2**31 - 1),
+    "flush.messages": "1",
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
 
 
 class TopicConfigs:
