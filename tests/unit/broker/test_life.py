@@ -202,7 +202,7 @@ def test_a_topic_that_replaces_another_in_one_message_has_its_own_settings(tmp_p
             await create(broker, "t")
             replaced = broker.picture.topic("t")
             config = znodes.EntityConfig({"flush.messages": "1"}).encode()
-            await broker.coordination.set(znodes.topic_config_path("t"), config)
+            await broker.zookeeper.set(znodes.topic_config_path("t"), config)
             partition = published_partition(0, replaced.partitions[0])
             message = PublishStateRequest(
                 controller_id=broker.broker_id,

@@ -83,6 +83,9 @@ class StateChanges:
             received = picture.receive(message, self._broker_epoch())
             if received.error_code != ErrorCode.NONE:
                 return received.error_code
+            # Before the new topics' settings are read: a new topic may have a deleted one's name.
+            for name in received.deleted_topics:
+                self._configs.forget(name)
             await self._learn_settings(news)
             await self._carry_out(received.changes)
             if received.topics_changed:
@@ -187,7 +190,8 @@ class StateChanges:
     async def _delete(self, change: Delete) -> None:
         """A topic is gone.  Where that only seems so, its logs are kept."""
         self._failed.pop((change.topic_id, change.index), None)
-        self._configs.forget(change.topic)
+        if self._picture.topic(change.topic) is None:
+            self._configs.forget(change.topic)
         then = "deleted"
         if change.inferred:
             then = "kept" if await self._may_exist(change.topic) else "set aside"
