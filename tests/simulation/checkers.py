@@ -293,6 +293,15 @@ class Checker:
                 f" {len(truth.committed)} are committed"
             )
 
+    def lost(self, following: Following, records: int) -> None:
+        """I1: a leader lacks what its follower knows to be committed, and no election that accepts
+        loss explains it.  That is so of a lossy partition as well: what is lost there is lost in a
+        recovery."""
+        raise Violated(
+            f"I1 {following.broker.id} would lose {records} committed records of"
+            f" {following.partition} with no recovery: {following.machine.state}"
+        )
+
     def deletes(
         self, broker: SimBroker, partition: Partition, log: SimLog, start_offset: int
     ) -> None:

@@ -91,9 +91,7 @@ class Following:
                 self._cut(step)
             case Do.BACK_OFF:
                 pause_ms = 60
-            case Do.WAIT | Do.HALT:
-                if step.do is Do.HALT:
-                    self._tell(f"halts, for it would have to cut to {step.offset}")
+            case Do.WAIT:
                 return
         self.broker.after(pause_ms, self._fetch)
 
@@ -115,6 +113,8 @@ class Following:
         broker = self.broker
         self._tell(f"{step.do.name} at {step.offset}")
         broker.checker.truncates(self, step.offset)
+        if step.lost and not self.machine.expects_loss:
+            broker.checker.lost(self, step.lost)
         if step.do is Do.RESTART:
             self.log.restart(step.offset)
         else:

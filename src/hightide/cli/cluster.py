@@ -118,9 +118,9 @@ def cluster_info(cluster: ClusterDescription, topics: Sequence[TopicDescription]
 def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
     """Say what is wrong with the cluster; exit code 3 if anything is.
 
-    Wrong is: no controller, a partition that nobody leads, too few replicas in sync to commit, a
-    replica that is out of sync, one that has halted, a broker that is assigned replicas and not
-    alive, and one that does not answer.
+    Wrong is: no controller, a partition without a leader, too few replicas in sync to commit, a
+    replica that is out of sync, one that lost committed records, a broker that is assigned
+    replicas and not alive, and one that does not answer.
     """
 
     async def run(admin: Admin) -> Health:

@@ -50,7 +50,7 @@ class ReplicaRow:
     lag_records: int | None
     lag_ms: int | None
     size_bytes: int | None
-    halted_at: int | None
+    lost_records: int | None
     why: str
 
 
@@ -110,7 +110,7 @@ def status(each: PartitionReplicas, min_isr: int) -> list[str]:
         "offline": each.is_offline,
         "under-min-isr": each.is_under_min_isr(min_isr),
         "under-replicated": bool(each.missing),
-        "halted": bool(each.halted),
+        "lost-records": bool(each.losses),
         "recovering": each.state.is_recovering,
         "reassigning": each.state.is_reassigning,
         "not-preferred": not each.is_offline and each.leader != each.state.replicas[0],
@@ -170,7 +170,7 @@ def replica_row(status: ReplicaStatus) -> ReplicaRow:
         lag_records=status.lag_records,
         lag_ms=status.lag_ms,
         size_bytes=status.size_bytes,
-        halted_at=status.halted_offset,
+        lost_records=status.lost_records,
         why=status.why,
     )
 
@@ -195,16 +195,15 @@ def page(each: PartitionReplicas, min_isr: Mapping[str, int]) -> str:
     bars = picture(each.statuses())
     if bars:
         text += "\n" + "\n".join([*bars, LEGEND]) + "\n"
-    return text + "".join("\n" + warning(each, report.broker) for report in each.halted)
+    return text + "".join("\n" + warning(each, report.broker) for report in each.losses)
 
 
 def warning(each: PartitionReplicas, broker: int) -> str:
-    """Of a halted replica, which nobody must overlook."""
+    """A warning about a replica that lost committed records."""
     return (
-        f"!!! Replica {broker} of {each.name} has HALTED and keeps what it has.\n"
-        "!!! Its leader lacks records that this replica knows to be committed: its copy may be\n"
-        "!!! the last one. It copies nothing before somebody else leads, or you decide:\n"
-        '!!! docs/guide/replication.md, "A replica that has halted".\n'
+        f"!!! Replica {broker} of {each.name} has LOST committed records.\n"
+        "!!! Its leader did not have them, and the replica truncated its log to the leader's.\n"
+        '!!! docs/guide/replication.md, "A replica that lost committed records", says what to do.\n'
     )
 
 

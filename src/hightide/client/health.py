@@ -1,7 +1,7 @@
 """What is wrong with a cluster, one plain sentence each, the worst first.
 
-A partition is named once, for the worst that is wrong with it; a replica that has halted is named
-besides, since somebody must decide about it.  A partition that is being moved is not unhealthy: the
+A partition is named once, for the worst that is wrong with it; a replica that lost committed
+records is named besides.  A partition that is being moved is not unhealthy: the
 replicas that the move adds are not missed.
 """
 
@@ -21,7 +21,7 @@ class Trouble(Enum):
 
     NO_CONTROLLER = "no controller"
     OFFLINE = "offline"
-    HALTED = "halted"
+    LOST_RECORDS = "lost records"
     UNDER_MIN_ISR = "under min ISR"
     BROKER_NOT_ALIVE = "broker not alive"
     BROKER_SILENT = "broker silent"
@@ -89,12 +89,11 @@ def _of_partition(each: PartitionReplicas, min_isr: int) -> Iterator[Problem]:
         )
     if worst is not None:
         yield Problem(*worst, topic=each.topic, partition=each.partition)
-    for report in each.halted:
+    for report in each.losses:
         yield Problem(
-            Trouble.HALTED,
-            f"Replica {report.broker} of {each.name} has halted: it knows what is before"
-            f" {report.high_watermark} to be committed, and its leader would have it cut at"
-            f" {report.halted_offset}. Its copy may be the last one.",
+            Trouble.LOST_RECORDS,
+            f"Replica {report.broker} of {each.name} lost {report.lost_records} committed records"
+            " that its leader did not have; the log of the broker names the offsets.",
             each.topic,
             each.partition,
             report.broker,

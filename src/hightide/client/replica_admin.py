@@ -47,7 +47,6 @@ T = TypeVar("T")
 REPORT_TIMEOUT_S = 5.0
 """How long a broker has to say how its replicas stand; one that works takes milliseconds."""
 REPORTED_AT_ONCE = 500
-HALTED = 2
 
 
 class ReplicaAdmin(ClusterAdmin):
@@ -297,8 +296,8 @@ def _reported(broker: int, topic: DescribedTopic, each: DescribedReplica) -> Rep
         end_offset=each.end_offset,
         size_bytes=each.size_bytes,
         state=None if each.state is None else state_of(each.state),
-        is_waiting=0 < each.stopped < HALTED,
-        halted_offset=each.stopped_offset if each.stopped == HALTED else None,
+        is_waiting=each.is_waiting,
+        lost_records=each.lost_records,
         is_under_min_isr=each.is_under_min_isr,
         maximal_isr=tuple(each.maximal_isr),
         progress={

@@ -52,8 +52,8 @@ class ReplicaReport:
     """The decision it acts upon; None if it has heard of none yet."""
     is_waiting: bool = False
     """A follower that was told of a newer leader epoch, and has not heard of it yet."""
-    halted_offset: int | None = None
-    """A follower that would have to cut here what it knows to be committed, and does not."""
+    lost_records: int = 0
+    """Committed records that a follower truncated because its leader did not have them."""
     is_under_min_isr: bool = False
     maximal_isr: tuple[int, ...] = ()
     progress: Mapping[int, Progress] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class ReplicaStatus:
     lag_records: int | None
     lag_ms: int | None
     size_bytes: int | None
-    halted_offset: int | None
+    lost_records: int | None
     why: str
 
 
@@ -120,8 +120,9 @@ class PartitionReplicas:
         return report if report.leader_epoch == self.state.leader_epoch else None
 
     @property
-    def halted(self) -> list[ReplicaReport]:
-        return [each for each in self.reports.values() if each.halted_offset is not None]
+    def losses(self) -> list[ReplicaReport]:
+        """The reports of replicas that lost committed records."""
+        return [report for report in self.reports.values() if report.lost_records]
 
     def statuses(self) -> list[ReplicaStatus]:
         """Every assigned replica, in the order of the assignment."""
@@ -147,17 +148,14 @@ class PartitionReplicas:
             lag_records=lag_records,
             lag_ms=progress.lag_ms if progress else None,
             size_bytes=report.size_bytes if report else None,
-            halted_offset=report.halted_offset if report else None,
+            lost_records=report.lost_records if report else None,
             why=self._why(broker, report, progress.standing if progress else None),
         )
 
     def _why(self, broker: int, report: ReplicaReport | None, standing: Standing | None) -> str:
-        if report and report.halted_offset is not None:
-            return (
-                f"HALTED: it knows what is before {report.high_watermark} to be committed, and"
-                f" its leader would have it cut at {report.halted_offset}"
-            )
         said = [self._standing(broker, standing)]
+        if report and report.lost_records:
+            said.append(f"LOST {report.lost_records} committed records that its leader lacked")
         if report and report.role is Role.LEADS and broker != self.state.leader:
             said.append(f"believes that it leads, in epoch {report.leader_epoch}")
         if report and report.is_waiting:

@@ -95,6 +95,7 @@ class Role:
         self.high_watermark = -1
         self.end_offset = replica.log.end_offset
         self.cuts = replica.log.truncations
+        self.lost_records = replica.lost_records
         self.compared = 0
         """Up to where the checker has compared it with what is committed."""
 
@@ -227,6 +228,8 @@ class Witness:
                 f"{machine.name} cuts {role.partition} from {role.end_offset} to {log.end_offset}"
             )
             checker.truncates(role, min(log.end_offset, role.end_offset))
+            if replica.lost_records > role.lost_records:
+                checker.lost(role, replica.lost_records - role.lost_records)
         if replica.high_watermark > log.end_offset:
             raise Violated(f"I5 {machine.name} {replica}: {replica.high_watermark} is committed")
         acts_as = replica.leader or replica.follower

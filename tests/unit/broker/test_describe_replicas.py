@@ -6,7 +6,7 @@ import uuid
 from types import SimpleNamespace
 
 from hightide.broker.handlers.describe_replicas import describe_replicas
-from hightide.core.partition.follower import Do, Follower, Step
+from hightide.core.partition.follower import Follower
 from hightide.core.partition.leader import Leader
 from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.codec import decode, encode
@@ -23,13 +23,14 @@ LOG = SimpleNamespace(
 )
 
 
-def replica(index, *, state=STATE, leader=None, follower=None):
+def replica(index, *, state=STATE, leader=None, follower=None, lost_records=0):
     return SimpleNamespace(
         topic="orders",
         topic_id=ID,
         partition=index,
         log=LOG,
         high_watermark=15,
+        lost_records=lost_records,
         state=state,
         leader=leader,
         follower=follower,
@@ -85,19 +86,17 @@ def test_a_leader_tells_how_far_everybody_is():
 
 
 def test_a_follower_tells_why_it_has_stopped():
-    halted = Follower(STATE, LOG, 15)
-    halted.stopped_by = Step(Do.HALT, 9)
     waiting = Follower(STATE, LOG, 15)
-    waiting.stopped_by = Step(Do.WAIT)
+    waiting.is_waiting = True
     found = told(
         replica(0, follower=Follower(STATE, LOG, 15)),
-        replica(1, follower=halted),
+        replica(1, follower=Follower(STATE, LOG, 15), lost_records=9),
         replica(2, follower=waiting),
     )
-    assert [(each.role, each.stopped, each.stopped_offset) for each in found] == [
-        (2, 0, -1),
-        (2, 2, 9),
-        (2, 1, -1),
+    assert [(each.role, each.is_waiting, each.lost_records) for each in found] == [
+        (2, False, 0),
+        (2, False, 9),
+        (2, True, 0),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hightide.broker.replication import replication_throttle
 from hightide.core.partition.fetch_session import FetchSessions
-from hightide.core.partition.follower import Do, Follower, Position, Step
+from hightide.core.partition.follower import Follower, Position, Step
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
@@ -601,9 +601,7 @@ def test_after_a_newer_epoch_was_heard_of_nothing_is_asked_until_it_is_known() -
         w.write(replica, b"x")
         w.leader.leader_epoch = 1
         w.follow(replica, leader_epoch=0)
-        await until(
-            lambda: replica.follower is not None and replica.follower.stopped_by is not None
-        )
+        await until(lambda: replica.follower is not None and replica.follower.is_waiting)
         asked = len(w.leader.requests)
         await w.rest()
         assert len(w.leader.requests) == asked
@@ -614,31 +612,25 @@ def test_after_a_newer_epoch_was_heard_of_nothing_is_asked_until_it_is_known() -
     run(test)
 
 
-def test_a_leader_that_has_lost_what_was_committed_is_told_to_people_once(
+def test_a_follower_reports_committed_records_that_its_leader_lacks_and_truncates_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(w: World) -> None:
-        halted, good = w.replica(0), w.replica(1)
-        append(halted.log, b"1", leader_epoch=0)
-        append(halted.log, b"2", leader_epoch=1)
-        halted.high_watermark = 2
-        append(w.source(halted), b"1", leader_epoch=0)
-        append(w.source(halted), b"other", leader_epoch=2)
+        replica = w.replica(0)
+        append(replica.log, b"1", leader_epoch=0)
+        append(replica.log, b"2", leader_epoch=1)
+        replica.high_watermark = 2
+        append(w.source(replica), b"1", leader_epoch=0)
+        append(w.source(replica), b"other", leader_epoch=2)
         w.leader.leader_epoch = 2
-        for replica in (halted, good):
-            w.follow(replica, leader_epoch=2)
-        await until(lambda: halted.follower is not None and halted.follower.stopped_by is not None)
-        assert halted.follower is not None
-        assert halted.follower.stopped_by == Step(Do.HALT, 1)
-        for _ in range(3):
-            w.write(good, b"x")
-            await w.copied(good)
-        assert halted.log.end_offset == 2
+        w.follow(replica, leader_epoch=2)
+        await until(lambda: replica.lost_records == 1)
+        await w.copied(replica)
 
     run(test)
     (error,) = [each.message for each in caplog.records if each.levelno == logging.ERROR]
-    assert error.startswith("t-0 is not copied any more: broker 2, which leads in epoch 2, lacks")
-    assert "from offset 1 on, of which those before offset 2 were committed" in error
+    assert error.startswith("t-0: 1 committed records are lost, at offsets 1 to 1: the leader,")
+    assert "no unclean election explains this" in error
 
 
 def test_a_fault_in_one_partition_does_not_keep_others_from_being_copied(

@@ -154,12 +154,12 @@ def test_what_is_unusual_is_said_on_the_page():
     ]
 
 
-def test_a_halted_replica_cannot_be_overlooked():
-    found = partition(STATE, LEADER, report(3, halted_offset=900))
+def test_a_replica_that_lost_committed_records_cannot_be_overlooked():
+    found = partition(STATE, LEADER, report(3, lost_records=200))
     text = page(found, {})
-    assert "HALTED: it knows what is before 1100 to be committed" in text
-    assert "!!! Replica 3 of orders/0 has HALTED" in text
-    assert "halted" in partition_row(found, {}).status
+    assert "LOST 200 committed records that its leader lacked" in text
+    assert "!!! Replica 3 of orders/0 has LOST committed records" in text
+    assert "lost-records" in partition_row(found, {}).status
 
 
 def test_json_has_all_that_is_known(capsys):
@@ -177,7 +177,7 @@ def test_json_has_all_that_is_known(capsys):
         "lag_records": 600,
         "lag_ms": 31250,
         "size_bytes": 5000,
-        "halted_at": None,
+        "lost_records": 0,
         "why": "is behind",
     }
 
@@ -212,7 +212,7 @@ def status(broker, start, high_watermark, end):
         lag_records=0,
         lag_ms=0,
         size_bytes=0,
-        halted_offset=None,
+        lost_records=0,
         why="",
     )
 

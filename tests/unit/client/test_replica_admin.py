@@ -81,7 +81,7 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
             FollowerProgress(broker_id=2, standing="NEVER_FETCHED"),
         ],
     )
-    two.answers[REPLICAS] = lambda _: described(end_offset=6, stopped=2, stopped_offset=3)
+    two.answers[REPLICAS] = lambda _: described(end_offset=6, is_waiting=True, lost_records=3)
 
     async def ask():
         async with cluster(one, two) as admin:
@@ -95,7 +95,7 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
     first, second = partition.statuses()
     assert (first.role, first.end_offset, first.lag_ms) == (Role.LEADS, 7, 0)
     assert (second.end_offset, second.lag_records, second.lag_ms) == (6, 1, None)
-    assert second.halted_offset == 3
+    assert second.lost_records == 3
     (asked,) = [each for each in two.asked if type(each).__name__ == "DescribeReplicasRequest"]
     assert [(each.topic, each.partitions) for each in asked.topics] == [("orders", [0])]
 

@@ -122,14 +122,11 @@ def test_a_leader_that_is_not_alive_leads_nothing():
     assert whys(found) == {1: "its broker is not alive", 2: "in sync", 3: "nobody leads"}
 
 
-def test_a_halted_follower_says_so_before_anything_else():
-    halted = report(3, halted_offset=80, high_watermark=100)
-    found = together(LEADER, halted)
-    assert whys(found)[3] == (
-        "HALTED: it knows what is before 100 to be committed, and its leader would have it cut"
-        " at 80"
-    )
-    assert found.halted == [halted]
+def test_a_follower_that_lost_committed_records_says_so():
+    lossy = report(3, lost_records=20)
+    found = together(LEADER, lossy)
+    assert whys(found)[3].endswith("; LOST 20 committed records that its leader lacked")
+    assert found.losses == [lossy]
 
 
 def test_what_else_is_known_of_a_replica_is_said():
@@ -227,9 +224,9 @@ def test_a_partition_needs_no_more_in_sync_than_it_has_replicas():
     assert told(cluster(partition(alone)), min_isr=2) == []
 
 
-def test_a_halted_replica_is_a_problem_of_its_own():
-    halted = report(3, halted_offset=80)
-    found = cluster(partition(STATE, (1, 2, 3), LEADER, halted))
+def test_a_replica_that_lost_committed_records_is_a_separate_problem():
+    lossy = report(3, lost_records=20)
+    found = cluster(partition(STATE, (1, 2, 3), LEADER, lossy))
     kinds = [each.kind for each in problems(found, {})]
-    assert kinds == [Trouble.HALTED, Trouble.UNDER_REPLICATED]
+    assert kinds == [Trouble.LOST_RECORDS, Trouble.UNDER_REPLICATED]
     assert problems(found, {})[0].broker == 3

@@ -343,12 +343,12 @@ class World:
             log.append(records)
             follower.appended(high_watermark, 0)
         elif step.do is Do.TRUNCATE:
+            if step.lost and not follower.expects_loss:
+                raise Loss("the leader lacks what was committed")
             log.truncate_to(step.offset)
             follower.truncated()
         else:
             assert step.do is not Do.RESTART
-            if step.do is Do.HALT:
-                raise Loss("the leader lacks what was committed")
 
     # Proposals ------------------------------------------------------------------------------------
 

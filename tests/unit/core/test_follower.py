@@ -146,29 +146,41 @@ def test_a_log_that_lies_behind_the_leaders_end_begins_again():
     assert answered(made, diverging=(2, 1)) == Step(Do.RESTART, 1)
 
 
-def test_it_keeps_what_it_was_told_is_committed():
-    log = log_of(1, 1, 3)
+def test_committed_records_that_the_leader_lacks_are_counted_and_truncated():
+    log = log_of(1, 1, 3, 3)
     made = follower(log, high_watermark=3)
-    asked = made.position()
-    assert answered(made, diverging=(1, 2)) == Step(Do.HALT, 2)
-    assert made.position() is None
-    assert asked is not None
-    assert made.answered(asked).do is Do.HALT, "an answer that comes later does not change that"
-    assert log.end_offset == 3
-
-
-def test_it_lets_go_of_it_when_somebody_led_since_who_may_have_lost_it():
-    log = log_of(1, 1, 3)
-    made = follower(log, high_watermark=3, recovery_epoch=4)
-    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2)
+    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2, lost=1)
+    assert not made.expects_loss
     log.truncate_to(2)
     made.truncated()
+    made.check()
     assert made.high_watermark == 2
+    assert made.position() == Position(2, 1, EPOCH, 0)
 
 
-def test_it_does_not_let_go_of_what_it_heard_after_that():
+def test_records_above_the_high_watermark_are_not_counted_as_lost():
+    made = follower(log_of(1, 1, 3), high_watermark=2)
+    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2, lost=0)
+
+
+def test_deleted_records_are_not_counted_as_lost():
+    log = log_of(3, 3, 3)
+    log.start_offset = 2
+    log.epochs.truncate_from_start(2)
+    made = follower(log, high_watermark=3)
+    assert answered(made, diverging=(2, 1)) == Step(Do.RESTART, 1, lost=1)
+
+
+def test_a_recovery_since_its_last_record_explains_a_loss():
+    made = follower(log_of(1, 1, 3), high_watermark=3, recovery_epoch=4)
+    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2, lost=1)
+    assert made.expects_loss
+
+
+def test_a_recovery_before_its_last_record_explains_none():
     made = follower(log_of(1, 1, 4), high_watermark=3, recovery_epoch=4)
-    assert answered(made, diverging=(1, 2)).do is Do.HALT
+    assert answered(made, diverging=(1, 2)).lost == 1
+    assert not made.expects_loss
 
 
 def test_a_log_of_which_nothing_is_the_leaders_begins_again_though_it_ends_before_its_end():

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.request_context import Context
 from hightide.core.metadata.image import published_partition
-from hightide.core.partition.follower import Do
 from hightide.core.partition.follower_progress import Progress
 from hightide.core.partition.leader import Leader
 from hightide.wire.messages.replicas import (
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from hightide.broker.replication.replica import Replica
 
 WAITS, LEADS, FOLLOWS = 0, 1, 2
-STOPPED = {Do.WAIT: 1, Do.HALT: 2}
 
 
 def describe_replicas(
@@ -67,6 +65,7 @@ def _described(replica: Replica, now_ms: int) -> DescribedReplica:
         high_watermark=replica.high_watermark,
         end_offset=log.end_offset,
         size_bytes=log.size_bytes,
+        lost_records=replica.lost_records,
         state=None if state is None else published_partition(replica.partition, state),
     )
     if leader is not None:
@@ -76,9 +75,7 @@ def _described(replica: Replica, now_ms: int) -> DescribedReplica:
         found.progress = _progress(leader, now_ms)
     elif follower is not None:
         found.role = FOLLOWS
-        if follower.stopped_by is not None:
-            found.stopped = STOPPED[follower.stopped_by.do]
-            found.stopped_offset = follower.stopped_by.offset
+        found.is_waiting = follower.is_waiting
     return found
 
 

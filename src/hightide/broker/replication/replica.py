@@ -76,6 +76,7 @@ class Replica:
         "leader_epoch",
         "led_log",
         "log",
+        "lost_records",
         "partition",
         "stable_offset",
         "stable_waiters",
@@ -100,6 +101,8 @@ class Replica:
         self.leader_epoch = -1
         # What the coordinator writes here whose records these are, if it is an internal topic.
         self.led_log: CoordinatorLog | None = None
+        # Committed records that were truncated, with no election that explains it.
+        self.lost_records = 0
         self.complained_ms = 0
         self.waiters: dict[Waiter, None] = {}
         self.stable_waiters: dict[Waiter, None] = {}
@@ -434,6 +437,8 @@ class Replica:
 
     def _cut(self, follower: Follower, step: Step, now_ms: int) -> None:
         before = self.log.end_offset
+        if step.lost:
+            self._report_loss(follower, step)
         if step.do is Do.RESTART:
             self.log.restart_at(step.offset, now_ms)
         else:
@@ -446,6 +451,33 @@ class Replica:
             self.partition,
             before,
             self.log.end_offset,
+        )
+
+    def _report_loss(self, follower: Follower, step: Step) -> None:
+        state, high_watermark = follower.state, follower.high_watermark
+        if follower.expects_loss:
+            reason = (
+                f"the leader elected in leader epoch {state.recovery_epoch} was not known to have"
+                " all committed records"
+            )
+        else:
+            self.lost_records += step.lost
+            reason = (
+                "no unclean election explains this: look for a disk of the leader that lost data,"
+                " or for a log directory that was deleted or restored"
+            )
+        log.error(
+            "%s-%d: %d committed records are lost, at offsets %d to %d: the leader, broker %d in"
+            " leader epoch %d, does not have them; this replica truncates its log to the leader's."
+            " Reason: %s",
+            self.topic,
+            self.partition,
+            step.lost,
+            high_watermark - step.lost,
+            high_watermark - 1,
+            state.leader,
+            state.leader_epoch,
+            reason,
         )
 
     # -- those who wait --------------------------------------------------------------------

@@ -58,7 +58,6 @@ class Copy:
         "follower",
         "is_afresh",
         "is_flushing",
-        "is_halted",
         "is_reported",
         "key",
         "pause_ms",
@@ -74,7 +73,6 @@ class Copy:
         self.timer: asyncio.TimerHandle | None = None
         self.is_afresh = False
         self.is_reported = False
-        self.is_halted = False
         self.is_flushing = False
 
     @property
@@ -422,9 +420,6 @@ class Fetcher:
                 copy.is_afresh = True
             case Do.BACK_OFF:
                 self._retry(copy, _why(given.error_code))
-            case Do.HALT if not copy.is_halted:
-                copy.is_halted = True
-                self._report_halt(copy, step.offset)
 
     def _flush(self, copy: Copy) -> None:
         """What the topic wants on disk is there before the leader hears that it is here."""
@@ -461,20 +456,6 @@ class Fetcher:
     def _resume(self, copy: Copy) -> None:
         copy.timer = None
         self._notice(copy.key)
-
-    def _report_halt(self, copy: Copy, offset: int) -> None:
-        log.error(
-            "%s is not copied any more: broker %d, which leads in epoch %d, lacks records from"
-            " offset %d on, of which those before offset %d were committed. They are kept here, out"
-            " of sync, until another broker leads. Let one lead that has them; or, if their loss is"
-            " accepted, stop this broker, remove the directory %s of its log and start it again",
-            copy.name,
-            self.leader_id,
-            copy.follower.state.leader_epoch,
-            offset,
-            copy.follower.high_watermark,
-            copy.name,
-        )
 
 
 def _key(replica: Replica) -> TopicPartition:

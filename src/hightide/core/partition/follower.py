@@ -1,26 +1,30 @@
-"""A follower's log is made a copy of its leader's: where to go on, what an answer means.
+"""The follower's half of replication: where to fetch from, and what a fetch response means.
 
-    position() ─▶ Fetch ─▶ answered(...) ─▶ APPEND     write it, then appended()
-         ▲                                  TRUNCATE   cut the log there, then truncated()
-         │                                  RESTART    begin again there, empty, then truncated()
+    position() ─▶ Fetch ─▶ answered(...) ─▶ APPEND     write the records, then appended()
+         ▲                                  TRUNCATE   truncate the log there, then truncated()
+         │                                  RESTART    empty the log, start there, then truncated()
          └──────────────────────────────────ASK_AGAIN, BACK_OFF
-                                            WAIT, HALT until a newer leader epoch
+                                            WAIT       until a newer leader epoch is published
 
-One `Follower` lives as long as a leader epoch.  Two logs that agree on the epoch of a record agree
-on all before it, because each leader writes its epoch once, on top of a log that its followers took
-over.  So each fetch names the epoch of the follower's last record, and a leader that does not have
-that epoch up to there answers with the largest epoch not above it that it has, and where that ends
-(`divergence`).  The follower cuts off what cannot be in the leader's log, and asks again: after
-several failovers one step may not reach the place where they part (KIP-279).  Its high watermark
-has no say in where to cut: it is as old as the last answer, and to cut there loses records.
+One `Follower` lasts for one leader epoch.  Two logs that agree on the epoch of a record agree on
+all records before it, because each leader writes its epoch once, on top of a log that its followers
+copied.  So each fetch names the epoch of the follower's last record.  A leader that does not have
+that epoch up to the fetch offset answers with the largest epoch not above it that it has, and where
+that epoch ends (`divergence`).  The follower truncates what cannot be in the leader's log and asks
+again: after several failovers one step may not reach the point where the logs diverge (KIP-279).
+The follower's high watermark has no say in where to truncate: it is as old as the last response,
+and truncating there loses records (KIP-101).
 
-**What it was told is committed, it keeps.**  A leader is chosen from those who have all that is
-committed, so a log that must be cut below a high watermark that was heard of means that the leader
-has lost something: then this copy may be the last one, and cutting it would make the loss final.
-Kafka notes it in the log and cuts.  Here it is done only if the cluster has said that loss is
-accepted: in `recovery_epoch` somebody led who was not known to be whole, and this log has nothing
-written since, so what it was told may be from before.  Otherwise the follower halts and keeps what
-it has, out of sync and in plain view, until somebody else leads or a person decides.
+**Truncating below the high watermark means that committed records are lost.**  The controller
+elects leaders from replicas that have all committed records, so a clean leader never lacks what a
+follower knows to be committed.  If the leader does lack it, the records are lost to the cluster:
+the leader serves consumers without them and accepts writes at their offsets.  Waiting would not
+bring the records back, and would leave the partition with a replica less until a person decides.
+So the follower truncates, as in Kafka, and `Step.lost` says how many records below the high
+watermark go; the broker reports them as an error.  `expects_loss` says whether an election explains
+the loss: in `recovery_epoch` a replica led that was not known to have all committed records, and
+this log has nothing written since.  A loss that no election explains is a defect of a disk or of
+this program, and the simulator takes it for a violation.
 """
 
 from __future__ import annotations
@@ -78,7 +82,6 @@ class Do(Enum):
     ASK_AGAIN = auto()
     BACK_OFF = auto()
     WAIT = auto()
-    HALT = auto()
 
 
 class Step(NamedTuple):
@@ -86,6 +89,8 @@ class Step(NamedTuple):
 
     do: Do
     offset: int = -1
+    lost: int = 0
+    """How many records below the high watermark it removes: they were committed."""
 
 
 class Moved(NamedTuple):
@@ -101,6 +106,7 @@ NOTHING_MOVED = Moved()
 _APPEND = Step(Do.APPEND)
 _ASK_AGAIN = Step(Do.ASK_AGAIN)
 _BACK_OFF = Step(Do.BACK_OFF)
+_WAIT = Step(Do.WAIT)
 
 
 def divergence(
@@ -119,23 +125,24 @@ def divergence(
 class Follower:
     """One copy of a partition, under one leader."""
 
-    __slots__ = ("_due", "_log", "_may_lose", "high_watermark", "state", "stopped_by")
+    __slots__ = ("_due", "_log", "expects_loss", "high_watermark", "is_waiting", "state")
 
     def __init__(self, state: PartitionState, log: Copy, high_watermark: int) -> None:
         self.state = state
         self._log = log
-        # Also when the recovery is over: whoever was away has not heard of it.
-        self._may_lose = state.is_recovering or state.recovery_epoch > log.epochs.latest
+        self.expects_loss = state.is_recovering or state.recovery_epoch > log.epochs.latest
+        """Whether an election explains it if the leader lacks committed records.  Also after the
+        recovery has ended: a replica that was away has not truncated yet."""
         # What was deleted had been committed; what is not here cannot be shown.
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
-        # Why it does not fetch any more: WAIT or HALT.
-        self.stopped_by: Step | None = None
-        # A cut that was asked for and has not been done.
+        self.is_waiting = False
+        """Whether it fetches no more in this leader epoch, because there is a newer one."""
+        # A truncation that was asked for and has not been reported as done.
         self._due: Step | None = None
 
     def position(self) -> Position | None:
-        """Where to fetch from; None if there is nothing to be asked of this leader any more."""
-        if self.stopped_by is not None:
+        """Where to fetch from; None while waiting for a newer leader epoch."""
+        if self.is_waiting:
             return None
         assert self._due is None, "the log must be cut first"
         log = self._log
@@ -157,7 +164,7 @@ class Follower:
         of the leader's log has to be asked for, if the answer does not name it.
         """
         if asked != self.position():
-            return self.stopped_by or _ASK_AGAIN
+            return _WAIT if self.is_waiting else _ASK_AGAIN
         if error is ErrorCode.NONE:
             return _APPEND if diverging is None else self._diverged(*diverging)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -168,7 +175,8 @@ class Follower:
             return _BACK_OFF
         if error is ErrorCode.FENCED_LEADER_EPOCH:
             # Somebody else leads, or will; who, the controller is about to tell.
-            return self._stop(Step(Do.WAIT))
+            self.is_waiting = True
+            return _WAIT
         # The leader may not know yet that it leads, and not of this epoch: it will, and no newer
         # state is due here.  Broken disks and the like may be mended.
         return _BACK_OFF
@@ -180,7 +188,7 @@ class Follower:
         the former one, but what was committed stays committed.
         """
         assert self._due is None
-        assert self.stopped_by is None
+        assert not self.is_waiting
         high_watermark = min(leader_high_watermark, self._log.end_offset)
         moved = None
         if high_watermark > self.high_watermark:
@@ -223,19 +231,14 @@ class Follower:
         if offset >= log.end_offset and log.epochs.latest <= epoch:
             # It makes no sense, and to do as told would change nothing.
             return _BACK_OFF
-        if offset < self.high_watermark and not self._may_lose:
-            return self._stop(Step(Do.HALT, offset))
+        lost = max(0, self.high_watermark - max(offset, log.start_offset))
         # What was deleted may still be there, and of other epochs: if nothing else is, all goes.
         is_empty = offset < log.start_offset or 0 < offset == log.start_offset
-        return self._cut(Do.RESTART if is_empty else Do.TRUNCATE, offset)
+        return self._cut(Do.RESTART if is_empty else Do.TRUNCATE, offset, lost)
 
-    def _cut(self, do: Do, offset: int) -> Step:
-        self._due = Step(do, offset)
+    def _cut(self, do: Do, offset: int, lost: int = 0) -> Step:
+        self._due = Step(do, offset, lost)
         return self._due
-
-    def _stop(self, step: Step) -> Step:
-        self.stopped_by = step
-        return step
 
     def check(self) -> None:
         """Assert what must hold between any two facts."""
@@ -244,5 +247,4 @@ class Follower:
         assert 0 <= log.start_offset <= log.end_offset
         assert self.high_watermark <= log.end_offset
         assert log.epochs.latest <= self.state.leader_epoch, "nobody has written in a later epoch"
-        assert self._due is None or self.stopped_by is None
-        assert self.stopped_by is None or self.stopped_by.do in (Do.WAIT, Do.HALT)
+        assert self._due is None or not self.is_waiting

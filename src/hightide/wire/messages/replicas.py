@@ -155,9 +155,10 @@ class FollowerProgress:
 class DescribedReplica:
     """One replica, by the word of the broker that holds it.
 
-    `role` is 0 while nobody leads, 1 of a leader, 2 of a follower.  `stopped` says why a follower
-    asks its leader for no more: 1, that it waits for a newer leader epoch; 2, that it has halted,
-    because it would have to cut at `stopped_offset` what it knows to be committed.
+    `role` is 0 without a leader, 1 for the leader, 2 for a follower.  `is_waiting` says that a
+    follower stopped fetching and waits for a newer leader epoch.  `lost_records` counts the
+    committed records that this replica truncated since its broker started because its leader did
+    not have them, and no election that accepts loss explains it.
     """
 
     partition_index: i32
@@ -167,8 +168,8 @@ class DescribedReplica:
     high_watermark: i64
     end_offset: i64
     size_bytes: i64
-    stopped: i8 = 0
-    stopped_offset: i64 = -1
+    is_waiting: bool = False
+    lost_records: i64 = 0
     state: PublishedPartition | None = None
     """The decision it acts upon."""
     is_under_min_isr: bool = False
