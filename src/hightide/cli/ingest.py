@@ -224,7 +224,7 @@ def http(
     Bodies of text/plain or application/x-ndjson are one record per line, all others one record.
     The answer comes when the broker has acknowledged the records, and says where they are.
     """
-    from hightide.ingest.receiving import Limits, Receiver
+    from hightide.ingest.http_server import IngestServer, Limits
     from hightide.ingest.records import check_key
     from hightide.ingest.sending import producer
 
@@ -241,19 +241,19 @@ def http(
     }
 
     async def serve() -> int:
-        receiver = Receiver(
+        server = IngestServer(
             producer(bootstrap, client, say), to, key=key, limits=Limits(body_bytes, connections)
         )
         stop = asyncio.Event()
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(each, stop.set)
-        await receiver.serve(
+        await server.serve(
             host,
             port,
             stop,
             lambda at: say(f"Listening on http://{host}:{at} for {', '.join(to)}."),
         )
-        return receiver.records
+        return server.records
 
     _told(lambda: asyncio.run(serve()), ", ".join(to))
 

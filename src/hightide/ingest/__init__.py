@@ -7,5 +7,5 @@ records     a line as the key, value and headers of a record
 sending     records to the topic, and only then the positions: at least once, or exactly once
 positions   where positions are kept: in a file, or in a topic
 collecting  the loops of `ingest files` and `ingest stdin`
-receiving   the server of `ingest http`
+http_server the server of `ingest http`; http_connection one of its connections
 """

@@ -1,12 +1,12 @@
-"""The server of `ingest http`: a request is answered when its records are acknowledged.
+"""The server of `ingest http`: it responds to a request when its records are acknowledged.
 
-    POST /                  to the first topic of --to
-    POST /topics/TOPIC      to one of them
+    POST /                  write to the first topic of --to
+    POST /topics/TOPIC      write to one of the topics of --to
     GET  /health
 
-A body of text or of lines of JSON is one record per line, any other is one record.  The answer has
-the partition and offset of each record, so a client that gets it knows that the records are safe,
-and one that gets none may send again.
+A body of text or of JSON lines is one record per line, any other body is one record. The response
+has the partition and offset of each record, so a client that gets it knows that the records are
+written. A client that gets no response may send again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from http import HTTPStatus
 from typing import Any
 
 from hightide.client.librdkafka import library, sentence
-from hightide.ingest import http_request
-from hightide.ingest.http_request import Head, Refused
+from hightide.ingest.http_connection import HttpConnection, HttpError, Request
 from hightide.ingest.records import key_of
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "text/plain")
@@ -32,16 +31,16 @@ GRACE_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server takes, at most."""
+    """What the server accepts at most."""
 
     body_bytes: int = 10 << 20
     connections: int = 256
-    # Of all requests that are being answered.
+    # The bodies of all requests in progress.
     total_bytes: int = 256 << 20
 
 
 class Delivery:
-    """The records of one request on their way."""
+    """The records of one request that are produced and not yet acknowledged."""
 
     def __init__(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
         self.offsets: list[dict[str, int]] = [{}] * count
@@ -52,7 +51,7 @@ class Delivery:
         self._loop = loop
 
     def delivered(self, at: int, error: Any, message: Any) -> None:
-        """Called for each record, in the thread that polls."""
+        """Delivery callback of one record; runs in the polling thread."""
         if error is None:
             self.offsets[at] = {"partition": message.partition(), "offset": message.offset()}
         else:
@@ -67,8 +66,8 @@ class Delivery:
             self._loop.call_soon_threadsafe(self.done.set)
 
 
-class Receiver:
-    """An HTTP server before a producer."""
+class IngestServer:
+    """An HTTP server that produces what it receives."""
 
     def __init__(
         self, producer: Any, topics: list[str], *, key: str = "none", limits: Limits | None = None
@@ -84,12 +83,10 @@ class Receiver:
         self.records = 0
 
     async def serve(self, host: str, port: int, stop: asyncio.Event, ready: Any = None) -> None:
-        """Answer until `stop` is set, then finish what has begun."""
+        """Serve until `stop` is set, then finish the requests in progress."""
         polling = threading.Thread(target=self._poll, name="polling", daemon=True)
         polling.start()
-        server = await asyncio.start_server(
-            self._connected, host, port, limit=http_request.HEAD_BYTES
-        )
+        server = await asyncio.start_server(self.serve_connection, host, port)
         if ready is not None:
             ready(server.sockets[0].getsockname()[1])
         try:
@@ -109,83 +106,89 @@ class Receiver:
         while self._polls:
             self._producer.poll(0.2)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer the requests of one connection, in order."""
         task = asyncio.current_task()
         assert task is not None
+        connection = HttpConnection(reader, writer)
         if len(self._connections) >= self._limits.connections:
-            words = {"error": f"There are {self._limits.connections} connections already."}
-            writer.write(
-                http_request.answer(HTTPStatus.SERVICE_UNAVAILABLE, words, keeps_alive=False)
+            refused = HttpError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{self._limits.connections} connections are open, retry later",
             )
+            with contextlib.suppress(ConnectionError):
+                await connection.respond(refused.status, refused.body, keeps_alive=False)
             await _close(writer)
             return
         self._connections.add(task)
         try:
-            while not self._is_stopping and await self._answered(reader, writer):
+            while not self._is_stopping and await self._serve_request(connection):
                 pass
         except (ConnectionError, TimeoutError):
-            pass  # The client is gone, or says nothing.
+            pass  # The client has disconnected, or is idle for too long.
         finally:
             self._connections.discard(task)
             await _close(writer)
 
-    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether another request may follow."""
-        keeps_alive = False
+    async def _serve_request(self, connection: HttpConnection) -> bool:
+        """Read a request and respond; return whether another request may follow."""
+        keeps_alive = True
         try:
             async with asyncio.timeout(IDLE_S):
-                head = await http_request.read_head(reader)
-            if head is None:
+                request = await connection.read_request()
+            if request is None:
                 return False
-            keeps_alive = head.keeps_alive and not self._is_stopping
-            status, body = await self._handled(head, reader, writer)
-        except Refused as refused:
-            status, body = refused.status, refused.body
-            keeps_alive = keeps_alive and refused.keeps
-        writer.write(http_request.answer(status, body, keeps_alive=keeps_alive))
-        await writer.drain()
-        return keeps_alive
+            status, body = await self._handle(request, connection)
+        except HttpError as error:
+            status, body = error.status, error.body
+            keeps_alive = error.keeps_alive
+        return await connection.respond(
+            status, body, keeps_alive=keeps_alive and not self._is_stopping
+        )
 
-    async def _handled(
-        self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    async def _handle(
+        self, request: Request, connection: HttpConnection
     ) -> tuple[HTTPStatus, dict[str, Any]]:
-        if head.method == "GET" and head.path == "/health":
+        if request.method == "GET" and request.path == "/health":
             return HTTPStatus.OK, {"topics": self._topics, "records": self.records}
-        topic = self._topic(head)
-        if head.method != "POST":
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Records are sent with POST.")
-        with self._room(head):
+        topic = self._topic(request)
+        if request.method != "POST":
+            raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "send records with POST")
+        with self._reserve(request):
             async with asyncio.timeout(BODY_S):
-                body = await http_request.read_body(head, reader, writer, self._limits.body_bytes)
-            values = _values(head, body)
+                body = await connection.read_body(request, self._limits.body_bytes)
+            values = _values(request, body)
             if not values:
-                raise Refused(HTTPStatus.BAD_REQUEST, "The body is empty.", keeps=True)
-            return await self._produced(topic, values, head.query.get("key"))
+                raise HttpError(HTTPStatus.BAD_REQUEST, "the body is empty", keeps_alive=True)
+            return await self._produce(topic, values, request.query.get("key"))
 
-    def _topic(self, head: Head) -> str:
-        if head.path == "/":
+    def _topic(self, request: Request) -> str:
+        if request.path == "/":
             return self._topics[0]
-        name = head.path.removeprefix("/topics/").removesuffix("/")
-        if not head.path.startswith("/topics/") or name not in self._topics:
-            known = ", ".join(f"/topics/{each}" for each in self._topics)
-            raise Refused(HTTPStatus.NOT_FOUND, f"There is no {head.path} here; there are {known}.")
+        name = request.path.removeprefix("/topics/").removesuffix("/")
+        if not request.path.startswith("/topics/") or name not in self._topics:
+            known = ", ".join(f"/topics/{topic}" for topic in self._topics)
+            raise HttpError(
+                HTTPStatus.NOT_FOUND, f"there is no {request.path} here; there are {known}"
+            )
         return name
 
     @contextlib.contextmanager
-    def _room(self, head: Head) -> Iterator[None]:
-        """Take part of the memory that all requests share."""
-        length = head.headers.get("content-length", "")
-        wanted = int(length) if length.isdecimal() else self._limits.body_bytes
-        wanted = min(wanted, self._limits.body_bytes)
+    def _reserve(self, request: Request) -> Iterator[None]:
+        """Reserve part of the memory that all requests share."""
+        limit = self._limits.body_bytes
+        wanted = limit if request.length is None else min(request.length, limit)
         if self._bytes + wanted > self._limits.total_bytes:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There is too much to do; try again.")
+            raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "queue full, retry later")
         self._bytes += wanted
         try:
             yield
         finally:
             self._bytes -= wanted
 
-    async def _produced(
+    async def _produce(
         self, topic: str, values: list[bytes], key: str | None
     ) -> tuple[HTTPStatus, dict[str, Any]]:
         delivery = Delivery(len(values), asyncio.get_running_loop())
@@ -195,15 +198,15 @@ class Receiver:
                 await self._queue(topic, value, chosen, delivery, at)
             except library().KafkaException as error:
                 delivery.error = error.args[0]
-                # The library refuses this one at once; the rest is not tried.
+                # librdkafka refuses this record at once; the rest is not tried.
                 delivery.settle(len(values) - at)
                 break
         await delivery.done.wait()
-        written = sum(1 for each in delivery.offsets if each)
+        written = sum(1 for offset in delivery.offsets if offset)
         self.records += written
         if delivery.error is not None:
-            raise Refused(
-                _status(delivery.error), sentence(delivery.error), keeps=True, written=written
+            raise HttpError(
+                _status(delivery.error), sentence(delivery.error), keeps_alive=True, written=written
             )
         return HTTPStatus.OK, {"topic": topic, "records": written, "offsets": delivery.offsets}
 
@@ -220,12 +223,12 @@ class Receiver:
                 )
                 return
             except BufferError:
-                # The queue is full; the thread that polls makes room.
+                # librdkafka's queue is full; the polling thread empties it.
                 await asyncio.sleep(0.02)
 
 
-def _values(head: Head, body: bytes) -> list[bytes]:
-    if head.media_type in LINES:
+def _values(request: Request, body: bytes) -> list[bytes]:
+    if request.media_type in LINES:
         lines = (line.removesuffix(b"\r") for line in body.split(b"\n"))
         return [line for line in lines if line]
     return [body] if body else []
