@@ -1,6 +1,6 @@
 """Write docs/benchmarks.md and its plots from the results of runs.
 
-    python bench/document.py result.json [more.json ...]
+    python -m bench.document result.json [more.json ...]
 
 The files are what `bench/run.py --json` and `bench/spark.py --json` have written. Of workloads that
 are in several of them the last file's count.

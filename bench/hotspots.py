@@ -1,10 +1,10 @@
 """Show where Hightide spends its time, function by function, under the benchmark's loads.
 
-    python bench/hotspots.py                              every load below, about two minutes
-    python bench/hotspots.py request-16 consume           some of them
-    python bench/hotspots.py produce-64kb --native        C functions and system calls as well
-    python bench/hotspots.py produce-64kb --with cprofile
-    python bench/hotspots.py --floor                      what the kernel takes for the same work
+    python -m bench.hotspots                              every load below, about two minutes
+    python -m bench.hotspots request-16 consume           some of them
+    python -m bench.hotspots produce-64kb --native        C functions and system calls as well
+    python -m bench.hotspots produce-64kb --with cprofile
+    python -m bench.hotspots --floor                      what the kernel takes for the same work
 
 A load is first put on the broker for one round that nobody watches: that gives its CPU time for
 each request. Then py-spy looks at the broker from outside, 500 times a second, and the shares of

@@ -1,11 +1,10 @@
 """Measure Hightide and Apache Kafka in alternating rounds of the same run.
 
-    python bench/run.py                                   what users have most, about an hour
-    python bench/run.py --all                             every workload
-    python bench/run.py --only 'produce-*' --rounds 5
-    python bench/run.py --alone                           without Kafka
-    python bench/run.py --against old='env PYTHONPATH=../old/src python -m hightide \\
-        broker start --port {port} --override broker.id={id} --override log.dirs={data}'
+    python -m bench.run                                   the common workloads, about an hour
+    python -m bench.run --all                             every workload
+    python -m bench.run --only 'produce-*' --rounds 5
+    python -m bench.run --alone                           without Kafka
+    python -m bench.run --alone --against old=checkout:../old
 
 See bench/README.md for what the figures show and what they do not.
 """
@@ -38,7 +37,7 @@ from bench.harness import (
     throughput,
 )
 from bench.harness.broker import Candidate
-from bench.harness.candidates import ApacheKafka, CommandLine, Hightide
+from bench.harness.candidates import ApacheKafka, Hightide, parse
 from bench.harness.generator import Generators, prepare
 from bench.harness.lab import Lab, Measure, Workload
 from bench.harness.machine import facts
@@ -94,12 +93,14 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add(
         "--against",
-        metavar="NAME='COMMAND'",
+        metavar="NAME=WHAT",
+        type=parse,
         action="append",
         default=[],
-        help="another broker to measure in the same run; {id}, {port} and {data} are put in",
+        help="another broker in the same run: checkout:DIRECTORY is another Hightide; "
+        "everything else is a command in which {id}, {port} and {data} are replaced",
     )
-    add("--subject", metavar="NAME='COMMAND'", help="measure this in place of Hightide")
+    add("--subject", metavar="NAME=WHAT", type=parse, help="measure this instead of Hightide")
     add(
         "--override",
         metavar="K=V",
@@ -190,7 +191,7 @@ def chosen(patterns: list[str], *, everything: bool) -> list[Workload]:
 
 def beside(options: argparse.Namespace) -> tuple[list[Candidate], list[str]]:
     """The other brokers, and in words why Kafka is not among them if it is not."""
-    others: list[Candidate] = [CommandLine.parse(text) for text in options.against]
+    others: list[Candidate] = list(options.against)
     if options.alone:
         return others, []
     try:
@@ -205,9 +206,7 @@ def main() -> None:
     if options.list:
         print("\n".join(f"{one.name:36} {one.title}" for one in workloads))
         return
-    subject = (
-        CommandLine.parse(options.subject) if options.subject else Hightide(tuple(options.override))
-    )
+    subject = options.subject or Hightide(tuple(options.override))
     others, notes = beside(options)
     candidates = [subject, *others]
     if len({one.name for one in candidates}) < len(candidates):
@@ -222,7 +221,7 @@ def main() -> None:
     about |= {one.name: one.about for one in candidates}
     notes += generators.notes
     print(environment_text(about, notes), flush=True)
-    arguments = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+    arguments = json.loads(json.dumps(vars(options), default=str))
     result: dict[str, Any] = {
         "environment": about | {"notes": notes},
         "arguments": arguments,

@@ -1,8 +1,8 @@
 """Measure the pipeline on Spark, beside Spark's own Kafka connector in alternating rounds.
 
-    python bench/spark.py                                    everything; minutes
-    python bench/spark.py --only 'source-*' --rounds 8 --json result.json
-    python bench/spark.py --soak 30                          half an hour of a windowed query
+    python -m bench.spark                                    everything; minutes
+    python -m bench.spark --only 'source-*' --rounds 8 --json result.json
+    python -m bench.spark --soak 30                          half an hour of a windowed query
 
 Both sides read the same topic of one broker in the same session, local[2]; only `latency` gives
 each a Spark of its own, ours with our settings and the connector with Spark's. The connector is

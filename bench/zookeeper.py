@@ -1,7 +1,7 @@
 """Measure our coordinator beside ZooKeeper, alone and as an ensemble, in alternating rounds.
 
-    python bench/zookeeper.py                        everything
-    python bench/zookeeper.py --only latency --rounds 10
+    python -m bench.zookeeper                        everything
+    python -m bench.zookeeper --only latency --rounds 10
 
 Latencies are a kazoo client's, so a third of a millisecond of each is kazoo itself. The loads that
 a controller has go through the broker's own client. Every server keeps its promise to the disk:

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,23 +31,26 @@ KAFKA_JVM = (
 
 @dataclass(frozen=True, slots=True)
 class Hightide:
-    """The Hightide of this source tree, under the interpreter that runs the harness."""
+    """Hightide from a checkout, under the interpreter that runs the harness."""
 
     overrides: tuple[str, ...] = ()
     name: str = "hightide"
+    source: Path = SOURCE
 
     @property
     def about(self) -> str:
-        return " ".join(["Hightide of this source tree", *self.overrides])
+        where = "this checkout" if self.source == SOURCE else str(self.source.parent)
+        return " ".join([f"Hightide of {where}", *self.overrides])
 
     def alone(self, place: Place, settings: Settings) -> Launch:
         return self._broker(place, settings)
 
     def together(self, places: list[Place], settings: Settings) -> list[Launch]:
-        beside, port = places[0].data.parent / "coordinator", free_port()
+        beside, port = places[0].data.parent / "zookeeper", free_port()
         made = {**settings, "zookeeper.connect": f"127.0.0.1:{port}"}
         brokers = [self._broker(at, made) for at in places]
         listen = ("--listen", f"127.0.0.1:{port}", "--data", str(beside))
+        # The alias, because a checkout to compare with may not have `hightide zookeeper` yet.
         return [*brokers, self._launch("coordinator", "start", *listen)]
 
     def _broker(self, place: Place, settings: Settings) -> Launch:
@@ -57,7 +61,7 @@ class Hightide:
         return self._launch("broker", "start", *port, *more)
 
     def _launch(self, *words: str) -> Launch:
-        path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(self.source), os.environ.get("PYTHONPATH")]))
         return Launch((sys.executable, "-m", "hightide", *words), {"PYTHONPATH": path})
 
 
@@ -148,8 +152,26 @@ def _voter(place: Place) -> str:
     return f"{place.broker_id}@127.0.0.1:{place.inner_port}:{directory_id}"
 
 
+def parse(text: str) -> "Hightide | CommandLine":
+    """Read `NAME=checkout:DIRECTORY` or `NAME='COMMAND'`.
+
+    Raises ArgumentTypeError with what was expected, which argparse prints.
+    """
+    name, _, what = (part.strip() for part in text.partition("="))
+    if name and what.startswith("checkout:"):
+        source = Path(what.removeprefix("checkout:")).resolve() / "src"
+        if not (source / "hightide").is_dir():
+            raise ArgumentTypeError(f"{text!r}: there is no {source / 'hightide'}")
+        return Hightide(name=name, source=source)
+    if name and "{port}" in what:
+        return CommandLine(name, what)
+    raise ArgumentTypeError(
+        f"{text!r} is neither NAME=checkout:DIRECTORY nor NAME='COMMAND' with {{port}} in it"
+    )
+
+
 HARMLESS = {"log.segment.delete.delay.ms"}
-"""Settings of the harness that a broker of somebody's own may go without."""
+"""Settings of the harness that a foreign broker may go without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +181,6 @@ class CommandLine:
     name: str
     command: str
     environment: Mapping[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def parse(text: str) -> "CommandLine":
-        name, equals, command = text.partition("=")
-        if not (name and equals and "{port}" in command):
-            raise ValueError(f"not NAME='command with {{port}} and {{data}}': {text!r}")
-        return CommandLine(name.strip(), command.strip())
 
     @property
     def about(self) -> str:
