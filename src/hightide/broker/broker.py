@@ -29,9 +29,8 @@ from hightide.broker.groups import GroupPartitions
 from hightide.broker.handlers.init_producer_id import ProducerIds
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.housekeeping_task import Housekeeping
-from hightide.broker.membership.config_changes import ConfigChanges
 from hightide.broker.membership.controlled_shutdown import hand_over
-from hightide.broker.membership.dynamic_settings import DynamicSettings
+from hightide.broker.membership.dynamic_configs import ConfigChanges, DynamicSettings, TopicConfigs
 from hightide.broker.membership.fenced_session import FencedSession
 from hightide.broker.membership.identity import (
     Identity,
@@ -42,7 +41,6 @@ from hightide.broker.membership.identity import (
     remember,
 )
 from hightide.broker.membership.registration import register
-from hightide.broker.membership.topic_configs import TopicConfigs
 from hightide.broker.membership.watch_loop import WatchLoop
 from hightide.broker.membership.zookeeper_connection import connection_timeout_ms, write_session_key
 from hightide.broker.metadata_cache import BrokerAddress, MetadataCache
@@ -109,10 +107,11 @@ class Broker:
             settings.max_incremental_fetch_session_cache_slots, _SESSION_EVICTION_MS, self._random
         )
         self._dispatch = Dispatch(self)
+        wake = self.replicas.purgatory.wake
         self._server = Server(
-            lambda: self.settings, self._dispatch.serve, self._wake, self.surroundings.listen
+            lambda: self.settings, self._dispatch.serve, wake, self.surroundings.listen
         )
-        self.flusher = Flusher(self._wake)
+        self.flusher = Flusher(wake)
         self._advertised = {each.name: each for each in settings.advertising()}
         self._watchdog: Watchdog | None = None
         self._ticks: asyncio.Task[None] | None = None
@@ -313,8 +312,7 @@ class Broker:
         while True:
             await asyncio.sleep(self.settings.replica_lag_time_max_ms / 2000)
             now_ms = self.monotonic_ms()
-            for replica in self.replicas:
-                replica.tick(now_ms)
+            self.replicas.check_isrs(now_ms)
             try:
                 await self._roles.try_again()
                 with contextlib.suppress(ZooKeeperError):
@@ -453,10 +451,6 @@ class Broker:
             address = BrokerAddress(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
             found.setdefault(broker.broker_id, address)
         return [found[broker_id] for broker_id in sorted(found)]
-
-    def _wake(self) -> None:
-        if self.replicas.grown:
-            self.replicas.wake()
 
 
 def _from_thread(

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from hightide.broker.controller import announce_topic
-from hightide.broker.controller.topic_defaults import default_counts, internal_overrides
+from hightide.broker.controller.topic_changes import default_counts, internal_overrides
 from hightide.core.controller.placement import place
 from hightide.core.metadata.internal_topics import partition_for
 from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_CREATION_S = 3.0
-_LOOK_AGAIN_S = 0.005
+_CREATION_TIMEOUT_S = 3.0
+_POLL_S = 0.005
 
 
-class Kind(IntEnum):
+class CoordinatorType(IntEnum):
     """What is coordinated, by the number that FindCoordinator has for it."""
 
     GROUP = 0
@@ -37,10 +37,10 @@ class Kind(IntEnum):
 
     @property
     def topic(self) -> str:
-        return CONSUMER_OFFSETS if self is Kind.GROUP else TRANSACTION_STATE
+        return CONSUMER_OFFSETS if self is CoordinatorType.GROUP else TRANSACTION_STATE
 
 
-def known_coordinator(broker: Broker, kind: Kind, name: str) -> int:
+def known_coordinator(broker: Broker, kind: CoordinatorType, name: str) -> int:
     """The id of the broker, or NOBODY while it is not known."""
     topic = broker.picture.topic(kind.topic)
     if topic is None:
@@ -49,7 +49,7 @@ def known_coordinator(broker: Broker, kind: Kind, name: str) -> int:
     return NOBODY if state is None else broker.picture.leader(state)
 
 
-async def coordinator_of(broker: Broker, kind: Kind, name: str) -> int:
+async def coordinator_of(broker: Broker, kind: CoordinatorType, name: str) -> int:
     """The id of the broker; its topic is made if there is none.
 
     COORDINATOR_NOT_AVAILABLE if there is no such broker, or not soon.
@@ -57,14 +57,14 @@ async def coordinator_of(broker: Broker, kind: Kind, name: str) -> int:
     if broker.picture.topic(kind.topic) is None:
         await _create(broker, kind.topic)
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _CREATION_S
+    deadline = loop.time() + _CREATION_TIMEOUT_S
     while (found := known_coordinator(broker, kind, name)) == NOBODY:
         if loop.time() >= deadline:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"the partition that keeps {name} has no leader",
             )
-        await asyncio.sleep(_LOOK_AGAIN_S)
+        await asyncio.sleep(_POLL_S)
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.controller.partition_states import decode_state
+from hightide.broker.controller.context import decode_state
 from hightide.broker.replication.replica import Replica
 from hightide.core.partition.state import PartitionState
 from hightide.log.log import Log
@@ -18,7 +18,7 @@ from hightide.log.log_manager import LogManager
 from hightide.wire import batch
 from hightide.zookeeper import znodes
 from tests.simulation.checkers import Checker, Violated
-from tests.simulation.disk import NOTHING, Entry
+from tests.simulation.disk import NO_PARTITIONS, Entry
 from tests.simulation.shipped.coordination import Coordinator
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LogView:
         if len(self._entries) < log.end_offset:
             self._read_on()
         while len(self._entries) < log.end_offset:
-            self._entries.append(NOTHING)
+            self._entries.append(NO_PARTITIONS)
         if len(self._entries) != log.end_offset:
             raise Violated(f"{log.directory} ends at {log.end_offset}, its file behind that")
         return self._entries
@@ -78,7 +78,7 @@ class LogView:
         entries = self._entries
         if offset < len(entries) or (entries and epoch < entries[-1].epoch):
             raise Violated(f"I4 {self._log.directory} has {value!r} of epoch {epoch} at {offset}")
-        entries.extend([NOTHING] * (offset - len(entries)))
+        entries.extend([NO_PARTITIONS] * (offset - len(entries)))
         entries.append(Entry(epoch, value.decode()))
 
 

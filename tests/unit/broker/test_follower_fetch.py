@@ -75,7 +75,7 @@ class Leader:
             buf = batch.build([batch.Record(0, self.time_ms, None, b"", ())])
             assert len(buf) == BATCH_BYTES
             self[index].append(buf, memoryview(buf), 0, len(buf), self.time_ms)
-        self.replicas.wake()
+        self.replicas.purgatory.wake()
 
     def ask(
         self,
@@ -180,10 +180,10 @@ def test_it_waits_for_records_and_hears_of_the_high_watermark_with_them_or_alone
     leader.append(1)
     assert leader.news() == {0: (0, 1, 0), 1: (0, 0, 1)}
     assert leader.ask({1: 1}) is None
-    leader.replicas._tell_followers()
+    leader.replicas.purgatory._tell_followers()
     assert leader.news() == {1: (0, 1, 0)}
     assert leader.ask({}) is None
-    leader.replicas._tell_followers()
+    leader.replicas.purgatory._tell_followers()
     assert leader.answers == []
 
 
@@ -241,7 +241,7 @@ def test_the_end_of_a_role_is_told_at_once_and_until_it_is_understood():
     leader.ask({0: 0, 1: 0}, wait_ms=0)
     assert leader.ask({}) is None
     leader[1].follow(PartitionState((1, FOLLOWER), FOLLOWER, 1, (1, FOLLOWER)))
-    leader.replicas.wake()
+    leader.replicas.purgatory.wake()
     fenced = {1: (ErrorCode.FENCED_LEADER_EPOCH, -1, 0)}
     assert leader.news() == fenced
     assert leader.ask({}) == fenced
@@ -263,19 +263,19 @@ def test_nobody_is_told_who_does_not_ask_any_more():
     leader = Leader(2)
     leader.ask({0: 0, 1: 0}, wait_ms=0)
     leader.ask({}, forgotten=(1,), wait_ms=0)
-    assert len(leader[0].follower_waiters) == 1
-    assert not leader[1].follower_waiters
+    assert len(leader[0].purgatory.followers) == 1
+    assert not leader[1].purgatory.followers
     assert leader.session.reader is not None
     leader.session.reader.end()
-    assert not leader[0].follower_waiters
+    assert not leader[0].purgatory.followers
 
 
 def test_a_fetch_without_a_session_is_told_everything_and_leaves_nothing_behind():
     leader = Leader(2)
     assert leader.ask({0: 0, 1: 0}, wait_ms=0, is_listed=False) == {0: (0, 0, 0), 1: (0, 0, 0)}
-    assert not leader[0].follower_waiters
+    assert not leader[0].purgatory.followers
     assert leader.ask({0: 0, 1: 0}, is_listed=False) is None
     leader.append(1)
     assert leader.news() == {0: (0, 0, 0), 1: (0, 0, 1)}
-    assert not leader[0].follower_waiters
-    assert not leader[1].follower_waiters
+    assert not leader[0].purgatory.followers
+    assert not leader[1].purgatory.followers

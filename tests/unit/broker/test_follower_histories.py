@@ -120,12 +120,12 @@ class World:
     def lead(self, replica: Replica, epoch: int) -> None:
         state = PartitionState((LEADER, FOLLOWER), LEADER, epoch, (LEADER, FOLLOWER))
         replica.lead(state, LEADER, LIVE[LEADER], LIVE, frozenset(), 10_000, self.now_ms)
-        self.replicas.wake()
+        self.replicas.purgatory.wake()
 
     def append(self, number: int, size: int = 10) -> None:
         buf = build([Record(0, NOW_MS, None, b"x" * size, ())])
         self.all[number].append(buf, memoryview(buf), 0, len(buf), self.now_ms)
-        self.replicas.wake()
+        self.replicas.purgatory.wake()
 
     # -- the follower ----------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class World:
         self.wire.answered(
             handler.fetch(self.broker, wire, frame, memoryview(frame), 4, len(frame))
         )
-        self.replicas.wake()
+        self.replicas.purgatory.wake()
 
     def take(self) -> replica_fetch_codec.ReplicaFetchResponse | None:
         """Take the next answer, if there is one."""

@@ -21,19 +21,19 @@ from hightide.wire.messages.offsets import (
 )
 
 
-def coordinator():
+def new_coordinator():
     made = GroupCoordinator(Rules(), Random(1), compile_pattern)
     made.loaded(1000)
     return made
 
 
-def told(machine, *groups):
+def told(coordinator, *groups):
     broker = SimpleNamespace(
         groups=SimpleNamespace(
             find=lambda group_id: (
                 ErrorCode.NOT_COORDINATOR
                 if group_id == "elsewhere"
-                else SimpleNamespace(machine=machine)
+                else SimpleNamespace(coordinator=coordinator)
             )
         )
     )
@@ -43,7 +43,7 @@ def told(machine, *groups):
     return answer.groups
 
 
-def commit(machine, group_id, offset, now_ms):
+def commit(coordinator, group_id, offset, now_ms):
     partition = OffsetCommitRequestPartition(
         partition_index=3, committed_offset=offset, committed_metadata=""
     )
@@ -52,15 +52,15 @@ def commit(machine, group_id, offset, now_ms):
         member_id="",
         topics=[OffsetCommitRequestTopic(name="orders", partitions=[partition])],
     )
-    outcome = machine.commit_asked(1, request, 8, now_ms)
+    outcome = coordinator.commit_asked(1, request, 8, now_ms)
     for write in outcome.writes:
-        machine.written(write, 0, now_ms)
+        coordinator.written(write, 0, now_ms)
 
 
 def test_commits_are_told_with_their_times():
-    machine = coordinator()
-    commit(machine, "g", 40, 5000)
-    (found,) = told(machine, "g")
+    coordinator = new_coordinator()
+    commit(coordinator, "g", 40, 5000)
+    (found,) = told(coordinator, "g")
     assert found.error_code == 0
     (topic,) = found.topics
     (partition,) = topic.partitions
@@ -70,7 +70,7 @@ def test_commits_are_told_with_their_times():
 
 
 def test_the_reason_of_the_last_rebalance_is_told():
-    machine = coordinator()
+    coordinator = new_coordinator()
     request = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=10_000,
@@ -79,8 +79,8 @@ def test_the_reason_of_the_last_rebalance_is_told():
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
-    machine.join_asked(1, request, 3, Client("c", "/h"), 2000)
-    (found,) = told(machine, "g")
+    coordinator.join_asked(1, request, 3, Client("c", "/h"), 2000)
+    (found,) = told(coordinator, "g")
     assert found.last_rebalance.at_ms == 2000
     assert found.last_rebalance.reason.startswith("c-")
     assert found.leader.startswith("c-")

@@ -59,7 +59,7 @@ from hightide.wire.records.consumer_offsets import (
 NOW_MS = 1_700_000_000_000
 LIVE = {1: 10, 2: 20}
 ALONE, PAIR = (1,), (1, 2)
-LIMIT_MS = 5000
+TIMEOUT_MS = 5000
 VERSION = 8
 
 
@@ -96,7 +96,7 @@ class World:
             Random(1),
             lambda: self.now_ms,
             codec=Codec.NONE,
-            on_doubt=lambda _, why: self.doubts.append(why),
+            on_inconsistent=lambda _, why: self.doubts.append(why),
         )
 
     async def loaded(self, **rules: int) -> GroupPartition:
@@ -138,7 +138,7 @@ def code(response: Any) -> int:
     return int(response.topics[0].partitions[0].error_code)
 
 
-class Asker:
+class PendingRequest:
     """Notes the answer to a commit."""
 
     def __init__(self, request: OffsetCommitRequest, told: dict[int, int]) -> None:
@@ -162,15 +162,15 @@ class Commits:
     def commit(self, offset: int, partition: int = 0, note: str = "", **given: Any) -> None:
         request = commit_request(offset, partition, **given)
         request.topics[0].partitions[0].committed_metadata = note
-        asker = Asker(request, self.answers)
-        answer = self.partition.commit(request, VERSION, asker, LIMIT_MS)
+        pending = PendingRequest(request, self.answers)
+        answer = self.partition.commit(request, VERSION, pending, TIMEOUT_MS)
         if answer is not None:
-            asker.reply(answer)
+            pending.reply(answer)
 
 
 def fetched(partition: GroupPartition, index: int = 0, *, stable: bool = False) -> int:
     request = OffsetFetchRequestGroup(group_id="g", topics=None)
-    group = partition.machine.fetch_asked(request, require_stable=stable)
+    group = partition.coordinator.fetch_asked(request, require_stable=stable)
     found = {each.partition_index: each for topic in group.topics for each in topic.partitions}
     return found[index].committed_offset if index in found else -1
 
@@ -186,10 +186,10 @@ def join(partition: GroupPartition, group_id: str = "g") -> Any:
         protocols=[protocol],
     )
     return partition.ask(
-        lambda machine, ticket, now_ms: machine.join_asked(
+        lambda coordinator, ticket, now_ms: coordinator.join_asked(
             ticket, request, 3, Client("c", "/h"), now_ms
         ),
-        responses.not_joined,
+        responses.join_error,
     )
 
 
@@ -234,7 +234,7 @@ def test_what_else_is_asked_comes_after_the_commits_before_it():
         told = Commits(partition)
         told.commit(1)
         answer = partition.ask(
-            lambda machine, ticket, now_ms: machine.leave_asked(
+            lambda coordinator, ticket, now_ms: coordinator.leave_asked(
                 ticket, LeaveGroupRequest(group_id="g", member_id="m"), 0, now_ms
             ),
             lambda _: None,
@@ -274,7 +274,7 @@ def test_a_commit_that_takes_too_long_may_still_take_effect(monkeypatch: pytest.
         told.answers.clear()
         world.replicate()
         assert (told.answers, fetched(partition)) == ({}, 3)
-        assert not partition._waiting
+        assert not partition._pending
 
     run(scenario)
 
@@ -398,11 +398,11 @@ def test_offsets_of_a_transaction_take_effect_with_its_marker(is_commit: bool, i
         guard = log.transactions.begin_verification(producer, -1, NOW_MS)
         request = transactional(4, producer)
         answer = partition.ask(
-            lambda machine, ticket, now_ms: machine.transactional_commit_asked(
+            lambda coordinator, ticket, now_ms: coordinator.transactional_commit_asked(
                 ticket, request, now_ms
             ),
             lambda error: offset_requests.commit_response(request, error),
-            LIMIT_MS,
+            TIMEOUT_MS,
             guard,
         )
         assert (code(answer), fetched(partition)) == (0, -1)
@@ -423,11 +423,11 @@ def test_offsets_of_a_transaction_that_was_not_verified_are_refused():
         request = transactional(4, Producer(9, 0))
         world.replica.log.transactions.verifies = True
         answer = partition.ask(
-            lambda machine, ticket, now_ms: machine.transactional_commit_asked(
+            lambda coordinator, ticket, now_ms: coordinator.transactional_commit_asked(
                 ticket, request, now_ms
             ),
             lambda error: offset_requests.commit_response(request, error),
-            LIMIT_MS,
+            TIMEOUT_MS,
         )
         assert code(answer) == ErrorCode.INVALID_TXN_STATE
         assert world.batches() == []
@@ -444,7 +444,7 @@ def test_a_join_is_answered_when_the_time_for_others_is_up():
         answer = join(partition)
         assert isinstance(answer, asyncio.Future)
         assert (await answer).generation_id == 1
-        assert not partition._waiting
+        assert not partition._pending
 
     run(scenario)
 
@@ -453,7 +453,7 @@ def test_a_session_ends_without_heartbeats():
     async def scenario() -> None:
         partition = await World().loaded(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
         await join(partition)
-        group = partition.machine.groups["g"]
+        group = partition.coordinator.groups["g"]
         partition._began_ms += 7_000  # as if so much time had passed
         partition._time_of_day_ms = partition.now_ms
         partition._time_passed()
@@ -477,7 +477,7 @@ def test_whoever_waits_is_told_when_another_broker_leads():
         assert (await waiting).error_code == not_coordinator
         await settled()
         assert told.answers == {1: not_coordinator, 2: not_coordinator}
-        assert not partition._waiting
+        assert not partition._pending
         await asyncio.sleep(0)
         assert (
             partition.ask(lambda *_: pytest.fail("asked"), lambda error: error) is not_coordinator
@@ -506,7 +506,7 @@ def test_a_mistake_about_what_was_written_makes_the_partition_begin_anew(
     async def scenario() -> None:
         world = World()
         partition = await world.loaded()
-        monkeypatch.setattr(partition.machine, "written", lambda *_: 1 // 0)
+        monkeypatch.setattr(partition.coordinator, "written", lambda *_: 1 // 0)
         Commits(partition).commit(1)
         await asyncio.sleep(0.01)
         assert world.doubts == ["it has missed what was written"]

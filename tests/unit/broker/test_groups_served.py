@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hightide.broker.broker import Broker
-from hightide.broker.controller.topic_defaults import internal_overrides
+from hightide.broker.controller.topic_changes import internal_overrides
 from hightide.broker.environment import RealEnvironment
 from hightide.client.connection import Connection
 from hightide.log.disk import MemoryDisk
@@ -238,7 +238,7 @@ async def test_a_coordinator_that_begins_anew_knows_the_offsets(world: World) ->
     await world.ask(commit(("t", 0)))
     led = world.broker.groups.find("g")
     assert not isinstance(led, ErrorCode)
-    world.broker.groups._begin_anew(led, "it was asked to")
+    world.broker.groups._reload(led, "it was asked to")
     assert world.broker.groups.find("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert (await world.ask(heartbeat)).error_code in (OK, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -293,7 +293,7 @@ async def test_a_group_needs_a_name(world: World) -> None:
 
 def waits(world: World) -> int:
     """How many requests wait for their group."""
-    return sum(len(each._waiting) for each in world.broker.groups)
+    return sum(len(each._pending) for each in world.broker.groups)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -113,7 +113,7 @@ def test_a_role_that_ends_ends_the_replay():
         with pytest.raises(CoordinatorLogClosed):
             await replay
         assert log.is_over
-        assert replica.led_log is None
+        assert replica.coordinator_log is None
 
     asyncio.run(scenario())
 
@@ -205,7 +205,9 @@ def test_markers_are_told_between_the_writes_and_those_before_were_replayed():
 def test_who_holds_the_role_is_told_of_each_change():
     replicas = ReplicaManager()
     changes: list[tuple[bool, bool]] = []
-    replicas.on_role = lambda each: changes.append((each.leader is not None, each.led_log is None))
+    replicas.on_role = lambda each: changes.append(
+        (each.leader is not None, each.coordinator_log is None)
+    )
     replica = partition(replicas)
     lead(replica)
     replica.follow(PartitionState(PAIR, 2, 1, PAIR, partition_epoch=1))

@@ -37,7 +37,9 @@ def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
         now_ms=lambda: NOW_MS,
         settings=Settings(request_timeout_ms=50),
         flusher=Flusher(lambda: None),
-        transactions=SimpleNamespace(lanes=SimpleNamespace(admits=lambda _connection: admits)),
+        transactions=SimpleNamespace(
+            marker_fencing=SimpleNamespace(admits=lambda _connection: admits)
+        ),
         metadata=SimpleNamespace(
             get=lambda _topic: None,
             refusal=lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -45,7 +47,7 @@ def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
     )
 
 
-def led(**overrides: str):
+def coordinator_log(**overrides: str):
     replicas = ReplicaManager()
     replica = make(replicas, **overrides)
     lead(replica)
@@ -54,7 +56,7 @@ def led(**overrides: str):
 
 def test_a_marker_is_acknowledged_when_it_is_committed_and_so_is_its_repetition():
     async def run():
-        replica, broker = led()
+        replica, broker = coordinator_log()
         write(replica, 0)
         first = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
         again = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
@@ -75,7 +77,7 @@ def test_a_marker_is_acknowledged_when_it_is_committed_and_so_is_its_repetition(
 
 def test_a_marker_is_neither_lost_nor_sure_when_another_leads():
     async def run():
-        replica, broker = led()
+        replica, broker = coordinator_log()
         write(replica, 0)
         waiting = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, True)))
         await asyncio.sleep(0)
@@ -89,7 +91,7 @@ def test_a_marker_is_neither_lost_nor_sure_when_another_leads():
 
 def test_a_marker_that_is_not_committed_in_time_is_not_acknowledged():
     async def run():
-        replica, broker = led()
+        replica, broker = coordinator_log()
         write(replica, 0)
         waiting = write_markers(broker, marker_request(FIRST, True))
         assert codes(await waiting) == [ErrorCode.REQUEST_TIMED_OUT]
@@ -98,7 +100,7 @@ def test_a_marker_that_is_not_committed_in_time_is_not_acknowledged():
 
 
 def test_no_marker_is_written_with_too_few_replicas():
-    replica, broker = led(**{"min.insync.replicas": "2"})
+    replica, broker = coordinator_log(**{"min.insync.replicas": "2"})
     write(replica, 0)
     lead(replica, state(isr=(1,), epoch=1))
     told = write_markers(broker, marker_request(FIRST, True))
@@ -107,9 +109,9 @@ def test_no_marker_is_written_with_too_few_replicas():
 
 
 def test_what_comes_over_a_lane_that_was_given_up_is_not_written():
-    replica, broker = led()
+    replica, broker = coordinator_log()
     write(replica, 0)
-    broker.transactions.lanes.admits = lambda _connection: False
+    broker.transactions.marker_fencing.admits = lambda _connection: False
     context = Context(None, 1, "c")  # type: ignore[arg-type]
     told = write_txn_markers(broker, marker_request(FIRST, True), context)
     assert codes(told) == [ErrorCode.STALE_BROKER_EPOCH]
@@ -118,21 +120,21 @@ def test_what_comes_over_a_lane_that_was_given_up_is_not_written():
 
 def test_who_waits_for_what_is_decided_is_woken_when_the_marker_is_committed():
     async def run():
-        replica, broker = led()
+        replica, broker = coordinator_log()
         reader, plain = Fetch(), Fetch()
-        replica.wait_for_stable(reader)
-        replica.waiters[plain] = None
+        replica.purgatory.park_for_stable(reader)
+        replica.purgatory.consumers[plain] = None
         write(replica, 0)
         for follower in (2, 3):
             fetched(replica, follower, 1)
-        broker.replicas.wake()
+        broker.replicas.purgatory.wake()
         assert (plain.served, reader.served) == (1, 0)
         waiting = write_markers(broker, marker_request(FIRST, True))
-        broker.replicas.wake()
+        broker.replicas.purgatory.wake()
         assert reader.served == 0, "it could still be lost"
         for follower in (2, 3):
             fetched(replica, follower, 2)
-        broker.replicas.wake()
+        broker.replicas.purgatory.wake()
         assert reader.served == 1
         await waiting
 
@@ -141,7 +143,7 @@ def test_who_waits_for_what_is_decided_is_woken_when_the_marker_is_committed():
 
 def test_a_follower_shows_what_is_decided_as_far_as_it_knows_what_is_committed():
     async def run():
-        replica, broker = led()
+        replica, broker = coordinator_log()
         write(replica, 0)
         waiting = write_markers(broker, marker_request(FIRST, True))
         copied = replica.log.segments[-1].opened().read(0, 1 << 20)
@@ -149,11 +151,13 @@ def test_a_follower_shows_what_is_decided_as_far_as_it_knows_what_is_committed()
         follower = make(replicas)
         follower.follow(state())
         reader = Fetch()
-        follower.wait_for_stable(reader)
+        follower.purgatory.park_for_stable(reader)
         for high_watermark, stable_offset in ((0, 0), (1, 0), (2, 2)):
             asked = follower.follower.position()
             records = memoryview(copied) if follower.log.end_offset == 0 else memoryview(b"")
-            follower.take(asked, given(records=records, high_watermark=high_watermark), NOW_MS)
+            follower.apply_response(
+                asked, given(records=records, high_watermark=high_watermark), NOW_MS
+            )
             await asyncio.sleep(0)
             assert follower.log.last_stable_offset == stable_offset
             assert reader.served == (stable_offset == 2)
@@ -172,10 +176,12 @@ def test_a_coordinator_is_told_of_markers_in_its_log_when_they_are_committed():
         replica = replicas.add(log, make().topic_id, 0)
         lead(replica)
         broker = broker_of(replica, replicas)
-        led_log = CoordinatorLog(replica, broker.flusher)
-        await led_log.replay(lambda _header, _view: None)
+        coordinator_log = CoordinatorLog(replica, broker.flusher)
+        await coordinator_log.replay(lambda _header, _view: None)
         told: list[tuple[int, bool]] = []
-        led_log.on_marker = lambda producer_id, is_commit: told.append((producer_id, is_commit))
+        coordinator_log.on_marker = lambda producer_id, is_commit: told.append(
+            (producer_id, is_commit)
+        )
         write(replica, 0)
         request = marker_request(FIRST, True, topic="__consumer_offsets")
         waiting = write_markers(broker, request)
@@ -193,7 +199,7 @@ def test_a_coordinator_is_told_of_markers_in_its_log_when_they_are_committed():
 @pytest.mark.parametrize("is_transactional", [False, True])
 def test_a_repeated_batch_is_acknowledged_when_the_first_copy_is_committed(is_transactional):
     """Not before: the first copy may still be lost with this leader."""
-    replica, _ = led()
+    replica, _ = coordinator_log()
     buf = bytearray(part(0, transactional=is_transactional).records)
     guard = replica.log.transactions.begin_verification(FIRST, 0, NOW_MS)
     ends = []
@@ -202,7 +208,7 @@ def test_a_repeated_batch_is_acknowledged_when_the_first_copy_is_committed(is_tr
         ends.append(replica.append(copy, memoryview(copy), 0, len(copy), NOW_MS, guard)[:2])
     assert ends == [(0, 1), (0, 1)]
     write_ = Write()
-    replica.when_committed(ends[1][1], write_)
+    replica.purgatory.when_committed(ends[1][1], write_)
     fetched(replica, 2, 1)
     assert (write_.codes, replica.high_watermark) == ([], 0)
     fetched(replica, 3, 1)

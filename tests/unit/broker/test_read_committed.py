@@ -49,7 +49,7 @@ class Reader:
 
     def __init__(self, broker: Broker, version: int) -> None:
         self.broker, self.version = broker, version
-        self.pace, self.fetch_next = FetchSizing(), None
+        self.fetch_sizing, self.fetch_next = FetchSizing(), None
 
     def ask(self, offset: int, max_bytes: int, level: int):
         request = FetchRequest(
@@ -250,18 +250,18 @@ def test_a_reader_that_waits_is_woken_by_the_end_of_the_transaction_and_by_nothi
             waiting = asyncio.ensure_future(
                 reader.send(_fetch(COMMITTED, min_bytes=min_bytes), version=12)
             )
-            await it.until(lambda: it.replica().stable_waiters)
-            (waiter,) = it.replica().stable_waiters
+            await it.until(lambda: it.replica().purgatory.stable_consumers)
+            (waiter,) = it.replica().purgatory.stable_consumers
             await writer.send(produce_request(part(0, b"v" * 2000)))
             await writer.send(produce_request(part(1, b"w" * 2000)))
-            assert waiter.need_bytes == min_bytes, "it was not woken, nor is anything counted"
+            assert waiter.missing_bytes == min_bytes, "it was not woken, nor is anything counted"
             await writer.send(marker_request(A, True))
             async with asyncio.timeout(2):
                 answer = await waiting
             (partition,) = answer.responses[0].partitions
             assert (partition.high_watermark, partition.last_stable_offset) == (3, 3)
             assert len(partition.records) > 4000
-            assert it.replica().stable_waiters == {}
+            assert it.replica().purgatory.stable_consumers == {}
             writer.close()
             reader.close()
 

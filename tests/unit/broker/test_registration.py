@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hightide.broker.membership.config_changes import ConfigChanges, change_config, read_config
+from hightide.broker.membership.dynamic_configs import ConfigChanges, change_config, read_config
 from hightide.broker.membership.identity import Refused
 from hightide.broker.membership.registration import register
 from hightide.zookeeper import znodes

@@ -51,24 +51,21 @@ class Write:
     def __init__(self) -> None:
         self.codes: list[ErrorCode] = []
 
-    def settle(self, code: ErrorCode) -> None:
+    def complete(self, code: ErrorCode) -> None:
         self.codes.append(code)
 
 
 class Fetch:
-    """Somebody who waits, and what he is told."""
+    """A delayed fetch of a consumer, or of a follower and its session."""
 
-    def __init__(self, need_bytes: int = 1) -> None:
-        self.need_bytes = need_bytes
-        self.fresh: dict[tuple[bytes, int], None] = {}
+    def __init__(self, missing_bytes: int = 1) -> None:
+        self.missing_bytes = missing_bytes
+        self.changed: dict[tuple[bytes, int], None] = {}
         self.served = 0
-        self.told = 0
+        self.delayed = self
 
-    def serve(self, is_last_try: bool = False) -> None:
+    def try_complete(self, is_last: bool = False) -> None:
         self.served += 1
-
-    def tell(self, _replica: Replica) -> None:
-        self.told += 1
 
 
 def test_a_write_is_answered_when_the_whole_isr_has_it():
@@ -76,8 +73,8 @@ def test_a_write_is_answered_when_the_whole_isr_has_it():
     lead(replica)
     first, second = Write(), Write()
     end = append(replica)
-    replica.when_committed(end, first)
-    replica.when_committed(append(replica), second)
+    replica.purgatory.when_committed(end, first)
+    replica.purgatory.when_committed(append(replica), second)
     fetched(replica, 2, 2)
     assert (first.codes, second.codes, replica.high_watermark) == ([], [], 0)
     fetched(replica, 3, 1)
@@ -96,11 +93,11 @@ def test_of_writes_that_are_answered_together_the_first_is_the_last():
         def __init__(self, number: int) -> None:
             self.number = number
 
-        def settle(self, _code: ErrorCode) -> None:
+        def complete(self, _code: ErrorCode) -> None:
             order.append(self.number)
 
     for number in range(4):
-        replica.when_committed(append(replica), Numbered(number))
+        replica.purgatory.when_committed(append(replica), Numbered(number))
     fetched(replica, 2, 3)
     fetched(replica, 3, 3)
     assert order == [2, 1, 0]
@@ -110,7 +107,7 @@ def test_a_write_is_not_lost_nor_sure_when_another_leads():
     replica = make()
     lead(replica)
     write = Write()
-    replica.when_committed(append(replica), write)
+    replica.purgatory.when_committed(append(replica), write)
     replica.follow(state(leader=2, epoch=1))
     assert write.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert replica.leader is None
@@ -121,13 +118,13 @@ def test_a_write_with_too_few_replicas_is_told_so_after_the_append():
     replica = make(**{"min.insync.replicas": "2"})
     lead(replica, state(isr=(1, 2)))
     write = Write()
-    replica.when_committed(append(replica), write)
+    replica.purgatory.when_committed(append(replica), write)
     replica.log.reconfigure(TopicSettings.effective(Settings(), {"min.insync.replicas": "3"}))
     fetched(replica, 2, 1)
     replica.configured(1000)
     assert write.codes == [ErrorCode.NONE]
     late = Write()
-    replica.when_committed(append(replica), late)
+    replica.purgatory.when_committed(append(replica), late)
     fetched(replica, 2, 2)
     assert late.codes == [], "nothing is committed with too few"
 
@@ -137,16 +134,16 @@ def test_consumers_wait_for_the_high_watermark_and_followers_for_the_end():
     replica = make(replicas)
     lead(replica)
     consumer, follower = Fetch(), Fetch()
-    replica.waiters[consumer] = None
-    replica.follower_waiters[follower] = None
+    replica.purgatory.consumers[consumer] = None
+    replica.purgatory.followers[follower] = None
     append(replica)
-    replicas.wake()
+    replicas.purgatory.wake()
     assert (consumer.served, follower.served) == (0, 1)
-    assert list(follower.fresh) == [replica.key]
-    replica.follower_waiters.clear()
+    assert list(follower.changed) == [replica.key]
+    replica.purgatory.followers.clear()
     fetched(replica, 2, 1)
     fetched(replica, 3, 1)
-    replicas.wake()
+    replicas.purgatory.wake()
     assert consumer.served == 1
 
 
@@ -154,13 +151,13 @@ def test_who_needs_more_bytes_is_not_woken_by_few():
     replicas = ReplicaManager()
     replica = make(replicas)
     lead(replica, state(isr=(1,)))
-    consumer = Fetch(need_bytes=100_000)
-    replica.waiters[consumer] = None
+    consumer = Fetch(missing_bytes=100_000)
+    replica.purgatory.consumers[consumer] = None
     append(replica)
-    replicas.wake()
+    replicas.purgatory.wake()
     assert consumer.served == 0
     append(replica, b"v" * 100_000)
-    replicas.wake()
+    replicas.purgatory.wake()
     assert consumer.served == 1
 
 
@@ -213,7 +210,7 @@ def take(replica: Replica, answer: ReceivedPartition) -> Do:
     assert replica.follower is not None
     asked = replica.follower.position()
     assert asked is not None
-    return replica.take(asked, answer, NOW_MS).do
+    return replica.apply_response(asked, answer, NOW_MS).do
 
 
 def test_a_follower_copies_and_learns_what_is_committed():

@@ -292,7 +292,7 @@ class SlowVerdicts:
     def __init__(self, turns: list[int]) -> None:
         self.turns = turns
 
-    async def verify(self, *_question: object) -> ErrorCode:
+    async def verify(self, *_verify_request: object) -> ErrorCode:
         turns = self.turns.pop() if self.turns else 0
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -26,7 +26,7 @@ from hightide.wire import batch
 from hightide.wire.control import parse_marker
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.groups import FindCoordinatorRequest
-from hightide.wire.messages.markers import OpenMarkerLaneRequest
+from hightide.wire.messages.markers import OpenMarkerConnectionRequest
 from hightide.wire.messages.produce import InitProducerIdRequest
 from hightide.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -376,7 +376,7 @@ def test_what_cannot_be_right_changes_nothing():
 
 def test_who_is_not_the_coordinator_says_so():
     async def test(client: Client):
-        client.broker.transactions._hosted.clear()
+        client.broker.transactions.partitions.clear()
         assert (await client.init()).error == ErrorCode.NOT_COORDINATOR
         assert (await client.init("")).error == ErrorCode.INVALID_REQUEST
         assert await client.end(Producer(1, 0), True) == ErrorCode.NOT_COORDINATOR
@@ -602,18 +602,20 @@ class Ends:
             self.endings.remove(ending)
 
 
-async def host(patience_ms: int = 10_000) -> tuple[TransactionPartition, SlowLog, Ends]:
-    led, ends = SlowLog(), Ends()
-    hosted = TransactionPartition(led, ends, Limits(), lambda: 1_000, lambda: patience_ms)  # type: ignore[arg-type]
+async def host(timeout_ms: int = 10_000) -> tuple[TransactionPartition, SlowLog, Ends]:
+    coordinator_log, ends = SlowLog(), Ends()
+    partition = TransactionPartition(
+        coordinator_log, ends, Limits(), lambda: 1_000, lambda: timeout_ms
+    )  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    assert hosted.coordinator.is_loaded
-    return hosted, led, ends
+    assert partition.coordinator.is_loaded
+    return partition, coordinator_log, ends
 
 
-def asked(hosted: TransactionPartition, producer_id: int = 7) -> Any:
+def asked(partition: TransactionPartition, producer_id: int = 7) -> Any:
     """InitProducerId, as somebody waits for its answer."""
-    init = hosted.coordinator.init_asked(NAME, 1000, NO_PRODUCER, 1_000, producer_id)
-    return asyncio.ensure_future(_wait(hosted.carry_out(init)))
+    init = partition.coordinator.init_asked(NAME, 1000, NO_PRODUCER, 1_000, producer_id)
+    return asyncio.ensure_future(_wait(partition.carry_out(init)))
 
 
 async def _wait(answer: Any) -> Answer:
@@ -622,25 +624,25 @@ async def _wait(answer: Any) -> Answer:
 
 def test_nobody_is_answered_before_the_record_is_committed():
     async def test():
-        hosted, led, _ = await host()
-        waiting = asked(hosted)
+        partition, coordinator_log, _ = await host()
+        waiting = asked(partition)
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        led.commit()
+        coordinator_log.commit()
         assert await waiting == Answer(ErrorCode.NONE, Producer(7, 0))
-        hosted.end()
+        partition.end()
 
     asyncio.run(test())
 
 
 def test_who_has_waited_long_enough_is_told_to_ask_again_and_the_record_counts_all_the_same():
     async def test():
-        hosted, led, _ = await host(patience_ms=10)
-        assert (await asked(hosted)).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert (await asked(hosted)).error == ErrorCode.CONCURRENT_TRANSACTIONS
-        led.commit()
-        assert hosted.coordinator.transactions[NAME].producer == Producer(7, 0)
-        hosted.end()
+        partition, coordinator_log, _ = await host(timeout_ms=10)
+        assert (await asked(partition)).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await asked(partition)).error == ErrorCode.CONCURRENT_TRANSACTIONS
+        coordinator_log.commit()
+        assert partition.coordinator.transactions[NAME].producer == Producer(7, 0)
+        partition.end()
 
     asyncio.run(test())
 
@@ -655,55 +657,55 @@ def test_who_has_waited_long_enough_is_told_to_ask_again_and_the_record_counts_a
 )
 def test_what_cannot_be_written_is_not_decided(refusal: ErrorCode, told: ErrorCode):
     async def test():
-        hosted, led, _ = await host()
-        led.refusal = KafkaError(refusal)
-        assert (await asked(hosted)).error == told
-        led.refusal = None
-        waiting = asked(hosted)
+        partition, coordinator_log, _ = await host()
+        coordinator_log.refusal = KafkaError(refusal)
+        assert (await asked(partition)).error == told
+        coordinator_log.refusal = None
+        waiting = asked(partition)
         await asyncio.sleep(0)
-        led.commit()
+        coordinator_log.commit()
         assert (await waiting).error == ErrorCode.NONE
-        hosted.end()
+        partition.end()
 
     asyncio.run(test())
 
 
 def test_whoever_waits_when_the_role_ends_is_sent_elsewhere():
     async def test():
-        hosted, led, _ = await host()
-        waiting = asked(hosted)
+        partition, coordinator_log, _ = await host()
+        waiting = asked(partition)
         await asyncio.sleep(0)
-        hosted.end()
+        partition.end()
         assert (await waiting).error == ErrorCode.NOT_COORDINATOR
-        assert led.is_over
+        assert coordinator_log.is_over
 
     asyncio.run(test())
 
 
 def test_a_completion_that_is_refused_is_written_later():
     async def test():
-        hosted, led, ends = await host()
-        machine, producer = hosted.coordinator, Producer(7, 0)
+        partition, coordinator_log, ends = await host()
+        machine, producer = partition.coordinator, Producer(7, 0)
         for decide in (
             lambda: machine.init_asked(NAME, 1000, NO_PRODUCER, 1_000, 7),
             lambda: machine.partitions_asked(NAME, producer, [("t", 0)], 1_000),
             lambda: machine.end_asked(NAME, producer, True, 1, 1_000),
         ):
-            waiting = hosted.carry_out(decide())
-            led.commit()
+            waiting = partition.carry_out(decide())
+            coordinator_log.commit()
             assert (await _wait(waiting)).error == ErrorCode.NONE
         (ending,) = ends.endings
-        led.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        hosted.marked(ending, [("t", 0)])
-        led.refusal = None
-        assert not hosted.is_ending(ending)
-        hosted._now_ms = lambda: 2_000
+        coordinator_log.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        partition.marked(ending, [("t", 0)])
+        coordinator_log.refusal = None
+        assert not partition.is_ending(ending)
+        partition._now_ms = lambda: 2_000
         async with asyncio.timeout(5):
-            while not led.waiting:  # noqa: ASYNC110
+            while not coordinator_log.waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        led.commit()
+        coordinator_log.commit()
         assert machine.transactions[NAME].state == State.COMPLETE_COMMIT
-        hosted.end()
+        partition.end()
         assert ends.endings == [ending]
 
     asyncio.run(test())
@@ -712,8 +714,10 @@ def test_a_completion_that_is_refused_is_written_later():
 # -- lanes -------------------------------------------------------------------------------------
 
 
-def lane(number: int, *, sender_epoch: int = 5, broker_epoch: int = 9) -> OpenMarkerLaneRequest:
-    return OpenMarkerLaneRequest(
+def lane(
+    number: int, *, sender_epoch: int = 5, broker_epoch: int = 9
+) -> OpenMarkerConnectionRequest:
+    return OpenMarkerConnectionRequest(
         sender_id=2, sender_epoch=sender_epoch, number=number, broker_epoch=broker_epoch
     )
 
@@ -726,35 +730,40 @@ def connection() -> Any:
 
 
 def test_only_the_newest_lane_of_a_sender_brings_markers():
-    lanes, old, new, tool = MarkerFencing(lambda: 9), connection(), connection(), connection()
-    assert lanes.open(old, lane(1)) == ErrorCode.NONE
-    assert lanes.admits(old)
-    assert lanes.open(new, lane(2)) == ErrorCode.NONE
-    assert not lanes.admits(old)
-    assert lanes.admits(new)
-    assert lanes.admits(tool)
+    marker_fencing, old, new, tool = (
+        MarkerFencing(lambda: 9),
+        connection(),
+        connection(),
+        connection(),
+    )
+    assert marker_fencing.open(old, lane(1)) == ErrorCode.NONE
+    assert marker_fencing.admits(old)
+    assert marker_fencing.open(new, lane(2)) == ErrorCode.NONE
+    assert not marker_fencing.admits(old)
+    assert marker_fencing.admits(new)
+    assert marker_fencing.admits(tool)
     # An opening that comes late is one of an old lane too.
-    assert lanes.open(connection(), lane(1)) == ErrorCode.STALE_BROKER_EPOCH
-    assert lanes.open(connection(), lane(1, sender_epoch=6)) == ErrorCode.NONE
-    assert not lanes.admits(new)
+    assert marker_fencing.open(connection(), lane(1)) == ErrorCode.STALE_BROKER_EPOCH
+    assert marker_fencing.open(connection(), lane(1, sender_epoch=6)) == ErrorCode.NONE
+    assert not marker_fencing.admits(new)
 
 
 def test_what_was_meant_for_a_former_life_is_refused():
     epoch = [9]
-    lanes, one = MarkerFencing(lambda: epoch[0]), connection()
-    assert lanes.open(one, lane(1, broker_epoch=8)) == ErrorCode.STALE_BROKER_EPOCH
-    assert lanes.open(one, lane(1)) == ErrorCode.NONE
+    marker_fencing, one = MarkerFencing(lambda: epoch[0]), connection()
+    assert marker_fencing.open(one, lane(1, broker_epoch=8)) == ErrorCode.STALE_BROKER_EPOCH
+    assert marker_fencing.open(one, lane(1)) == ErrorCode.NONE
     epoch[0] = 10
-    assert not lanes.admits(one)
+    assert not marker_fencing.admits(one)
 
 
 def test_lanes_that_are_closed_are_forgotten():
-    lanes, all_of_them = MarkerFencing(lambda: 9), [connection() for _ in range(4)]
+    marker_fencing, all_of_them = MarkerFencing(lambda: 9), [connection() for _ in range(4)]
     for number, each in enumerate(all_of_them, 1):
-        assert lanes.open(each, lane(number)) == ErrorCode.NONE
+        assert marker_fencing.open(each, lane(number)) == ErrorCode.NONE
     for before, after in pairwise(all_of_them):
-        assert not lanes.admits(before)
+        assert not marker_fencing.admits(before)
         before.is_closed = True
         assert after.is_closed is False
-    assert lanes.open(connection(), lane(5)) == ErrorCode.NONE
-    assert len(lanes._lanes) == 2
+    assert marker_fencing.open(connection(), lane(5)) == ErrorCode.NONE
+    assert len(marker_fencing._senders) == 2

@@ -86,8 +86,10 @@ def test_while_a_copy_of_a_marker_may_be_on_its_way_nothing_is_completed():
         machine = drill.coordinating
         assert machine is not None
         assert machine.broker is not None
-        lanes = machine.broker.transactions._markers._lanes
-        seen.append((drill.is_in(State.PREPARE_COMMIT), len(lanes[leader.broker_id].doubts)))
+        marker_fencing = machine.broker.transactions._markers._senders
+        seen.append(
+            (drill.is_in(State.PREPARE_COMMIT), len(marker_fencing[leader.broker_id].in_doubt))
+        )
         drill.world.network.heal()
 
     drill.after(1, "the end is decided", lambda: drill.is_in(State.PREPARE_COMMIT), cut)

@@ -329,7 +329,7 @@ class Drill:
             assert machine.broker is not None
             markers = machine.broker.transactions._markers
             assert not markers._owners, markers._owners
-            assert not markers._held
+            assert not markers._marked_in_doubt
 
 
 def entries(replica: Replica) -> Iterator[str]:

@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
+from hightide.broker.controller.errors import NotController
 from hightide.broker.membership.watch_loop import WatchLoop
 from hightide.core.partition.state import NOBODY
 from hightide.zookeeper import znodes
@@ -25,7 +26,6 @@ from hightide.zookeeper.errors import (
     MultiFailed,
     NodeExists,
     NoNode,
-    ZooKeeperError,
 )
 from hightide.zookeeper.interface import ZooKeeper
 from hightide.zookeeper.node import Stat
@@ -34,12 +34,6 @@ from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetDa
 log = logging.getLogger(__name__)
 
 _REST_S = 5.0  # how long somebody who resigned leaves the field to others
-
-
-class NotController(ZooKeeperError):
-    """This broker is not the controller, or is no longer."""
-
-    meaning = "this broker is not the controller"
 
 
 class Election:
@@ -93,9 +87,7 @@ class Election:
             before, version = await self._read_epoch()
         except NoNode:
             with contextlib.suppress(NodeExists):  # another candidate was quicker
-                await zookeeper.create(
-                    znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0)
-                )
+                await zookeeper.create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))
             return
         me = znodes.Controller(self._broker_id, self._now_ms())
         try:

@@ -19,15 +19,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from hightide.broker.controller.context import ControllerContext
-from hightide.broker.controller.controller_election import Election, NotController
+from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.errors import NotController, kafka_error, not_controller
 from hightide.broker.controller.publisher import Publisher, Sender
 from hightide.broker.controller.topic_changes import TopicChanges
 from hightide.broker.controller.znode_reader import TreeReader
 from hightide.broker.controller.znode_writer import Writer
-from hightide.broker.handlers.refusals import refusal
 from hightide.core.controller.controller import PartitionChange
 from hightide.settings import Broker as Settings
-from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import ConnectionLoss, SessionLost, ZooKeeperError
 from hightide.zookeeper.interface import ZooKeeper
@@ -118,7 +118,7 @@ class EventQueue:
             task.cancel()
         for each in self._queue:
             if isinstance(each, _Question):
-                _answer(each, _not_controller())
+                _answer(each, not_controller())
         self._queue.clear()
 
     async def ended(self) -> None:
@@ -170,12 +170,12 @@ class EventQueue:
         try:
             result = await question.work()
         except NotController:
-            _answer(question, _not_controller())
+            _answer(question, not_controller())
             raise
         except (KafkaError, ZooKeeperError) as refused:
-            _answer(question, refusal(refused))
+            _answer(question, kafka_error(refused))
         except BaseException:
-            _answer(question, _not_controller())
+            _answer(question, not_controller())
             raise
         else:
             if not question.answer.done():
@@ -197,7 +197,7 @@ class EventQueue:
     async def ask(self, work: Callable[[], Awaitable[T]]) -> T:
         """The answer to a question; KafkaError NOT_CONTROLLER if the term ends before."""
         if self.is_over:
-            raise _not_controller()
+            raise not_controller()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.append(_Question(work, answer))
         self._something.set()
@@ -368,7 +368,3 @@ class EventQueue:
 def _answer(question: _Question, error: KafkaError) -> None:
     if not question.answer.done():
         question.answer.set_exception(error)
-
-
-def _not_controller() -> KafkaError:
-    return KafkaError(ErrorCode.NOT_CONTROLLER, "another broker is the controller")

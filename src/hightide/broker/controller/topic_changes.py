@@ -14,13 +14,14 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from hightide.broker.controller.context import ControllerContext
+from hightide.broker.controller.context import ControllerContext, FoundTopic
 from hightide.broker.controller.controller_election import Election
-from hightide.broker.controller.znode_reader import FoundTopic, TreeReader
+from hightide.broker.controller.znode_reader import TreeReader
 from hightide.broker.controller.znode_writer import CHANGES_PER_MULTI, Writer
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.core.controller import leader_election as rules
 from hightide.core.partition.state import PartitionState
+from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import (
@@ -278,3 +279,71 @@ class TopicChanges:
 
 def _changed_meanwhile(name: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_PARTITIONS, f"topic {name} was changed meanwhile")
+
+
+# -- defaults of new topics ------------------------------------------------------------------
+
+
+class Counts(NamedTuple):
+    """Numbers to place a topic by."""
+
+    partitions: int
+    replication_factor: int
+
+
+def default_counts(settings: Settings, topic: str, broker_count: int) -> Counts:
+    if topic == "__consumer_offsets":
+        return Counts(
+            settings.offsets_topic_num_partitions,
+            _internal(
+                settings,
+                "offsets.topic.replication.factor",
+                settings.offsets_topic_replication_factor,
+                broker_count,
+            ),
+        )
+    if topic == "__transaction_state":
+        return Counts(
+            settings.transaction_state_log_num_partitions,
+            _internal(
+                settings,
+                "transaction.state.log.replication.factor",
+                settings.transaction_state_log_replication_factor,
+                broker_count,
+            ),
+        )
+    return Counts(settings.num_partitions, settings.default_replication_factor)
+
+
+def internal_overrides(settings: Settings, topic: str, replication_factor: int) -> dict[str, str]:
+    """The settings of one of the cluster's own topics, which are Kafka's."""
+    if topic == "__consumer_offsets":
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": f"{settings.offsets_topic_segment_bytes}",
+        }
+    assert topic == "__transaction_state", topic
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": f"{_least_in_sync(settings, replication_factor)}",
+        "segment.bytes": f"{settings.transaction_state_log_segment_bytes}",
+        "unclean.leader.election.enable": "false",
+    }
+
+
+def _least_in_sync(settings: Settings, replication_factor: int) -> int:
+    name, value = "transaction.state.log.min.isr", settings.transaction_state_log_min_isr
+    # Where there are fewer replicas than are meant to be in sync, nothing could be written.
+    return value if _is_said(settings, name, value) else min(value, replication_factor)
+
+
+def _internal(settings: Settings, name: str, value: int, broker_count: int) -> int:
+    return value if _is_said(settings, name, value) else max(min(value, broker_count), 1)
+
+
+def _is_said(settings: Settings, name: str, value: int) -> bool:
+    return value != settings.declared[name].default or any(
+        name in given for _, given in settings.layers
+    )

@@ -10,15 +10,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hightide.broker.controller.context import FoundTopic, LiveBroker, decode_state
 from hightide.broker.controller.controller_election import Election
-from hightide.broker.controller.partition_states import decode_state
-from hightide.broker.membership.config_changes import read_config
+from hightide.broker.membership.dynamic_configs import read_config
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.core.metadata import topic_names as rules
-from hightide.core.partition.state import PartitionState
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
@@ -27,29 +25,6 @@ from hightide.zookeeper.interface import Watch, ZooKeeper
 from hightide.zookeeper.operation import SetData
 
 log = logging.getLogger(__name__)
-
-
-class LiveBroker(NamedTuple):
-    """A broker that is registered, and in which life."""
-
-    epoch: int
-    registration: znodes.BrokerRegistration
-
-
-@dataclass(slots=True)
-class FoundTopic:
-    """A topic out of the tree."""
-
-    name: str
-    topic_id: uuid.UUID
-    assignment: znodes.TopicAssignment
-    version: int
-    """Of the topic's own znode."""
-    partitions: dict[int, PartitionState] = field(default_factory=dict)
-    unborn: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    damaged: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Assignments of partitions that have no state, and of those whose state makes no sense."""
-    overrides: dict[str, str] = field(default_factory=dict)
 
 
 class _Assigned(NamedTuple):

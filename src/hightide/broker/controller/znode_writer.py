@@ -16,9 +16,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hightide.broker.controller.context import ControllerContext, Taken
-from hightide.broker.controller.controller_election import Election, NotController
-from hightide.broker.controller.partition_states import encode_state
+from hightide.broker.controller.context import ControllerContext, Taken, encode_state
+from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.errors import NotController
 from hightide.broker.controller.publisher import Publisher
 from hightide.broker.controller.znode_reader import TreeReader
 from hightide.broker.membership.watch_loop import in_groups

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.handlers.request_context import Context
-from hightide.broker.membership.config_changes import Change
+from hightide.broker.membership.dynamic_configs import Change
 from hightide.core.metadata import topic_names as rules
 from hightide.settings import Broker as BrokerSettings
 from hightide.settings import Described, InvalidSetting, Kind, Scope
@@ -163,9 +163,9 @@ async def _alter_all(
             await _alter(broker, resource, change, validate_only)
         except InvalidSetting as wrong:
             code, message = ErrorCode.INVALID_CONFIG, str(wrong)
-        except REFUSALS as error:
-            told = refusal(error)
-            code, message = told.code, told.detail or None
+        except CONTROLLER_ERRORS as error:
+            failure = kafka_error(error)
+            code, message = failure.code, failure.detail or None
         responses.append(
             AlterConfigsResourceResponse(
                 error_code=code,

@@ -1,6 +1,6 @@
-"""What a Fetch gets: per partition a slice of its log or a refusal, within the request's limits.
+"""The plan of a Fetch response: for each partition a slice of its log or an error, within limits.
 
-Only indexes are looked at.  The records themselves are read when the socket takes them.
+A plan looks at indexes only.  The records are read when the socket takes them.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ log = logging.getLogger(__name__)
 _WRONG_BROKER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-class Plan:
-    """What all partitions of a request share."""
+class FetchPlan:
+    """What all partitions of a request share: its byte limit, and the leaders to name."""
 
-    __slots__ = ("_broker", "_budget", "_by_id", "_leaders", "byte_count", "is_urgent")
+    __slots__ = ("_broker", "_by_id", "_leaders", "_room", "byte_count", "is_urgent")
 
     def __init__(self, broker: Broker, request: hot.Fetch, version: int) -> None:
         self._broker = broker
         self._by_id = version >= hot.TOPIC_IDS
-        self._budget = min(request.max_bytes, broker.settings.fetch_max_bytes)
+        self._room = min(request.max_bytes, broker.settings.fetch_max_bytes)
         self._leaders: set[int] = set()
         self.byte_count = 0
         self.is_urgent = False
-        """Whether there is something else to say than records."""
+        """Whether the response has to say something other than records."""
 
     def slice(
-        self, replica: Replica, wanted: hot.RequestedPartition, end_offset: int
+        self, replica: Replica, requested: hot.RequestedPartition, end_offset: int
     ) -> Slice | None:
-        """Records before `end_offset`; None if there are none, or no room for them."""
-        limit = min(wanted.max_bytes, self._budget)
+        """Take records before `end_offset`; None if there are none, or no room for them."""
+        limit = min(requested.max_bytes, self._room)
         if limit <= 0 and self.byte_count:
             return None
         try:
-            found = replica.log.read(wanted.fetch_offset, max(limit, 0), end_offset)
+            found = replica.log.read(requested.fetch_offset, max(limit, 0), end_offset)
         except (DiskFailed, Corrupt) as error:
             log.error("cannot read %s-%d: %s", replica.topic, replica.partition, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from None
-        # A batch larger than the limit is given only when nothing else is: clients must get on.
+        # A batch larger than the limit is sent only if it is the first: the client must advance.
         if found is None or (found.length > limit and self.byte_count):
             return None
         self.byte_count += found.length
-        self._budget -= found.length
+        self._room -= found.length
         return found
 
     def diverging(
-        self, replica: Replica, partition: int, parts: tuple[int, int]
+        self, replica: Replica, partition: int, diverging: tuple[int, int]
     ) -> hot.FetchedPartition:
-        """Whoever asks has something else before that offset than this log."""
+        """The client's log differs from this one before its fetch offset."""
         self.is_urgent = True
         return hot.FetchedPartition(
             partition,
@@ -71,7 +71,7 @@ class Plan:
             replica.high_watermark,
             replica.log.last_stable_offset,
             replica.log.start_offset,
-            diverging_epoch=parts,
+            diverging_epoch=diverging,
         )
 
     def refused(
@@ -95,18 +95,18 @@ class Plan:
         return state.leader, state.leader_epoch
 
     def nodes(self, connection: Connection) -> list[hot.Node]:
-        """Where the leaders are that refusals have named."""
+        """The addresses of the leaders that the errors name."""
         if not self._leaders:
             return []
         return [
-            hot.Node(each.broker_id, each.host, each.port, each.rack)
-            for each in self._broker.addresses(connection)
-            if each.broker_id in self._leaders
+            hot.Node(address.broker_id, address.host, address.port, address.rack)
+            for address in self._broker.addresses(connection)
+            if address.broker_id in self._leaders
         ]
 
 
 def check_epoch(replica: Replica, epoch: int) -> None:
-    """FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the client means the present epoch."""
+    """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the client's epoch is current."""
     if epoch >= 0 and epoch != replica.leader_epoch:
         raise KafkaError(
             ErrorCode.FENCED_LEADER_EPOCH
@@ -115,20 +115,24 @@ def check_epoch(replica: Replica, epoch: int) -> None:
         )
 
 
-def parting(
-    leader: Leader, replica: Replica, wanted: hot.RequestedPartition
+def find_divergence(
+    leader: Leader, replica: Replica, requested: hot.RequestedPartition
 ) -> tuple[int, int] | None:
-    """Where a reader's log parts from this one; OFFSET_OUT_OF_RANGE if it cannot be said."""
-    offset, log_ = wanted.fetch_offset, replica.log
-    parts = divergence(log_.epochs, leader.end_offset, offset, wanted.last_fetched_epoch)
-    if parts == (-1, -1) or (
-        parts is None and not log_.start_offset <= offset <= leader.end_offset
+    """The epoch and offset where the client's log diverges from this one; None if it does not.
+
+    Raises OFFSET_OUT_OF_RANGE if that cannot be determined.
+    """
+    offset, log_ = requested.fetch_offset, replica.log
+    diverging = divergence(log_.epochs, leader.end_offset, offset, requested.last_fetched_epoch)
+    if diverging == (-1, -1) or (
+        diverging is None and not log_.start_offset <= offset <= leader.end_offset
     ):
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    return parts
+    return diverging
 
 
 def not_here(broker: Broker, topic: bytes, partition: int, by_id: bool) -> KafkaError:
+    """The error for a partition that has no replica on this broker."""
     found = _find_topic(broker, topic, by_id)
     if found is None and by_id:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hightide.broker.coordinator_lookup import Kind, coordinator_of
+from hightide.broker.coordinator_lookup import CoordinatorType, coordinator_of
 from hightide.broker.handlers.request_context import Context
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.groups import (
@@ -45,9 +45,9 @@ async def find_coordinator(
 
 async def _find(broker: Broker, key_type: int, key: str, context: Context) -> Coordinator:
     try:
-        if key_type not in tuple(Kind):
+        if key_type not in tuple(CoordinatorType):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"there are no keys of type {key_type}")
-        broker_id = await coordinator_of(broker, Kind(key_type), key)
+        broker_id = await coordinator_of(broker, CoordinatorType(key_type), key)
         for each in broker.addresses(context.connection):
             if each.broker_id == broker_id:
                 return Coordinator(key=key, node_id=broker_id, host=each.host, port=each.port)

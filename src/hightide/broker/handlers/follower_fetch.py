@@ -1,23 +1,23 @@
-"""Fetch as followers ask it: they get all there is, and by asking tell how far they have got.
+"""Fetch as followers send it: a follower reads to the log end, and its fetch offset is its progress.
 
-    request ── the partitions that the follower has got on with ──┐
-    Replica ── has grown, is committed, has another role ─────────┴─▶ fresh ─▶ the next answer
+    request ── partitions in which the follower has advanced ─┐
+    Replica ── has grown, is committed, has another role ─────┴─▶ changed ─▶ the next response
 
-A follower's session has all that it copies from this leader, a thousand partitions perhaps, and a
-few of them are busy.  So only those are looked at of which there may be news, and a replica tells
-the sessions that it is in.  What nobody tells of, such as records that are deleted, is seen when
-all are looked at, which happens from time to time: each request says that the follower has kept up
-everywhere, and that has to be noted often enough for nobody to be taken for late.
+A follower's session holds every partition that it copies from this leader, perhaps a thousand, and
+few of them are busy.  So only partitions that may have news are looked at; a replica's purgatory
+adds them to `changed` of the sessions that it is in.  Some changes are not announced, such as
+deleted records.  They are seen when all partitions are looked at, several times in each
+`replica.lag.time.max.ms`.  The same pass notes that the follower keeps up in every partition, so
+that it is not taken for late.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.fetch_plan import Plan, check_epoch, not_here, parting
-from hightide.broker.network.connection import Connection, Slot
+from hightide.broker.handlers.fetch_plan import FetchPlan, check_epoch, find_divergence, not_here
+from hightide.broker.network.connection import Connection
+from hightide.broker.replication.purgatory import DelayedFetch, PartitionPurgatory
 from hightide.broker.replication.replica import Replica
 from hightide.core.partition.fetch_session import INITIAL_EPOCH, Remembered, Session, TopicPartition
 from hightide.core.partition.leader import Leader
@@ -27,10 +27,7 @@ from hightide.wire.hot import fetch_codec as hot
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
-log = logging.getLogger(__name__)
-
-_NOT_WAITING = 1 << 62
-# Of `replica.lag.time.max.ms`: a follower that keeps up is noted to do so this many times.
+# A follower that keeps up is noted to do so this many times in `replica.lag.time.max.ms`.
 _TOUCHES = 10
 
 
@@ -43,56 +40,53 @@ def fetch_as_follower(
     session: Session | None,
 ) -> list[hot.Part] | None:
     if session is None:
-        # There is none, or no room for it: one that ends with this request.
+        # The request has no session, or there is no room for one: make one for this request only.
         session = Session(0, version >= hot.TOPIC_IDS, 0, 0)
         session.update(request)
     fetches = session.reader
     if not isinstance(fetches, FollowerFetches):
         session.reader = fetches = FollowerFetches(broker, session)
-    return fetches.ask(connection, version, correlation_id, request)
+    return fetches.fetch(connection, version, correlation_id, request)
 
 
 class FollowerFetches:
-    """The fetches of a session: one after the other, the last one may wait."""
+    """The fetches of a follower's session, one after the other; the last may be parked."""
 
     __slots__ = (
         "_broker",
         "_connection",
         "_correlation_id",
         "_find",
-        "_outside",
+        "_not_in_sync",
         "_request",
         "_session",
-        "_slot",
-        "_timer",
         "_version",
-        "fresh",
-        "need_bytes",
+        "changed",
+        "delayed",
     )
 
     def __init__(self, broker: Broker, session: Session) -> None:
         self._broker = broker
         self._session = session
         replicas = broker.replicas
-        self._find = (replicas.by_id if session.by_topic_id else replicas.by_name).get
-        self._slot: Slot | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        # Where the follower is not in sync: it may join with any of its requests.
-        self._outside: dict[TopicPartition, None] = {}
-        self.fresh: dict[TopicPartition, None] = {}
-        self.need_bytes = _NOT_WAITING
+        self._find = replicas.by_id.get if session.by_topic_id else replicas.by_name.get
+        # Partitions that the follower may join the ISR of: each request may show that it is able to.
+        self._not_in_sync: dict[TopicPartition, None] = {}
+        self.changed: dict[TopicPartition, None] = {}
+        # A session for one request ends with it.
+        self.delayed = DelayedFetch(self._respond, None if session.id else self.end)
 
     # -- requests --------------------------------------------------------------------------
 
-    def ask(
+    def fetch(
         self, connection: Connection, version: int, correlation_id: int, request: hot.Fetch
     ) -> list[hot.Part] | None:
-        """The answer, or None if there is nothing to say yet."""
+        """Serve a fetch; None if it is parked."""
         self._connection = connection
         self._version = version
         self._correlation_id = correlation_id
         self._request = request
-        session, fresh = self._session, self.fresh
+        session, changed = self._session, self.changed
         for topic, indexes in request.forgotten:
             for index in indexes:
                 self._leave((topic, index))
@@ -100,149 +94,120 @@ class FollowerFetches:
         touch_ms = self._broker.settings.replica_lag_time_max_ms // _TOUCHES
         if now_ms - session.touched_ms >= touch_ms:
             session.touched_ms = now_ms
-            fresh.update(dict.fromkeys(session.partitions))
+            changed.update(dict.fromkeys(session.partitions))
         else:
-            fresh.update(self._outside)
-            for topic, wanted in request.topics:
-                for each in wanted:
-                    fresh[topic, each.partition] = None
-        has_something = False
-        for key in list(fresh):
-            if self._note(key, now_ms):
-                has_something = True
+            changed.update(self._not_in_sync)
+            for topic, requested in request.topics:
+                for partition in requested:
+                    changed[topic, partition.partition] = None
+        has_news = False
+        for key in list(changed):
+            if self._note_progress(key, now_ms):
+                has_news = True
         may_wait = request.max_wait_ms > 0 and request.min_bytes > 0 and bool(session.partitions)
-        parts = None
-        if has_something or not may_wait:
-            parts = self._answer(may_wait)
-        else:
-            self.need_bytes = request.min_bytes
-        if parts is None:
-            self._slot = connection.defer(self._stop_waiting)
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(request.max_wait_ms / 1000, self.end_wait)
-        elif session.id == 0:
+        response: list[hot.Part] | int = request.min_bytes
+        if has_news or not may_wait:
+            response = self._respond(not may_wait)
+        if isinstance(response, int):
+            self.delayed.park(connection, response, request.max_wait_ms)
+            return None
+        if session.id == 0:
             self.end()
-        return parts
+        return response
 
-    def _note(self, key: TopicPartition, now_ms: int) -> bool:
-        """Note what the follower has of a partition; whether there is more to tell than offsets.
+    def _note_progress(self, key: TopicPartition, now_ms: int) -> bool:
+        """Note what the follower has of a partition; return whether there is news besides offsets.
 
-        A request comes after each append, and then there is usually nothing to answer at once.
+        A request comes after each append, and then there is usually nothing to send at once.
         """
         remembered, replica = self._session.partitions.get(key), self._find(key)
         if remembered is None:
-            del self.fresh[key]
+            del self.changed[key]
             return False
         if replica is None:
             return True
         try:
-            leader, parts = self._agree(replica, remembered)
+            leader, diverging = self._check_log(replica, remembered)
         except KafkaError:
-            return True  # the answer says why
-        if parts is not None:
+            return True  # the response has the error
+        if diverging is not None:
             return True
-        wanted, request = remembered.wanted, self._request
-        if wanted.current_leader_epoch >= 0 and self._session.by_topic_id:
+        requested, request = remembered.wanted, self._request
+        if requested.current_leader_epoch >= 0 and self._session.by_topic_id:
             replica.fetched(
                 request.replica_id,
-                wanted.fetch_offset,
+                requested.fetch_offset,
                 request.replica_epoch,
                 now_ms,
-                wanted.log_start_offset,
+                requested.log_start_offset,
             )
             if request.replica_id not in leader.state.isr:
-                self._outside[key] = None
-            elif self._outside:
-                self._outside.pop(key, None)
-        replica.follower_waiters[self] = None
-        if wanted.fetch_offset != leader.end_offset:
+                self._not_in_sync[key] = None
+            elif self._not_in_sync:
+                self._not_in_sync.pop(key, None)
+        replica.purgatory.followers[self] = None
+        if requested.fetch_offset != leader.end_offset:
             return True
         if (
             replica.high_watermark == remembered.high_watermark
             and replica.log.start_offset == remembered.log_start_offset
         ):
-            del self.fresh[key]
+            del self.changed[key]
         return False
 
     def _leave(self, key: TopicPartition) -> None:
-        self._outside.pop(key, None)
+        self._not_in_sync.pop(key, None)
         replica = self._find(key)
         if replica is not None:
-            replica.follower_waiters.pop(self, None)
+            replica.purgatory.followers.pop(self, None)
 
     def end(self) -> None:
+        """The session has ended."""
         for key in self._session.partitions:
             self._leave(key)
 
-    # -- waiting ---------------------------------------------------------------------------
-
-    def serve(self, is_last_try: bool = False) -> None:
-        """Look again: replicas have grown, or the time is up."""
-        slot = self._slot
-        if slot is None or (self.need_bytes > 0 and not is_last_try):
-            return
-        try:
-            parts = self._answer(not is_last_try)
-        except Exception:
-            log.exception("a follower's waiting Fetch failed")
-            self._connection.abort("a waiting Fetch failed")
-            return
-        if parts is not None:
-            self._stop_waiting()
-            self._connection.complete(slot, parts)
-
     def end_wait(self) -> None:
-        self.serve(is_last_try=True)
+        """The follower has sent its next request: respond with what there is."""
+        self.delayed.end_wait()
 
-    def tell(self, replica: Replica) -> None:
-        """Answer if the high watermark or the start is news, though nothing else is."""
-        if self._slot is not None and replica.key in self.fresh:
-            known = self._session.partitions.get(replica.key)
-            if known is not None and (
-                known.high_watermark < replica.high_watermark
-                or known.log_start_offset < replica.log.start_offset
-            ):
-                self.serve(is_last_try=True)
+    def has_news(self, partition: PartitionPurgatory) -> bool:
+        """Whether the follower does not know the partition's high watermark or log start."""
+        key, log_ = partition.key, partition.log
+        known = self._session.partitions.get(key) if key in self.changed else None
+        return known is not None and (
+            known.high_watermark < log_.high_watermark or known.log_start_offset < log_.start_offset
+        )
 
-    def _stop_waiting(self) -> None:
-        self._slot = None
-        self.need_bytes = _NOT_WAITING
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._session.id == 0:
-            self.end()
+    # -- responses -------------------------------------------------------------------------
 
-    # -- answers ---------------------------------------------------------------------------
-
-    def _answer(self, may_wait: bool) -> list[hot.Part] | None:
-        """The answer if there is enough to say, else None and `need_bytes` is what is missing."""
-        request, session, fresh = self._request, self._session, self.fresh
+    def _respond(self, is_last: bool) -> list[hot.Part] | int:
+        """Make the response, or return how many bytes are missing.  `is_last`: make it anyway."""
+        request, session, changed = self._request, self._session, self.changed
         is_first = request.session_epoch == INITIAL_EPOCH or session.id == 0
-        plan = Plan(self._broker, request, self._version)
+        plan = FetchPlan(self._broker, request, self._version)
         if not session.by_topic_id:
-            fresh.update(dict.fromkeys(session.partitions))  # replicas tell of ids only
+            changed.update(dict.fromkeys(session.partitions))  # replicas announce topic ids only
         news: list[tuple[TopicPartition, Remembered, hot.FetchedPartition]] = []
         held_back: set[TopicPartition] = set()
-        for key in list(fresh):
+        for key in list(changed):
             remembered = session.partitions.get(key)
             if remembered is None:
-                del fresh[key]
+                del changed[key]
                 continue
             result = self._look(plan, key, remembered, held_back)
             if is_first or remembered.has_news(result):
                 news.append((key, remembered, result))
             elif key not in held_back:
-                del fresh[key]
-        if may_wait and plan.byte_count < request.min_bytes and not plan.is_urgent:
-            self.need_bytes = request.min_bytes - plan.byte_count
-            return None
+                del changed[key]
+        if not is_last and plan.byte_count < request.min_bytes and not plan.is_urgent:
+            return request.min_bytes - plan.byte_count
         topics: dict[bytes, list[hot.FetchedPartition]] = {}
         for key, remembered, result in news:
             remembered.told(result)
             topics.setdefault(key[0], []).append(result)
-            # What was given the follower asks on from, and so it has its next turn after others.
+            # The follower asks for the next records of what it got, so its turn is after others.
             if key not in held_back:
-                del fresh[key]
+                del changed[key]
         return hot.encode(
             self._correlation_id,
             self._version,
@@ -253,24 +218,24 @@ class FollowerFetches:
 
     def _look(
         self,
-        plan: Plan,
+        plan: FetchPlan,
         key: TopicPartition,
         remembered: Remembered,
         held_back: set[TopicPartition],
     ) -> hot.FetchedPartition:
-        """What there is to say of one partition; `held_back` if it must be looked at again."""
-        wanted = remembered.wanted
+        """What the response says of one partition; `held_back` if it must be looked at again."""
+        requested = remembered.wanted
         replica = self._find(key)
         try:
             if replica is None:
                 raise not_here(self._broker, *key, self._session.by_topic_id)
-            leader, parts = self._agree(replica, remembered)
-            if parts is not None:
+            leader, diverging = self._check_log(replica, remembered)
+            if diverging is not None:
                 held_back.add(key)
-                return plan.diverging(replica, wanted.partition, parts)
+                return plan.diverging(replica, requested.partition, diverging)
             records = None
-            if wanted.fetch_offset != leader.end_offset:
-                records = self._slice(plan, replica, wanted, leader.end_offset)
+            if requested.fetch_offset != leader.end_offset:
+                records = self._slice(plan, replica, requested, leader.end_offset)
                 if records is None:
                     held_back.add(key)
         except KafkaError as error:
@@ -278,35 +243,40 @@ class FollowerFetches:
             return plan.refused(*key, replica, error)
         high_watermark = replica.high_watermark
         return hot.FetchedPartition(
-            wanted.partition, 0, high_watermark, high_watermark, replica.log.start_offset, records
+            requested.partition,
+            0,
+            high_watermark,
+            high_watermark,
+            replica.log.start_offset,
+            records,
         )
 
-    def _agree(
+    def _check_log(
         self, replica: Replica, remembered: Remembered
     ) -> tuple[Leader, tuple[int, int] | None]:
-        """The leader here, if this follower may ask it, and where their logs part if they do."""
+        """The leader, if this follower may fetch from it, and where their logs diverge if they do."""
         leader = replica.leader
         if leader is not None and remembered.agreed is leader:
             return leader, None
-        wanted, request = remembered.wanted, self._request
-        check_epoch(replica, wanted.current_leader_epoch)
+        requested, request = remembered.wanted, self._request
+        check_epoch(replica, requested.current_leader_epoch)
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         verdict = leader.fetch_verdict(request.replica_id, request.replica_epoch)
         if verdict is not ErrorCode.NONE:
             raise KafkaError(verdict)
-        parts = parting(leader, replica, wanted)
-        if parts is None:
+        diverging = find_divergence(leader, replica, requested)
+        if diverging is None:
             remembered.agreed = leader
-        return leader, parts
+        return leader, diverging
 
     def _slice(
-        self, plan: Plan, replica: Replica, wanted: hot.RequestedPartition, end_offset: int
+        self, plan: FetchPlan, replica: Replica, requested: hot.RequestedPartition, end_offset: int
     ) -> hot.Sized | None:
         throttle, follower_id = self._broker.throttle, self._request.replica_id
         if not throttle.may_serve(replica, follower_id):
             return None
-        records = plan.slice(replica, wanted, end_offset)
+        records = plan.slice(replica, requested, end_offset)
         if records is not None:
             throttle.served(replica, follower_id, records.length)
         return records

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hightide.broker.groups.group_partition import GroupPartition
 from hightide.broker.handlers.request_context import Context
 from hightide.core.groups import responses
-from hightide.core.groups.classic.describe import NOT_FOUND_IS_TOLD
+from hightide.core.groups.administration import GROUP_ID_NOT_FOUND_VERSION
 from hightide.core.groups.turn import Client
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.consumer_groups import (
@@ -80,7 +80,7 @@ def join_group(
     broker: Broker, request: JoinGroupRequest, context: Context
 ) -> JoinGroupResponse | Coroutine[Any, Any, JoinGroupResponse]:
     def refuse(error: ErrorCode) -> JoinGroupResponse:
-        return responses.not_joined(error, request.member_id)
+        return responses.join_error(error, request.member_id)
 
     if not request.group_id:
         return refuse(ErrorCode.INVALID_GROUP_ID)
@@ -88,7 +88,7 @@ def join_group(
     answer: JoinGroupResponse | Coroutine[Any, Any, JoinGroupResponse] = answered(
         broker.groups.ask(
             request.group_id,
-            lambda machine, ticket, now_ms: machine.join_asked(
+            lambda coordinator, ticket, now_ms: coordinator.join_asked(
                 ticket, request, version, client, now_ms
             ),
             refuse,
@@ -101,12 +101,12 @@ def sync_group(
     broker: Broker, request: SyncGroupRequest, _context: Context
 ) -> SyncGroupResponse | Coroutine[Any, Any, SyncGroupResponse]:
     if not request.group_id:
-        return responses.not_synced(ErrorCode.INVALID_GROUP_ID)
+        return responses.sync_error(ErrorCode.INVALID_GROUP_ID)
     answer: SyncGroupResponse | Coroutine[Any, Any, SyncGroupResponse] = answered(
         broker.groups.ask(
             request.group_id,
-            lambda machine, ticket, now_ms: machine.sync_asked(ticket, request, now_ms),
-            responses.not_synced,
+            lambda coordinator, ticket, now_ms: coordinator.sync_asked(ticket, request, now_ms),
+            responses.sync_error,
         )
     )
     return answer
@@ -117,7 +117,7 @@ def heartbeat(broker: Broker, request: HeartbeatRequest, _context: Context) -> H
         return responses.heartbeat(ErrorCode.INVALID_GROUP_ID)
     answer: HeartbeatResponse = broker.groups.ask(
         request.group_id,
-        lambda machine, ticket, now_ms: machine.heartbeat_asked(ticket, request, now_ms),
+        lambda coordinator, ticket, now_ms: coordinator.heartbeat_asked(ticket, request, now_ms),
         _no_heartbeat,
     )
     return answer
@@ -138,7 +138,9 @@ def leave_group(
     answer: LeaveGroupResponse | Coroutine[Any, Any, LeaveGroupResponse] = answered(
         broker.groups.ask(
             request.group_id,
-            lambda machine, ticket, now_ms: machine.leave_asked(ticket, request, version, now_ms),
+            lambda coordinator, ticket, now_ms: coordinator.leave_asked(
+                ticket, request, version, now_ms
+            ),
             lambda error: LeaveGroupResponse(error_code=error),
             broker.settings.offsets_commit_timeout_ms,
         )
@@ -160,7 +162,7 @@ def consumer_group_heartbeat(
     answer = answered(
         broker.groups.ask(
             request.group_id,
-            lambda machine, ticket, now_ms: machine.consumer_heartbeat_asked(
+            lambda coordinator, ticket, now_ms: coordinator.consumer_heartbeat_asked(
                 ticket, request, client, now_ms
             ),
             _no_consumer_heartbeat,
@@ -195,10 +197,10 @@ def describe_groups(
 def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:
     found = broker.groups.find(group_id)
     if not isinstance(found, ErrorCode):
-        return found.machine.administration.describe(group_id, version)
+        return found.coordinator.administration.describe(group_id, version)
     return DescribedGroup(
         error_code=found,
-        error_message=found.meaning if version >= NOT_FOUND_IS_TOLD else None,
+        error_message=found.meaning if version >= GROUP_ID_NOT_FOUND_VERSION else None,
         group_id=group_id,
         group_state="",
         protocol_type="",
@@ -224,7 +226,7 @@ def _described_consumers(broker: Broker, group_id: str) -> DescribedConsumerGrou
         found = ErrorCode.UNSUPPORTED_VERSION
     if not isinstance(found, ErrorCode):
         default = broker.settings.group_consumer_assignors[0]
-        return found.machine.administration.describe_consumers(group_id, default)
+        return found.coordinator.administration.describe_consumers(group_id, default)
     return DescribedConsumerGroup(
         error_code=found,
         error_message=found.meaning,
@@ -245,7 +247,7 @@ def list_groups(
     for partition in broker.groups:
         if partition.refusal is not ErrorCode.NONE:
             return ListGroupsResponse(error_code=partition.refusal, groups=[])
-        groups += partition.machine.administration.listed(request)
+        groups += partition.coordinator.administration.listed(request)
     return ListGroupsResponse(groups=groups)
 
 
@@ -263,8 +265,8 @@ async def delete_groups(
             results[group_id] = DeletableGroupResult(group_id=group_id, error_code=found)
         else:
             by_partition.setdefault(found, []).append(group_id)
-    limit_ms = broker.settings.offsets_commit_timeout_ms
-    asked = [_delete(each, ids, limit_ms) for each, ids in by_partition.items()]
+    timeout_ms = broker.settings.offsets_commit_timeout_ms
+    asked = [_delete(each, ids, timeout_ms) for each, ids in by_partition.items()]
     for response in await asyncio.gather(*asked):
         results.update({each.group_id: each for each in response.results})
     return DeleteGroupsResponse(
@@ -273,7 +275,7 @@ async def delete_groups(
 
 
 async def _delete(
-    partition: GroupPartition, group_ids: list[str], limit_ms: int
+    partition: GroupPartition, group_ids: list[str], timeout_ms: int
 ) -> DeleteGroupsResponse:
     def refuse(error: ErrorCode) -> DeleteGroupsResponse:
         results = [DeletableGroupResult(group_id=each, error_code=error) for each in group_ids]
@@ -281,9 +283,11 @@ async def _delete(
 
     request = DeleteGroupsRequest(groups_names=group_ids)
     answer = partition.ask(
-        lambda machine, ticket, now_ms: machine.delete_groups_asked(ticket, request, now_ms),
+        lambda coordinator, ticket, now_ms: coordinator.delete_groups_asked(
+            ticket, request, now_ms
+        ),
         refuse,
-        limit_ms,
+        timeout_ms,
     )
     response: DeleteGroupsResponse = await answer if isinstance(answer, asyncio.Future) else answer
     return response

@@ -78,11 +78,13 @@ async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest
     if isinstance(found, ErrorCode):
         return offset_requests.commit_response(request, found)
     producer = Producer(request.producer_id, request.producer_epoch)
-    replica, transactional_id = found.led_log.replica, request.transactional_id
+    replica, transactional_id = found.coordinator_log.replica, request.transactional_id
     guard = await broker.verifier.verify(replica, transactional_id, producer, _NO_SEQUENCE)
     # If another leads since, it refuses; if a marker has come since, the log does.
     answer = found.ask(
-        lambda machine, ticket, now_ms: machine.transactional_commit_asked(ticket, request, now_ms),
+        lambda coordinator, ticket, now_ms: coordinator.transactional_commit_asked(
+            ticket, request, now_ms
+        ),
         lambda error: offset_requests.commit_response(request, error),
         broker.settings.offsets_commit_timeout_ms,
         guard,
@@ -166,7 +168,7 @@ def _fetch(
     found = broker.groups.find(request.group_id)
     if isinstance(found, ErrorCode):
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=found)
-    return found.machine.fetch_asked(request, require_stable=require_stable)
+    return found.coordinator.fetch_asked(request, require_stable=require_stable)
 
 
 def _in_old_words(found: OffsetFetchResponseGroup) -> list[OffsetFetchResponseTopic]:
@@ -218,20 +220,20 @@ async def offset_delete(
     unknown = unknown_partitions(broker, request)
     rest: OffsetDeleteRequest = without(request, unknown) if unknown else request
     if unknown and not rest.topics:
-        return _deleted(request, OffsetDeleteResponse(topics=[]), unknown)
+        return _deleted_topics(request, OffsetDeleteResponse(topics=[]), unknown)
     answer = broker.groups.ask(
         request.group_id,
-        lambda machine, ticket, now_ms: machine.delete_offsets_asked(ticket, rest, now_ms),
+        lambda coordinator, ticket, now_ms: coordinator.delete_offsets_asked(ticket, rest, now_ms),
         lambda error: OffsetDeleteResponse(error_code=error, topics=[]),
         broker.settings.offsets_commit_timeout_ms,
     )
     response: OffsetDeleteResponse = await answer if isinstance(answer, asyncio.Future) else answer
     if not unknown or response.error_code != ErrorCode.NONE:
         return response
-    return _deleted(request, response, unknown)
+    return _deleted_topics(request, response, unknown)
 
 
-def _deleted(
+def _deleted_topics(
     request: OffsetDeleteRequest, response: OffsetDeleteResponse, unknown: set[TopicPartition]
 ) -> OffsetDeleteResponse:
     """The answer for all partitions, in the order in which they were asked for."""

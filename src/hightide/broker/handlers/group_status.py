@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hightide.broker.handlers.request_context import Context
 from hightide.core.groups.classic.classic_group import ClassicGroup
 from hightide.core.groups.group_coordinator import GroupCoordinator
-from hightide.core.groups.offsets import Committed, TopicPartition
+from hightide.core.groups.offsets import CommittedOffset, TopicPartition
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.group_status import (
     GroupStatus,
@@ -40,19 +40,19 @@ def _asked(broker: Broker, group_id: str) -> GroupStatus:
     found = broker.groups.find(group_id)
     if isinstance(found, ErrorCode):
         return GroupStatus(group_id=group_id, error_code=found, error_message=found.meaning)
-    return status(found.machine, group_id)
+    return status(found.coordinator, group_id)
 
 
-def status(machine: GroupCoordinator, group_id: str) -> GroupStatus:
+def status(coordinator: GroupCoordinator, group_id: str) -> GroupStatus:
     """What a coordinator knows of a group."""
-    group = machine.administration.find(group_id)
+    group = coordinator.administration.find(group_id)
     if group is None:
         return GroupStatus(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"there is no group {group_id}",
         )
-    found = GroupStatus(group_id=group_id, topics=_topics(machine.offsets.of(group_id)))
+    found = GroupStatus(group_id=group_id, topics=_topics(coordinator.offsets.of(group_id)))
     if isinstance(group, ClassicGroup):
         found.generation = group.generation
         found.state_ms = group.state_ms
@@ -67,7 +67,7 @@ def status(machine: GroupCoordinator, group_id: str) -> GroupStatus:
     return found
 
 
-def _topics(commits: Mapping[TopicPartition, Committed]) -> list[TopicCommits]:
+def _topics(commits: Mapping[TopicPartition, CommittedOffset]) -> list[TopicCommits]:
     topics: dict[str, TopicCommits] = {}
     for (topic, index), commit in commits.items():
         told = topics.setdefault(topic, TopicCommits(name=topic, partitions=[]))

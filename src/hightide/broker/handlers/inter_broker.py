@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.handlers.request_context import Context
 from hightide.wire.messages.replication import (
     AlterPartitionRequest,
@@ -32,8 +32,8 @@ async def alter_partition(
 ) -> AlterPartitionResponse:
     try:
         return await broker.control.alter_partition(request)
-    except REFUSALS as error:
-        return AlterPartitionResponse(error_code=refusal(error).code, topics=[])
+    except CONTROLLER_ERRORS as error:
+        return AlterPartitionResponse(error_code=kafka_error(error).code, topics=[])
 
 
 async def controlled_shutdown(
@@ -41,8 +41,10 @@ async def controlled_shutdown(
 ) -> ControlledShutdownResponse:
     try:
         return await broker.control.controlled_shutdown(request)
-    except REFUSALS as error:
-        return ControlledShutdownResponse(error_code=refusal(error).code, remaining_partitions=[])
+    except CONTROLLER_ERRORS as error:
+        return ControlledShutdownResponse(
+            error_code=kafka_error(error).code, remaining_partitions=[]
+        )
 
 
 async def publish_state(

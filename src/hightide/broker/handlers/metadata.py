@@ -11,8 +11,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from hightide.broker.controller import announce_topic
-from hightide.broker.controller.topic_defaults import default_counts
-from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
+from hightide.broker.controller.topic_changes import default_counts
 from hightide.broker.handlers.request_context import Context
 from hightide.broker.metadata_cache import BrokerAddress
 from hightide.core.controller.placement import place
@@ -109,8 +109,8 @@ async def _find(
     if topic is None:
         try:
             topic = await _create(broker, wanted.name, creates)
-        except REFUSALS as error:
-            return _missing(wanted.name, _NO_ID, refusal(error).code)
+        except CONTROLLER_ERRORS as error:
+            return _missing(wanted.name, _NO_ID, kafka_error(error).code)
     return _known(broker, topic, request)
 
 

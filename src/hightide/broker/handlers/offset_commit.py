@@ -113,8 +113,8 @@ def _commit(broker: Broker, request: OffsetCommitRequest, asked: _Asked, version
     found = broker.groups.find(request.group_id)
     if isinstance(found, ErrorCode):
         return asked.refusal(found)
-    limit_ms = broker.settings.offsets_commit_timeout_ms
-    response = found.commit(request, version, asked, limit_ms)
+    timeout_ms = broker.settings.offsets_commit_timeout_ms
+    response = found.commit(request, version, asked, timeout_ms)
     if response is None:
         asked.wait()
     return response

@@ -1,24 +1,26 @@
 """Produce (0), versions 3 to 12.
 
-Answers per partition:
+Errors per partition:
 UNKNOWN_TOPIC_OR_PARTITION  no such partition
-NOT_LEADER_OR_FOLLOWER      another broker leads it, or does since: it may be in the log or not
-NOT_ENOUGH_REPLICAS         acks=all, and fewer are in sync than min.insync.replicas
-NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found out when it was written already
-REQUEST_TIMED_OUT           acks=all, and the followers have not got it in time
+NOT_LEADER_OR_FOLLOWER      another broker leads it, or does now: the records may be in the log or not
+NOT_ENOUGH_REPLICAS         acks=all, and the ISR is smaller than min.insync.replicas
+NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found after the append
+REQUEST_TIMED_OUT           acks=all, and the followers did not fetch the records in time
 INVALID_TOPIC_EXCEPTION     an internal topic, which only the broker writes
 INVALID_REQUIRED_ACKS       acks is none of 0, 1 and -1
 INVALID_TXN_STATE           the batch is not part of a transaction that contains the partition
-TRANSACTION_ABORTABLE       the same, for clients that know the word
+TRANSACTION_ABORTABLE       the same, for clients that know this error
 KAFKA_STORAGE_ERROR         the disk refused the write
-and everything `Log.append` refuses: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, …
-for all partitions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a batch of a transaction in a request
-without a transactional id, INVALID_PRODUCER_ID_MAPPING for batches of several producers.
+and every error of `Log.append`: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, …
+Errors for all partitions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch in a
+request without a transactional id, INVALID_PRODUCER_ID_MAPPING for batches of several producers.
 
-A producer sends the same request over and over but for its correlation id and its records.  So the
-bytes between the two, which name the client, the acks, the topic and the partition, are a key under
-which the broker remembers what they mean: the usual request is served without being decoded.  A
-transactional producer's is as well, once its transaction is open in the partition.
+A producer sends the same request over and over, except for its correlation id and its records.  So
+the bytes between the two, which name the client, the acks, the topic and the partition, are a key
+under which the broker remembers what they mean (`Shape`): the usual request is served without being
+decoded.  A transactional producer's request is too, once its transaction is open in the partition.
+
+A request that cannot be answered yet is parked in the purgatory (`replication/purgatory.py`).
 """
 
 from __future__ import annotations
@@ -26,15 +28,20 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, Results, WaitingBatch
 from hightide.broker.handlers.transactional_produce import (
     FLAGS_AT,
     PRODUCER_ID_AT,
     Verdicts,
     guard_for,
-    look,
+    verify,
 )
 from hightide.broker.network.connection import Connection
+from hightide.broker.replication.purgatory import (
+    DelayedBatch,
+    DelayedProduce,
+    ProduceContext,
+    ProduceResults,
+)
 from hightide.broker.replication.replica import Replica
 from hightide.log.disk import DiskFailed
 from hightide.wire.batch import HEADER_BYTES, TRANSACTIONAL_FLAG
@@ -59,12 +66,12 @@ class Shape(NamedTuple):
     replica: Replica
     acks: int
     timeout_ms: int
-    answer: hot.ResponseTemplate
+    template: hot.ResponseTemplate
     is_transactional: bool
 
 
 class Shapes:
-    """The shapes of requests seen, per version, until something changes."""
+    """The shapes of known requests by version; forgotten when a replica or a role changes."""
 
     __slots__ = ("by_version", "count")
 
@@ -87,6 +94,7 @@ class Shapes:
 def produce(
     broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> bytes | None:
+    """Serve the Produce in buf[start:end]; None if it is parked, or has no response (acks=0)."""
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = start + connection.produce_prefix
     shape: Shape | None = broker.shapes.by_version[version].get(bytes(view[start + 8 : at]))
@@ -123,10 +131,10 @@ def produce(
             log_ = replica.log
             now_ms = broker.now_ms()
             waits: Waits = []
-            asked = Asked(connection, correlation_id, version, acks, shape.timeout_ms)
+            context = ProduceContext(connection, correlation_id, version, acks, shape.timeout_ms)
             try:
                 if acks == _ALL:
-                    _check_replicas(replica)
+                    _check_isr(replica)
                 base, end_offset, time_ms = replica.append(buf, view, at, stop, now_ms)
             except KafkaError as error:
                 result = _refusal(replica, replica.partition, error, now_ms)
@@ -135,81 +143,82 @@ def produce(
                 if is_flushed and acks == 0:
                     return None
                 if is_flushed and (acks == 1 or replica.high_watermark >= end_offset):
-                    return shape.answer.encode(correlation_id, base, time_ms, log_.start_offset)
+                    return shape.template.encode(correlation_id, base, time_ms, log_.start_offset)
                 result = hot.ProducedPartition(
                     replica.partition, 0, base, time_ms, log_.start_offset
                 )
                 if is_flushed:
-                    batch = WaitingBatch(asked, replica.topic, result, shape.answer)
-                    replica.when_committed(end_offset, batch)
+                    delayed = DelayedBatch(context, replica.topic, result, shape.template)
+                    replica.purgatory.when_committed(end_offset, delayed)
                     return None
                 waits.append((replica, end_offset, result))
-            return _answer(broker, asked, [(replica.topic.encode(), [result])], waits)
+            return _respond(broker, context, [(replica.topic.encode(), [result])], waits)
     return _produce(broker, connection, buf, view, start, end)
 
 
 def _is_open(shape: Shape, connection: Connection, buf: bytearray, at: int) -> bool:
-    """Whether the transaction that the batch belongs to is open in its partition."""
+    """Whether the transaction of the batch is open in its partition."""
     (producer_id,) = _PRODUCER_ID.unpack_from(buf, at + PRODUCER_ID_AT)
     if not (shape.is_transactional and producer_id in shape.replica.log.transactions.opened):
         return False
-    connection.verified = {}  # somebody else has opened it while the coordinator was asked
+    connection.verified = {}  # another request has opened it while the coordinator was asked
     return True
 
 
 def _produce(
     broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> bytes | None:
-    """Any Produce at all."""
+    """Serve any Produce, of any number of partitions."""
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = body_at(buf, start, end, version >= hot.FLEXIBLE)
     request = hot.decode(buf, view, at, end, version)
     if sum(len(partitions) for _, partitions in request.topics) > _MOST_PARTITIONS:
         raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
-    whole_error = _refused(request)
+    whole_error = _check_acks(request)
     verdicts: Verdicts = {}
     if whole_error is None:
         try:
-            verdicts = look(broker, connection, request, buf, view)
+            verdicts = verify(broker, connection, request, buf, view)
         except KafkaError as error:
             whole_error = error
     now_ms = broker.now_ms()
     waits: Waits = []
-    results: Results = []
+    results: ProduceResults = []
     for name, partitions in request.topics:
         appended = []
-        for each in partitions:
-            replica = broker.replicas.get(name, each.partition)
+        for records in partitions:
+            index = records.partition
+            replica = broker.replicas.get(name, index)
             try:
                 if whole_error is not None:
                     raise whole_error
-                replica = _led(broker, replica, name, each.partition)
+                replica = _check_leads(broker, replica, name, index)
                 if request.acks == _ALL:
-                    _check_replicas(replica)
+                    _check_isr(replica)
                 guard = guard_for(verdicts, replica, version)
                 base, end_offset, time_ms = replica.append(
-                    buf, view, each.start, each.end, now_ms, guard
+                    buf, view, records.start, records.end, now_ms, guard
                 )
             except KafkaError as error:
-                result = _refusal(replica, each.partition, error, now_ms)
+                result = _refusal(replica, index, error, now_ms)
             else:
                 start_offset = replica.log.start_offset
-                result = hot.ProducedPartition(each.partition, 0, base, time_ms, start_offset)
+                result = hot.ProducedPartition(index, 0, base, time_ms, start_offset)
                 waits.append((replica, end_offset, result))
             appended.append(result)
         results.append((name, appended))
-    if [[result.error_code for result in each] for _, each in results] == [[0]]:
+    if [[result.error_code for result in appended] for _, appended in results] == [[0]]:
         _learn(broker, connection, request, version, view, start)
-    asked = Asked(connection, correlation_id, version, request.acks, request.timeout_ms)
-    return _answer(broker, asked, results, waits)
+    context = ProduceContext(connection, correlation_id, version, request.acks, request.timeout_ms)
+    return _respond(broker, context, results, waits)
 
 
 Waits = list[tuple[Replica, int, hot.ProducedPartition]]
-"""What was written where, up to which offset, and what is to be told of it."""
+"""The replicas that were written to, the end offset in each, and its part of the response."""
 
 
-def _led(broker: Broker, replica: Replica | None, name: bytes, partition: int) -> Replica:
-    """The replica, if it may be written to here."""
+def _check_leads(broker: Broker, replica: Replica | None, name: bytes, partition: int) -> Replica:
+    """Return the replica if clients may write to it here, else raise the error."""
     if replica is None:
         topic = broker.metadata.get(name.decode(errors="replace"))
         raise KafkaError(broker.metadata.refusal(topic, partition))
@@ -220,7 +229,8 @@ def _led(broker: Broker, replica: Replica | None, name: bytes, partition: int) -
     return replica
 
 
-def _check_replicas(replica: Replica) -> None:
+def _check_isr(replica: Replica) -> None:
+    """Raise NOT_ENOUGH_REPLICAS if the ISR is too small for acks=all."""
     leader = replica.leader
     if leader is not None and (verdict := leader.write_verdict()) is not ErrorCode.NONE:
         raise KafkaError(
@@ -230,41 +240,43 @@ def _check_replicas(replica: Replica) -> None:
         )
 
 
-def _answer(broker: Broker, asked: Asked, results: Results, waits: Waits) -> bytes | None:
-    """The answer, or None when there is none, or not before something else has happened."""
-    if asked.acks == 0:
+def _respond(
+    broker: Broker, context: ProduceContext, results: ProduceResults, waits: Waits
+) -> bytes | None:
+    """Make the response; None if it has to wait, or if there is none (acks=0)."""
+    if context.acks == 0:
         for replica, _, _ in waits:
             if replica.needs_flush:
                 broker.flusher.flush(replica)
-        for _, each in results:
-            for result in each:
+        for _, partitions in results:
+            for result in partitions:
                 if result.error_code:
-                    # There is nothing to put an error in: a closed connection is the sign.
+                    # There is no response to put an error in: a closed connection is the sign.
                     why = f"a Produce with acks=0 failed: {result.error_message}"
-                    asked.connection.close(why)
+                    context.connection.close(why)
         return None
-    pending: PendingProduce | None = None
+    delayed: DelayedProduce | None = None
     for replica, end_offset, result in waits:
-        if asked.acks == _ALL:
+        if context.acks == _ALL:
             if replica.high_watermark >= end_offset:
                 continue
-            pending = pending or PendingProduce(asked, results)
-            replica.when_committed(end_offset, pending.part(result))
+            delayed = delayed or DelayedProduce(context, results)
+            replica.purgatory.when_committed(end_offset, delayed.partition(result))
         elif replica.needs_flush:
-            pending = pending or PendingProduce(asked, results)
-            # A batch sent again may be an old one; waiting for the end covers both.
-            replica.when_flushed(replica.log.end_offset, pending.part(result))
+            delayed = delayed or DelayedProduce(context, results)
+            # A batch that was sent again may be an old one; waiting for the log end covers both.
+            replica.purgatory.when_flushed(replica.log.end_offset, delayed.partition(result))
         else:
             continue
         if replica.needs_flush:
             broker.flusher.flush(replica)
-    if pending is None:
-        return hot.encode(asked.correlation_id, asked.version, results)
-    pending.wait(has_timeout=asked.acks == _ALL)
+    if delayed is None:
+        return hot.encode(context.correlation_id, context.version, results)
+    delayed.park(has_timeout=context.acks == _ALL)
     return None
 
 
-def _refused(request: hot.Produce) -> KafkaError | None:
+def _check_acks(request: hot.Produce) -> KafkaError | None:
     if request.acks not in (-1, 0, 1):
         return KafkaError(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}"
@@ -275,9 +287,9 @@ def _refused(request: hot.Produce) -> KafkaError | None:
 def _refusal(
     replica: Replica | None, partition: int, error: KafkaError, now_ms: int
 ) -> hot.ProducedPartition:
-    """What a client is told of an append that failed; an operator is told too, now and then."""
+    """The result of an append that failed; a disk failure is logged too."""
     if isinstance(error, DiskFailed) and replica is not None:
-        replica.complain(error, now_ms)
+        replica.report(error, now_ms)
     return hot.ProducedPartition(partition, error.code, error_message=error.detail or None)
 
 
@@ -289,7 +301,7 @@ def _learn(
     view: memoryview,
     start: int,
 ) -> None:
-    """Remember the shape of a request for one partition that went well."""
+    """Remember the shape of a successful request for one partition."""
     ((name, (only,)),) = request.topics
     replica = broker.replicas.get(name, only.partition)
     assert replica is not None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.handlers.request_context import Context
 from hightide.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -41,12 +41,12 @@ async def alter_partition_reassignments(
         verdicts = await broker.control.alter_reassignments(
             targets, keeps_counts=not allows, timeout_ms=request.timeout_ms
         )
-    except REFUSALS as error:
-        told = refusal(error)
+    except CONTROLLER_ERRORS as error:
+        failure = kafka_error(error)
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=allows,
-            error_code=told.code,
-            error_message=told.detail or None,
+            error_code=failure.code,
+            error_message=failure.detail or None,
             responses=[],
         )
     topics: dict[str, list[ReassignablePartitionResponse]] = {}
@@ -78,10 +78,10 @@ async def list_partition_reassignments(
         ]
     try:
         moves = await broker.control.list_reassignments(wanted, timeout_ms=request.timeout_ms)
-    except REFUSALS as error:
-        told = refusal(error)
+    except CONTROLLER_ERRORS as error:
+        failure = kafka_error(error)
         return ListPartitionReassignmentsResponse(
-            error_code=told.code, error_message=told.detail or None, topics=[]
+            error_code=failure.code, error_message=failure.detail or None, topics=[]
         )
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
     for (name, index), state in sorted(moves.items()):

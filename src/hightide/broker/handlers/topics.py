@@ -26,8 +26,8 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from hightide.broker.controller.topic_defaults import default_counts
-from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
+from hightide.broker.controller.topic_changes import default_counts
 from hightide.broker.handlers.request_context import Context
 from hightide.core.controller.cluster_state import Topic
 from hightide.core.controller.controller import Controller
@@ -63,8 +63,8 @@ async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
     """What came of it; a refusal is an outcome too."""
     try:
         return await work
-    except REFUSALS as error:
-        return refusal(error)
+    except CONTROLLER_ERRORS as error:
+        return kafka_error(error)
 
 
 async def _refusal_of(work: Coroutine[Any, Any, Any]) -> tuple[ErrorCode, str | None]:
@@ -255,9 +255,9 @@ async def delete_topics(
                     "delete.topic.enable is false",
                 )
             await broker.control.delete_topic(name, timeout_ms=request.timeout_ms)
-        except REFUSALS as error:
-            told = refusal(error)
-            code, message = told.code, told.detail or None
+        except CONTROLLER_ERRORS as error:
+            failure = kafka_error(error)
+            code, message = failure.code, failure.detail or None
         return DeletableTopicResult(
             name=name, topic_id=topic_id, error_code=code, error_message=message
         )

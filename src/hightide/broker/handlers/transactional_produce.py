@@ -1,9 +1,9 @@
-"""What Produce does about batches that belong to transactions, before it appends any.
+"""Verification of transactional batches in a Produce, before any of them is appended.
 
-The first batch of a transaction in a partition waits for the coordinator's word
-(`broker/transactions/partition_verifier.py`): the whole request does, and is then served once
-more from its beginning.
-Later batches of the transaction find it open and wait for nobody.
+Before the first batch of a transaction is appended to a partition, the transaction coordinator must
+confirm the transaction (`broker/transactions/partition_verifier.py`).  The whole request waits for
+that, and is then served again from its beginning.  Later batches find the transaction open in the
+partition and do not wait.
 """
 
 from __future__ import annotations
@@ -31,45 +31,46 @@ if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
 FLAGS_AT = ATTRIBUTES_AT + 1
-"""The low byte of a batch's attributes, in which its flags are."""
+"""The low byte of a batch's attributes, which holds its flags."""
 PRODUCER_ID_AT = 43
 
 Verdicts = Mapping[Replica, Guard | KafkaError | None]
 
-_Found = tuple[bytes, hot.PartitionRecords, BatchHeader]
+_TransactionalBatch = tuple[bytes, hot.PartitionRecords, BatchHeader]
 
 _NONE: Verdicts = {}
 
 
-def look(
+def verify(
     broker: Broker, connection: Connection, request: hot.Produce, buf: bytearray, view: memoryview
 ) -> Verdicts:
-    """What the coordinator says of the request's batches.  NotYet if it must be asked first.
+    """Return the coordinator's verdicts on the request's batches; NotYet if it must be asked first.
 
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED or INVALID_PRODUCER_ID_MAPPING for the whole request if
-    nobody can say whose transaction it is.
+    Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED or INVALID_PRODUCER_ID_MAPPING for the whole request
+    if it does not say which transaction its batches belong to.
     """
-    found = [
-        (name, each, BatchHeader._make(HEADER.unpack_from(buf, each.start)))
+    batches = [
+        (name, records, BatchHeader._make(HEADER.unpack_from(buf, records.start)))
         for name, partitions in request.topics
-        for each in partitions
-        if each.end - each.start >= HEADER_BYTES and buf[each.start + FLAGS_AT] & TRANSACTIONAL_FLAG
+        for records in partitions
+        if records.end - records.start >= HEADER_BYTES
+        and buf[records.start + FLAGS_AT] & TRANSACTIONAL_FLAG
     ]
-    if not found:
+    if not batches:
         return _NONE
     if request.transactional_id is None:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "a batch belongs to a transaction, and the request names no transactional id",
         )
-    if len({header.producer_id for _, _, header in found}) > 1:
+    if len({header.producer_id for _, _, header in batches}) > 1:
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one request has batches of several producers"
         )
     transactional_id = request.transactional_id.decode(errors="replace")
     known = dict(connection.verified)
     unverified = []
-    for batch in _unverified(broker, found, view):
+    for batch in _unverified(broker, batches, view):
         if batch.replica not in known:
             verdict = broker.verifier.verdict_now(transactional_id, batch)
             if verdict is None:
@@ -84,23 +85,25 @@ def look(
     return known
 
 
-def _unverified(broker: Broker, found: list[_Found], view: memoryview) -> Iterator[Unverified]:
+def _unverified(
+    broker: Broker, batches: list[_TransactionalBatch], view: memoryview
+) -> Iterator[Unverified]:
     """The batches that open a transaction in their partition."""
-    for name, each, header in found:
-        replica = broker.replicas.get(name, each.partition)
+    for name, records, header in batches:
+        replica = broker.replicas.get(name, records.partition)
         if replica is None or replica.leader is None or replica.is_internal:
             continue
         producer = Producer(header.producer_id, header.producer_epoch)
         sequence, count = header.base_sequence, header.record_count
         if not broker.verifier.is_needed(replica, producer, sequence, count):
             continue
-        # Nobody is asked in the name of a producer that damaged bytes have made up.
-        if crc32c(view[each.start + ATTRIBUTES_AT : each.end]) == header.crc:
+        # The coordinator is not asked about a producer id that comes from damaged bytes.
+        if crc32c(view[records.start + ATTRIBUTES_AT : records.end]) == header.crc:
             yield Unverified(replica, producer, sequence)
 
 
 def guard_for(verdicts: Verdicts, replica: Replica, version: int) -> Guard | None:
-    """What to append with; KafkaError, in the words of the client's version, if it may not be."""
+    """The guard to append with; KafkaError, one that the client's version knows, if refused."""
     verdict = verdicts.get(replica)
     if isinstance(verdict, KafkaError):
         raise KafkaError(produce_error(verdict.code, version), verdict.detail)

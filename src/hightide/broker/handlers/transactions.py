@@ -27,7 +27,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
-from hightide.broker.coordinator_lookup import Kind, coordinator_of
+from hightide.broker.coordinator_lookup import CoordinatorType, coordinator_of
 from hightide.broker.handlers.request_context import Context
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.metadata.internal_topics import partition_for
@@ -36,7 +36,7 @@ from hightide.core.transactions.listing import describe, listed
 from hightide.core.transactions.transaction import EPOCH_BUMPS, Producer
 from hightide.core.transactions.transaction_coordinator import Answer, client_error
 from hightide.wire.errors import ErrorCode, KafkaError
-from hightide.wire.messages.markers import OpenMarkerLaneRequest, OpenMarkerLaneResponse
+from hightide.wire.messages.markers import OpenMarkerConnectionRequest, OpenMarkerConnectionResponse
 from hightide.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -57,7 +57,7 @@ from hightide.wire.messages.transactions import (
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
-    from hightide.broker.transactions.transaction_partitions import Asked
+    from hightide.broker.transactions.transaction_partitions import PendingAnswer
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ _FIRST_VERSION = 1
 """Of transactions: without a bump of the epoch at each end."""
 
 
-def answered(asked: Asked, make: Callable[[Answer], T]) -> T | Awaitable[T]:
+def answered(asked: PendingAnswer, make: Callable[[Answer], T]) -> T | Awaitable[T]:
     """The response to an answer that is there, or comes."""
     if isinstance(asked, Answer):
         return make(asked)
@@ -103,13 +103,13 @@ def add_partitions_to_txn(
 
 def _add(
     broker: Broker, transactional_id: str, producer: Producer, partitions: Iterable[Partition]
-) -> Asked:
+) -> PendingAnswer:
     return broker.transactions.ask(
         transactional_id,
         lambda coordinator, now_ms, _: coordinator.partitions_asked(
             transactional_id, producer, partitions, now_ms
         ),
-        is_patient=True,
+        waits_for_completion=True,
     )
 
 
@@ -223,7 +223,7 @@ async def _add_first_offsets(
 ) -> AddOffsetsToTxnResponse:
     """No group has committed anything yet: the topic of offsets is made first."""
     with suppress(KafkaError):  # it shows below
-        await coordinator_of(broker, Kind.GROUP, request.group_id)
+        await coordinator_of(broker, CoordinatorType.GROUP, request.group_id)
     if broker.picture.topic(CONSUMER_OFFSETS) is None:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     result = add_offsets_to_txn(broker, request, context)
@@ -274,10 +274,10 @@ def list_transactions(
 # -- among brokers -----------------------------------------------------------------------------
 
 
-def open_marker_lane(
-    broker: Broker, request: OpenMarkerLaneRequest, context: Context
-) -> OpenMarkerLaneResponse:
+def open_marker_connection(
+    broker: Broker, request: OpenMarkerConnectionRequest, context: Context
+) -> OpenMarkerConnectionResponse:
     """OpenMarkerLane (30004): see `broker/transactions/marker_fencing.py`."""
-    return OpenMarkerLaneResponse(
-        error_code=broker.transactions.lanes.open(context.connection, request)
+    return OpenMarkerConnectionResponse(
+        error_code=broker.transactions.marker_fencing.open(context.connection, request)
     )

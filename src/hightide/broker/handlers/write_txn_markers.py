@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def write_txn_markers(
     broker: Broker, request: WriteTxnMarkersRequest, context: Context
 ) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
-    if broker.transactions.lanes.admits(context.connection):
+    if broker.transactions.marker_fencing.admits(context.connection):
         return write_markers(broker, request)
     response = _unwritten(request)
     for each in _partitions(response):
@@ -73,7 +73,7 @@ def write_markers(
                 written[replica] = None
                 if replica.high_watermark < end_offset:
                     waits.append(WaitingMarker(result))
-                    replica.when_committed(end_offset, waits[-1])
+                    replica.purgatory.when_committed(end_offset, waits[-1])
     for replica in written:
         replica.markers_appended()
         if replica.needs_flush:
@@ -112,7 +112,7 @@ def _write(
             now_ms,
         )
     except DiskFailed as failure:
-        replica.complain(failure, now_ms)
+        replica.report(failure, now_ms)
         raise
 
 
@@ -125,7 +125,7 @@ class WaitingMarker:
         self.result = result
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def settle(self, code: ErrorCode) -> None:
+    def complete(self, code: ErrorCode) -> None:
         if not self.settled.done():
             self.result.error_code = code
             self.settled.set_result(None)
@@ -136,7 +136,7 @@ async def _committed(
 ) -> WriteTxnMarkersResponse:
     await asyncio.wait([each.settled for each in waits], timeout=timeout_ms / 1000)
     for each in waits:
-        each.settle(ErrorCode.REQUEST_TIMED_OUT)
+        each.complete(ErrorCode.REQUEST_TIMED_OUT)
     return response
 
 

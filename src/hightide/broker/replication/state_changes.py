@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from hightide.broker.membership.topic_configs import TopicConfigs
+from hightide.broker.membership.dynamic_configs import TopicConfigs
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_fetcher import Fetchers
 from hightide.broker.replication.replica_manager import ReplicaManager
@@ -91,8 +91,7 @@ class StateChanges:
             if received.topics_changed:
                 self.on_topics(received.deleted_topics)
             if received.brokers_changed:
-                for replica in self._replicas:
-                    replica.brokers_changed(picture.live, picture.shutting_down)
+                self._replicas.brokers_changed(picture.live, picture.shutting_down)
             if picture.is_whole and not self.are_known.is_set():
                 await self._set_strays_aside(message.removed_topics)
                 self.are_known.set()

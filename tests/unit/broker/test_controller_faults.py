@@ -7,12 +7,12 @@ import contextlib
 
 import pytest
 
-from hightide.broker.controller.partition_states import decode_state
+from hightide.broker.controller.context import decode_state
 from hightide.core.partition.state import NOBODY
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import ConnectionLoss
-from tests.unit.broker.control_world import World, eventually, in_a_world
+from tests.unit.broker.controller_world import World, eventually, in_a_world
 
 
 async def something_happens(world: World) -> None:

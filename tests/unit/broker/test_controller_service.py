@@ -16,7 +16,7 @@ from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import AlterPartitionRequest
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import BadVersion, ConnectionLoss, NotConnected
-from tests.unit.broker.control_world import World, eventually, in_a_world, once
+from tests.unit.broker.controller_world import World, eventually, in_a_world, once
 
 
 def refused(code: ErrorCode):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hightide.broker.membership.topic_configs import TopicConfigs
+from hightide.broker.membership.dynamic_configs import TopicConfigs
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.zookeeper import znodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.broker.control_world import eventually, in_a_world
+from tests.unit.broker.controller_world import eventually, in_a_world
 
 
 @in_a_world

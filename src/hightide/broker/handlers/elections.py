@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.broker.handlers.refusals import REFUSALS, refusal
+from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.handlers.request_context import Context
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.controller.controller import ElectionKind, Verdict
+from hightide.core.partition.state import NOBODY
 from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
 from hightide.wire.messages.replicas import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -42,10 +44,10 @@ async def elect_leaders(
         verdicts = await broker.control.elect_leaders(
             _kind(request.election_type), wanted, timeout_ms=request.timeout_ms
         )
-    except REFUSALS as error:
-        told = refusal(error)
-        verdicts = dict.fromkeys(wanted or (), Verdict(told.code, detail=told.detail))
-        code = told.code if context.version >= 1 else ErrorCode.NONE
+    except CONTROLLER_ERRORS as error:
+        failure = kafka_error(error)
+        verdicts = dict.fromkeys(wanted or (), Verdict(failure.code, detail=failure.detail))
+        code = failure.code if context.version >= 1 else ErrorCode.NONE
         return ElectLeadersResponse(error_code=code, replica_election_results=_results(verdicts))
     return ElectLeadersResponse(replica_election_results=_results(verdicts))
 
@@ -70,3 +72,33 @@ def _results(verdicts: dict[Partition, Verdict]) -> list[ReplicaElectionResult]:
         ReplicaElectionResult(topic=topic, partition_result=results)
         for topic, results in topics.items()
     ]
+
+
+async def resign_controller(
+    broker: Broker, _request: ResignControllerRequest, _context: Context
+) -> ResignControllerResponse:
+    try:
+        controller_id = await _resign(broker)
+    except CONTROLLER_ERRORS as error:
+        failure = kafka_error(error)
+        return ResignControllerResponse(
+            error_code=failure.code, error_message=failure.detail or None, controller_id=NOBODY
+        )
+    return ResignControllerResponse(controller_id=controller_id)
+
+
+async def _resign(broker: Broker) -> int:
+    if not broker.election.is_controller:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
+    if broker.metadata.broker_ids == [broker.broker_id]:
+        raise KafkaError(
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            f"broker {broker.broker_id} is the only one; nobody could take over",
+        )
+    controller_id = await broker.election.resign()
+    if controller_id in (NOBODY, broker.broker_id):
+        raise KafkaError(
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            f"no other broker took over; broker {broker.broker_id} stands again",
+        )
+    return controller_id

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from hightide.broker.controller.topic_defaults import default_counts
-from hightide.broker.membership.config_changes import change_config
+from hightide.broker.controller.topic_changes import default_counts
+from hightide.broker.membership.dynamic_configs import change_config
 from hightide.core.controller.controller import ElectionKind
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.zookeeper import znodes
-from tests.unit.broker.control_world import eventually, in_a_world, once
+from tests.unit.broker.controller_world import eventually, in_a_world, once
 
 
 def refused(code: ErrorCode):

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from hightide.broker.handlers.acknowledgement import Asked, PendingProduce, WaitingBatch
 from hightide.broker.network.connection import Slot
+from hightide.broker.replication.purgatory import DelayedBatch, DelayedProduce, ProduceContext
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot import produce_codec as hot
 
@@ -25,16 +25,16 @@ class Connection:
         self.answers.append(answer)
 
 
-def one_batch(asked: Asked):
-    return WaitingBatch(
+def one_batch(asked: ProduceContext):
+    return DelayedBatch(
         asked, "t", RESULT, hot.ResponseTemplate(asked.version, b"t", RESULT.partition)
     )
 
 
-def any_request(asked: Asked):
-    pending = PendingProduce(asked, [(b"t", [RESULT])])
-    part = pending.part(RESULT)
-    pending.wait(has_timeout=True)
+def any_request(asked: ProduceContext):
+    pending = DelayedProduce(asked, [(b"t", [RESULT])])
+    part = pending.partition(RESULT)
+    pending.park(has_timeout=True)
     return part
 
 
@@ -43,12 +43,12 @@ def answers(wait, version: int, *codes: ErrorCode, timeout_ms: int = 60_000, lea
 
     async def run() -> list[bytes]:
         connection = Connection()
-        write = wait(Asked(connection, 9, version, -1, timeout_ms))
+        write = wait(ProduceContext(connection, 9, version, -1, timeout_ms))
         if leaves:
             assert connection.slot.cancel is not None
             connection.slot.cancel()
         for code in codes:
-            write.settle(code)
+            write.complete(code)
         await asyncio.sleep(0.02)
         return connection.answers
 
