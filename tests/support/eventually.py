@@ -1,7 +1,7 @@
 """Wait for something that a running system does in its own time.
 
-Tests never sleep for a fixed time: they look again until the condition holds. The limit is far longer
-than anything takes, so that a busy machine fails no test.
+Tests never sleep for a fixed time: they look again until the condition holds. The limit is far
+longer than anything takes, so that a busy machine fails no test.
 """
 
 from __future__ import annotations

@@ -1,0 +1,40 @@
+"""Read the documents as tests need them: code blocks, and the table of the classic description."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+CLASSIC = ROOT / "docs" / "internals" / "classic.md"
+
+
+class Statement(NamedTuple):
+    """One row of docs/internals/classic.md."""
+
+    number: int
+    files: list[str]
+    tests: list[str]
+    command: str
+
+
+def statements() -> list[Statement]:
+    found = []
+    for line in CLASSIC.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if cells[0].isdigit():
+            files, tests, commands = (re.findall(r"`([^`]+)`", cell) for cell in cells[-3:])
+            found.append(Statement(int(cells[0]), files, tests, commands[0]))
+    return found
+
+
+def shell_blocks(page: Path) -> list[str]:
+    """The blocks of a page that are marked as `sh`."""
+    return re.findall(r"(?ms)^```sh\n(.*?)^```", page.read_text("utf-8"))
+
+
+def commands(block: str) -> list[str]:
+    """The lines of a block without their comments."""
+    lines = (re.sub(r"\s+#.*", "", line).strip() for line in block.splitlines())
+    return [line for line in lines if line]
