@@ -23,7 +23,7 @@ from typing import Any
 
 from hightide.broker.controller import ControllerService
 from hightide.broker.controller.channel import ControllerChannel
-from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.environment import Environment, OpenedZooKeeper, RealEnvironment
 from hightide.broker.groups import GroupPartitions
 from hightide.broker.handlers.init_producer_id import ProducerIds
@@ -182,7 +182,7 @@ class Broker:
         """Be a broker of the cluster, and perhaps its controller."""
         await self._register()
         remember(disks, self.metadata.cluster_id, self.broker_id)
-        await self.election.look()
+        await self.election.check()
 
     async def _be_told(self) -> None:
         """Wait until the controller has told what this broker is to lead and to follow."""
@@ -199,7 +199,7 @@ class Broker:
     def _assemble(self, cluster_id: str) -> None:
         zookeeper, settings = self._zookeeper, lambda: self.settings
         self._listener = self.settings.inter_broker_listener()
-        self.control_lines = ControllerChannel(self, self._listener)
+        self.controller_channel = ControllerChannel(self, self._listener)
         self.picture = MetadataImage(self.broker_id, self._listener)
         self.metadata = MetadataCache(cluster_id, self.picture, self.settings.broker_rack)
         self.producer_ids = ProducerIds(zookeeper, self.broker_id)
@@ -236,24 +236,24 @@ class Broker:
         self.replicas.on_role = self._internal_role_changed
         self._roles.on_topics = self.groups.topics_changed
         self._proposals = IsrChanges(
-            self.broker_id, self._epoch, self.control_lines.alter_partition
+            self.broker_id, self._epoch, self.controller_channel.alter_partition
         )
         self.replicas.on_proposal = self._proposals.propose
-        self.election = Election(zookeeper, self.broker_id, self.now_ms)
+        self.election = ControllerElection(zookeeper, self.broker_id, self.now_ms)
         self.election.on_change = self._controller_changed
-        self.control = ControllerService(
+        self.controller = ControllerService(
             zookeeper,
             self.election,
             self.broker_id,
             settings,
-            self.control_lines.tell,
+            self.controller_channel.publish,
             self._listener,
             random=self._random,
             new_id=self.surroundings.new_id,
         )
         self._changes = ConfigChanges(zookeeper, self._config_changed, self.now_ms)
         self._session = WatchLoop("the cluster after a reconnect", self._reconnected)
-        self._readings = (self.election.reading, self._changes.reading)
+        self._readings = (self.election.watch_loop, self._changes.watch_loop)
         self._housekeeping = Housekeeping(self.store, self.now_ms)
         self._is_assembled = True
 
@@ -284,7 +284,7 @@ class Broker:
     async def _stop_replication(self) -> None:
         if self._ticks is not None:
             self._ticks.cancel()
-        await self.control.stop()
+        await self.controller.stop()
         await self._proposals.stop()
         await self._fetchers.stop()
         await self.groups.stop()
@@ -342,7 +342,7 @@ class Broker:
         await self._changes.begin()
         await self.dynamic.read()
         await self.topic_configs.read_all()
-        self.control.reconnected()
+        self.controller.reconnected()
         for reading in self._readings:
             reading.wake()
 
@@ -383,7 +383,7 @@ class Broker:
 
     def _controller_changed(self) -> None:
         self.metadata.controller_id = self.election.controller_id
-        self.control.election_changed()
+        self.controller.election_changed()
 
     async def receive_state(self, request: PublishStateRequest) -> PublishStateResponse:
         """The controller tells what the cluster is."""
@@ -416,7 +416,7 @@ class Broker:
             await self.topic_configs.notified(name)
         elif kind == "brokers" and self.dynamic.concerns(name):
             await self.dynamic.read()
-        self.control.configuration_changed(entity_path)
+        self.controller.configuration_changed(entity_path)
 
     def _configured(self, settings: Settings) -> None:
         """The broker's own settings are others now."""

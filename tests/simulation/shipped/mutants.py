@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hightide.broker.handlers import follower_fetch
-from hightide.broker.handlers.fetch_plan import Plan
+from hightide.broker.handlers.fetch_plan import FetchPlan
 from hightide.broker.replication.isr_changes import IsrChanges
-from hightide.broker.replication.purgatory import WaitingWrite
+from hightide.broker.replication.purgatory import DelayedWrite, PartitionPurgatory
 from hightide.broker.replication.replica import Replica
 from hightide.broker.transactions.transaction_partition import TransactionPartition
 from hightide.core.groups import group_coordinator as groups
@@ -39,20 +39,20 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 def answers_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """acks=all is answered when the leader has it."""
 
-    def at_once(self: Replica, end_offset: int, write: WaitingWrite) -> None:
-        asyncio.get_running_loop().call_soon(write.settle, ErrorCode.NONE)
+    def at_once(self: PartitionPurgatory, end_offset: int, write: DelayedWrite) -> None:
+        asyncio.get_running_loop().call_soon(write.complete, ErrorCode.NONE)
 
-    patch.setattr(Replica, "when_committed", at_once)
+    patch.setattr(PartitionPurgatory, "when_committed", at_once)
 
 
 def shows_the_uncommitted(patch: pytest.MonkeyPatch) -> None:
     """Consumers read to the end of the log."""
-    slice_ = Plan.slice
+    slice_ = FetchPlan.slice
 
-    def to_the_end(self: Plan, replica: Replica, wanted: Any, end_offset: int) -> Any:
+    def to_the_end(self: FetchPlan, replica: Replica, wanted: Any, end_offset: int) -> Any:
         return slice_(self, replica, wanted, replica.log.end_offset)
 
-    patch.setattr(Plan, "slice", to_the_end)
+    patch.setattr(FetchPlan, "slice", to_the_end)
 
 
 def keeps_writes_of_a_role_that_is_over(patch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def verifies_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def takes_offsets_of_any_generation(patch: pytest.MonkeyPatch) -> None:
     """B18: whoever was a member once may still commit."""
-    patch.setattr(offset_requests, "refused_transactional", lambda *_, **__: ErrorCode.NONE)
+    patch.setattr(offset_requests, "txn_offset_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
 def tells_offsets_that_are_not_stable(patch: pytest.MonkeyPatch) -> None:

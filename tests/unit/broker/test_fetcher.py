@@ -404,12 +404,12 @@ def test_an_answer_that_was_asked_for_in_a_former_epoch_is_passed_over() -> None
 def watch(replica: object, taken: list[Position]) -> None:
     """Note what the replica is given."""
     kind = type(replica)
-    original = kind.take  # type: ignore[attr-defined]
+    original = kind.apply_response  # type: ignore[attr-defined]
 
     class Watched(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
 
-        def take(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
+        def apply_response(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
             taken.append(asked)
             step: Step = original(self, asked, given, now_ms)
             return step
@@ -642,7 +642,9 @@ def test_a_fault_in_one_partition_does_not_keep_others_from_being_copied(
         class Faulty(type(bad)):  # type: ignore[misc]
             __slots__ = ()
 
-            def take(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
+            def apply_response(
+                self, asked: Position, given: ReceivedPartition, now_ms: int
+            ) -> Step:
                 raise RuntimeError("a bug")
 
         plain = type(bad)

@@ -2,7 +2,7 @@
 
 Errors per partition:
 UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID   no such partition
-NOT_LEADER_OR_FOLLOWER                         another broker leads it; the response names that broker
+NOT_LEADER_OR_FOLLOWER                         another broker leads it; the response says which
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH      the client's leader epoch is older or newer than ours
 OFFSET_OUT_OF_RANGE                            below the log start or above the log end
 KAFKA_STORAGE_ERROR                            the log cannot be read

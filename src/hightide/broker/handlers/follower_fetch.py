@@ -1,4 +1,4 @@
-"""Fetch as followers send it: a follower reads to the log end, and its fetch offset is its progress.
+"""Fetch as followers send it: they read to the log end, and their fetch offset is their progress.
 
     request ── partitions in which the follower has advanced ─┐
     Replica ── has grown, is committed, has another role ─────┴─▶ changed ─▶ the next response
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hightide.broker.handlers.fetch_plan import FetchPlan, check_epoch, find_divergence, not_here
 from hightide.broker.network.connection import Connection
-from hightide.broker.replication.purgatory import DelayedFetch, PartitionPurgatory
+from hightide.broker.replication.purgatory import DelayedFetch
 from hightide.broker.replication.replica import Replica
 from hightide.core.partition.fetch_session import INITIAL_EPOCH, Remembered, Session, TopicPartition
 from hightide.core.partition.leader import Leader
@@ -70,7 +70,7 @@ class FollowerFetches:
         self._session = session
         replicas = broker.replicas
         self._find = replicas.by_id.get if session.by_topic_id else replicas.by_name.get
-        # Partitions that the follower may join the ISR of: each request may show that it is able to.
+        # Where the follower is not in the ISR: any of its requests may show that it has caught up.
         self._not_in_sync: dict[TopicPartition, None] = {}
         self.changed: dict[TopicPartition, None] = {}
         # A session for one request ends with it.
@@ -170,12 +170,18 @@ class FollowerFetches:
         """The follower has sent its next request: respond with what there is."""
         self.delayed.end_wait()
 
-    def has_news(self, partition: PartitionPurgatory) -> bool:
+    def has_news(self, key: TopicPartition) -> bool:
         """Whether the follower does not know the partition's high watermark or log start."""
-        key, log_ = partition.key, partition.log
-        known = self._session.partitions.get(key) if key in self.changed else None
-        return known is not None and (
-            known.high_watermark < log_.high_watermark or known.log_start_offset < log_.start_offset
+        if key not in self.changed:
+            return False
+        known, replica = self._session.partitions.get(key), self._find(key)
+        return (
+            known is not None
+            and replica is not None
+            and (
+                known.high_watermark < replica.high_watermark
+                or known.log_start_offset < replica.log.start_offset
+            )
         )
 
     # -- responses -------------------------------------------------------------------------
@@ -254,7 +260,7 @@ class FollowerFetches:
     def _check_log(
         self, replica: Replica, remembered: Remembered
     ) -> tuple[Leader, tuple[int, int] | None]:
-        """The leader, if this follower may fetch from it, and where their logs diverge if they do."""
+        """The leader, if this follower may fetch from it, and where their logs diverge, or None."""
         leader = replica.leader
         if leader is not None and remembered.agreed is leader:
             return leader, None

@@ -2,7 +2,7 @@
 
 Errors per partition:
 UNKNOWN_TOPIC_OR_PARTITION  no such partition
-NOT_LEADER_OR_FOLLOWER      another broker leads it, or does now: the records may be in the log or not
+NOT_LEADER_OR_FOLLOWER      another broker leads it, or leads it now: the log may have the records
 NOT_ENOUGH_REPLICAS         acks=all, and the ISR is smaller than min.insync.replicas
 NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found after the append
 REQUEST_TIMED_OUT           acks=all, and the followers did not fetch the records in time

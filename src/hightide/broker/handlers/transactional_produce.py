@@ -46,8 +46,8 @@ def verify(
 ) -> Verdicts:
     """Return the coordinator's verdicts on the request's batches; NotYet if it must be asked first.
 
-    Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED or INVALID_PRODUCER_ID_MAPPING for the whole request
-    if it does not say which transaction its batches belong to.
+    Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED or INVALID_PRODUCER_ID_MAPPING, for the whole
+    request, if it does not say which transaction its batches belong to.
     """
     batches = [
         (name, records, BatchHeader._make(HEADER.unpack_from(buf, records.start)))

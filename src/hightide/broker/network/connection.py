@@ -83,12 +83,12 @@ class Connection(asyncio.BufferedProtocol):
         "client_address",
         "commits",
         "fetch_next",
+        "fetch_sizing",
         "frame_since",
         "idle_checks",
         "is_closed",
         "listener",
         "local_address",
-        "pace",
         "produce_prefix",
         "stuck_since",
         "verified",
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         # What the coordinator said of the transaction of the Produce that is served next.
         self.verified: Mapping[Replica, Guard | KafkaError | None] = {}
         self.commits = 0  # of offsets, which are not answered yet
-        self.pace = FetchSizing()
+        self.fetch_sizing = FetchSizing()
         self.fetch_next: tuple[bytes, int] | None = None  # topic and partition to begin with
         self.idle_checks = 0
         self.frame_since: float | None = None

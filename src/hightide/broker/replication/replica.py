@@ -1,18 +1,11 @@
-"""A replica: one partition's log on this broker, its role, and who waits for it.
+"""A replica: the log of one partition on this broker, and the replica's role.
 
-    leads     producers append; followers fetch; the machine says what is committed
-    follows   the leader's answers are carried out (`take`)
-    neither   the log is kept, nobody is served
+    leader     producers append, followers fetch, and the high watermark moves
+    follower   the leader's responses are applied (`apply_response`)
+    neither    the log is kept, and no request is served
 
-What is decided, the machines of the core decide (`core/partition/leader.py`,
-`core/partition/follower.py`); here their facts are gathered and their decisions carried out.
-
-Waits hang on the thing waited for.  A fetch that found too little waits on each replica that it
-reads: a consumer for the high watermark, or for the last stable offset if it wants what is
-committed of transactions, a follower for the end of the log.  A follower's session stays there
-between its fetches, to be told what is news.  An append counts bytes into its replica,
-and after the answers of the turn have left, the waiters that now have enough are served.  A write
-that needs other replicas waits in a heap, by the offset that it needs.
+The state machines in `core/partition` decide.  This module passes them facts and carries out what
+they decide.  Requests that wait for the replica are in its purgatory (`purgatory.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +13,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Set
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from hightide.broker.replication.purgatory import FollowerWaiter, Waiter, WaitingWrite
+from hightide.broker.replication.purgatory import ENOUGH_BYTES, PartitionPurgatory
 from hightide.client.connection import CODES
 from hightide.core.metadata.topic_names import INTERNAL_TOPICS
 from hightide.core.partition.fetch_session import TopicPartition
@@ -43,83 +35,55 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACK_OFF = Step(Do.BACK_OFF)
-_EVERYTHING = 1 << 31
-_COMPLAIN_MS = 10_000
+_REPORT_EVERY_MS = 10_000
 _MARKER_BYTES = 78
-
-
-class _Wait(NamedTuple):
-    end_offset: int
-    number: int  # of equal offsets the first comes first
-    write: WaitingWrite
 
 
 class Replica:
     """A partition on this broker."""
 
     __slots__ = (
-        "_commits",
-        "_flushes",
-        "_replicas",
-        "_uncommitted_bytes",
-        "_wait_number",
-        "complained_ms",
+        "_manager",
+        "_reported_ms",
+        "coordinator_log",
         "follower",
-        "follower_waiters",
-        "fresh_bytes",
-        "fresh_end_bytes",
-        "fresh_stable_bytes",
         "high_watermark",
         "is_internal",
         "key",
         "leader",
         "leader_epoch",
-        "led_log",
         "log",
         "lost_records",
         "partition",
-        "stable_offset",
-        "stable_waiters",
+        "purgatory",
         "state",
         "topic",
         "topic_id",
-        "waiters",
     )
 
     def __init__(
-        self, log: Log, topic_id: uuid.UUID, high_watermark: int, replicas: ReplicaManager
+        self, log: Log, topic_id: uuid.UUID, high_watermark: int, manager: ReplicaManager
     ) -> None:
         self.topic = log.topic
         self.topic_id = topic_id
         self.partition = log.partition
         self.key: TopicPartition = (topic_id.bytes, log.partition)
         self.log = log
+        self.purgatory = PartitionPurgatory(manager.purgatory, self.key, log)
         self.is_internal = log.topic in INTERNAL_TOPICS
         self.state: PartitionState | None = None
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.leader_epoch = -1
-        # What the coordinator writes here whose records these are, if it is an internal topic.
-        self.led_log: CoordinatorLog | None = None
+        # Of an internal topic: the group or transaction coordinator's access to this log.
+        self.coordinator_log: CoordinatorLog | None = None
         # Committed records that were truncated, with no election that explains it.
         self.lost_records = 0
-        self.complained_ms = 0
-        self.waiters: dict[Waiter, None] = {}
-        self.stable_waiters: dict[Waiter, None] = {}
-        self.follower_waiters: dict[FollowerWaiter, None] = {}
-        # What waiters have not been told of yet: of what is committed, of what is also decided,
-        # and of the log.
-        self.fresh_bytes = 0
-        self.fresh_stable_bytes = 0
-        self.fresh_end_bytes = 0
-        self._uncommitted_bytes = 0
-        self._commits: list[_Wait] = []
-        self._flushes: list[_Wait] = []
-        self._wait_number = 0
-        self._replicas = replicas
-        self.stable_offset = 0
-        # What was deleted had been committed; what is not here any more cannot be shown.
-        self._set_high_watermark(min(max(high_watermark, log.start_offset), log.end_offset))
+        self._reported_ms = 0
+        self._manager = manager
+        # Records before the log start were committed; records behind the log end cannot be shown.
+        self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        log.high_watermark = self.high_watermark
 
     def __repr__(self) -> str:
         role = "leads" if self.leader else "follows" if self.follower else "waits"
@@ -137,7 +101,7 @@ class Replica:
         lag_ms: int,
         now_ms: int,
     ) -> None:
-        """Lead from now on, in the state's epoch."""
+        """Become the leader in the state's leader epoch."""
         self._end_role()
         log_ = self.log
         # Before any record of the epoch exists, so that the epoch's start is never in doubt.
@@ -156,16 +120,16 @@ class Replica:
         )
         self._begin_role(state)
         if leader.high_watermark > self.high_watermark:
-            self._committed(leader.high_watermark)
+            self._committed(leader, leader.high_watermark)
 
     def follow(self, state: PartitionState) -> None:
-        """Follow the state's leader from now on."""
+        """Become a follower of the state's leader."""
         self._end_role()
         self.follower = Follower(state, self.log, self.high_watermark)
         self._begin_role(state)
 
     def rest(self, state: PartitionState | None) -> None:
-        """Neither lead nor follow: nobody leads, or the partition is not here any more."""
+        """Neither lead nor follow: there is no leader, or the partition has left this broker."""
         self._end_role()
         self._begin_role(state)
 
@@ -173,29 +137,29 @@ class Replica:
         self.state = state
         if state is not None:
             self.leader_epoch = state.leader_epoch
-        # Whoever waits here waits for a role that is over.
-        self.wake_all()
-        self._replicas.on_change()
+        # Parked fetches wait for a role that has ended.
+        self.purgatory.wake_all()
+        self._manager.on_change()
         if self.is_internal:
-            self._replicas.on_role(self)
+            self._manager.on_role(self)
 
     def _end_role(self) -> None:
         self.leader = self.follower = None
-        if self.led_log is not None:
-            self.led_log.end()
-            self.led_log = None
-        # They are in the log, and the next leader may have them or not: the client asks again.
-        self._settle_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.coordinator_log is not None:
+            self.coordinator_log.end()
+            self.coordinator_log = None
+        # The records are in the log, and the next leader may have them or not: the client retries.
+        self.purgatory.fail_writes(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def published(self, state: PartitionState) -> None:
-        """The controller has decided something else in the same leader epoch."""
+        """The controller has published another state in the same leader epoch."""
         self.state = state
         if self.leader is not None:
             self._follow_up(self.leader.published(state))
         elif self.follower is not None:
             self.follower.published(state)
 
-    # -- leading ---------------------------------------------------------------------------
+    # -- appending -------------------------------------------------------------------------
 
     def append(
         self,
@@ -206,7 +170,7 @@ class Replica:
         now_ms: int,
         guard: Guard | None = None,
     ) -> tuple[int, int, int]:
-        """Append a producer's batch; (base offset, next offset, log append time or -1).
+        """Append a producer's batch; return (base offset, next offset, log append time or -1).
 
         The first batch of a transaction is appended with a guard
         (`broker/transactions/partition_verifier.py`).
@@ -220,21 +184,23 @@ class Replica:
     def append_own(
         self, batch: bytearray, now_ms: int, guard: Guard | None = None
     ) -> tuple[int, int]:
-        """Append a batch that this broker has made; (base offset, next offset)."""
+        """Append a batch that this broker has made; return (base offset, next offset)."""
         log_ = self.log
         result = log_.append_own(batch, self.leader_epoch, now_ms, guard)
         if log_.end_offset < log_.flush_at:
             self._grown(log_.end_offset, len(batch))
-        # It need not be a request that this comes of, whose end would wake them.
-        if self._replicas.grown:
-            self._replicas.wake_soon()
+        # The cause need not be a request, whose end would wake the parked fetches.
+        self._manager.purgatory.wake_soon()
         return result
 
     def append_marker(
         self, producer: Producer, coordinator_epoch: int, is_commit: bool, version: int, now_ms: int
     ) -> int:
-        """End a producer's transaction; the offset behind all that must be committed before it may
-        be said that the marker is there.  After the last one of a request: `markers_appended`."""
+        """End a producer's transaction.
+
+        Returns the offset up to which the log must be committed before the marker may be
+        acknowledged.  Call `markers_appended` after the last marker of a request.
+        """
         log_ = self.log
         offset = log_.append_marker(
             producer, coordinator_epoch, is_commit, version, self.leader_epoch, now_ms
@@ -243,45 +209,50 @@ class Replica:
         if offset is not None:
             if end_offset < log_.flush_at:
                 self._grown(end_offset, _MARKER_BYTES)
-            if self.led_log is not None:
-                self.led_log.marker_appended(end_offset, producer.id, is_commit)
+            if self.coordinator_log is not None:
+                self.coordinator_log.marker_appended(end_offset, producer.id, is_commit)
         return end_offset
 
     def markers_appended(self) -> None:
-        """Tell those whom markers concern."""
-        if self.led_log is not None:
-            self.led_log.settle()
-        if self._replicas.grown:
-            self._replicas.wake_soon()
+        """Tell the coordinator of this log, and wake the parked fetches."""
+        if self.coordinator_log is not None:
+            self.coordinator_log.settle()
+        self._manager.purgatory.wake_soon()
 
     @property
     def needs_flush(self) -> bool:
-        """Whether what was appended last may be answered for only after a flush."""
+        """Whether the last append must be flushed before it is acknowledged."""
         return self.log.end_offset >= self.log.flush_at
 
     def flushed(self, offset: int) -> None:
-        """Everything before `offset` is on disk, so it may be shown."""
+        """Everything before `offset` is on disk, so followers and consumers may see it."""
         if self.leader is not None:
-            self._grown(offset, _EVERYTHING)
-        self._settle(self._flushes, offset)
+            self._grown(offset, ENOUGH_BYTES)
+        self.purgatory.flushed(offset)
 
     def flush_failed(self) -> None:
-        """Nobody can say any more what of the rest is on disk."""
-        self._settle_all(ErrorCode.KAFKA_STORAGE_ERROR)
+        """It is not known any more which of the unflushed records are on disk."""
+        self.purgatory.fail_writes(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _grown(self, end_offset: int, byte_count: int) -> None:
-        """The log ends here for all who may see it: followers, and who counts what is committed."""
+        """Move the log end that followers see, and that counts for the high watermark."""
         leader = self.leader
         if leader is None or end_offset <= leader.end_offset:
             return
-        self._uncommitted_bytes += byte_count
-        if self.follower_waiters:
-            if not self.fresh_end_bytes:
-                self._replicas.grown.append(self)
-            self.fresh_end_bytes += byte_count
+        purgatory = self.purgatory
+        purgatory.uncommitted_bytes += byte_count
+        if purgatory.followers:
+            purgatory.end_moved(byte_count)
         changes = leader.appended(end_offset)
         if changes.high_watermark is not None:
-            self._committed(changes.high_watermark)
+            self._committed(leader, changes.high_watermark)
+
+    def delete_records(self, before_offset: int) -> None:
+        """Delete the records before an offset; followers learn the new log start soon."""
+        self.log.delete_records(before_offset)
+        self.purgatory.tell_followers()
+
+    # -- leading ---------------------------------------------------------------------------
 
     def fetched(
         self, replica: int, offset: int, broker_epoch: int, now_ms: int, log_start_offset: int
@@ -293,15 +264,8 @@ class Replica:
             self.leader.fetched(replica, offset, broker_epoch, now_ms, log_start_offset, own_start)
         )
 
-    def delete_records(self, before_offset: int) -> None:
-        """Drop what is before an offset, here and, as they hear of it, on the followers."""
-        self.log.delete_records(before_offset)
-        for waiter in self.follower_waiters:
-            waiter.fresh[self.key] = None
-        self._replicas.tell_followers(self)
-
     def tick(self, now_ms: int) -> None:
-        """Look for members of the ISR that are late."""
+        """Propose to remove followers from the ISR that are late."""
         self.log.transactions.high_watermark_moved(self.high_watermark)
         if self.leader is not None:
             self._follow_up(self.leader.tick(now_ms))
@@ -311,131 +275,82 @@ class Replica:
             self._follow_up(self.leader.brokers_changed(live, shutting_down))
 
     def configured(self, lag_ms: int) -> None:
-        """The settings of the broker or of the topic, which the log has, are others now."""
+        """The settings of the broker, or of the topic (which the log has), have changed."""
         if self.leader is not None:
             self._follow_up(self.leader.configured(self.log.config.min_insync_replicas, lag_ms))
 
     def refused(self, proposal: Proposal) -> None:
-        """The controller does not carry out a proposal."""
+        """The controller has refused a proposal."""
         if self.leader is not None:
             self._follow_up(self.leader.refused(proposal))
 
     def _follow_up(self, changes: Changes) -> None:
         if changes.high_watermark is not None:
-            self._committed(changes.high_watermark)
+            assert self.leader is not None
+            self._committed(self.leader, changes.high_watermark)
         if changes.proposal is not None:
-            self._replicas.on_proposal(self, changes.proposal)
+            self._manager.on_proposal(self, changes.proposal)
 
-    def _committed(self, high_watermark: int) -> None:
-        """The high watermark has moved: tell everybody who waits for it."""
+    def _committed(self, leader: Leader, high_watermark: int) -> None:
+        """Move the high watermark, and complete the requests that waited for it."""
         before = self.high_watermark
-        self._set_high_watermark(high_watermark)
-        if self.waiters:
-            if not self.fresh_bytes:
-                self._replicas.grown.append(self)
-            # How many bytes are committed nobody counts. Who finds too few goes on waiting.
-            self.fresh_bytes += self._uncommitted_bytes or 1
-        if self.stable_waiters:
-            self._stable_offset_moved(before, self._uncommitted_bytes or 1)
-        self._uncommitted_bytes = 0
-        if self._commits:
-            self._settle(self._commits, high_watermark)
-        if self.led_log is not None:
-            self.led_log.settle()
-        if self.follower_waiters:
-            for waiter in self.follower_waiters:
-                waiter.fresh[self.key] = None
-            self._replicas.tell_followers(self)
-
-    def _stable_offset_moved(self, before: int, byte_count: int) -> None:
-        """The high watermark has moved, and perhaps the last stable offset with it."""
-        stable_offset = self.log.last_stable_offset
-        if stable_offset == self.stable_offset:
-            return
-        if not self.fresh_stable_bytes:
-            self._replicas.grown.append(self)
-        # With the end of a transaction all of it is shown at once, and what waited behind it.
-        is_plain = self.stable_offset == before and stable_offset == self.high_watermark
-        self.fresh_stable_bytes += byte_count if is_plain else _EVERYTHING
-        self.stable_offset = stable_offset
+        self.high_watermark = self.log.high_watermark = high_watermark
+        self.purgatory.committed(before, high_watermark, leader)
+        if self.coordinator_log is not None:
+            self.coordinator_log.settle()
 
     def _set_high_watermark(self, high_watermark: int) -> None:
         self.high_watermark = self.log.high_watermark = high_watermark
 
-    # -- writes that wait ------------------------------------------------------------------
-
-    def when_committed(self, end_offset: int, write: WaitingWrite) -> None:
-        """Settle the write when everything before `end_offset` is committed, or will not be."""
-        self._wait_number += 1
-        heappush(self._commits, _Wait(end_offset, self._wait_number, write))
-
-    def when_flushed(self, end_offset: int, write: WaitingWrite) -> None:
-        """Settle the write when everything before `end_offset` is on disk, or will not be."""
-        self._wait_number += 1
-        heappush(self._flushes, _Wait(end_offset, self._wait_number, write))
-
-    def _settle(self, waits: list[_Wait], offset: int) -> None:
-        leader = self.leader
-        due = []
-        while waits and waits[0].end_offset <= offset:
-            due.append(heappop(waits))
-        # A connection's answers leave in order: when the first is settled last, in one write.
-        for wait in reversed(due):
-            code = ErrorCode.NONE
-            if waits is self._commits and leader is not None:
-                code = leader.commit_verdict(wait.end_offset) or ErrorCode.NONE
-            wait.write.settle(code)
-
-    def _settle_all(self, code: ErrorCode) -> None:
-        waits = sorted(self._commits) + sorted(self._flushes)
-        self._commits, self._flushes = [], []
-        for wait in waits:
-            wait.write.settle(code)
-
     # -- following -------------------------------------------------------------------------
 
-    def take(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
-        """Carry out the leader's answer to a fetch; what the fetcher is to do next."""
+    def apply_response(self, asked: Position, received: ReceivedPartition, now_ms: int) -> Step:
+        """Apply the leader's response to a fetch from `asked`; return the fetcher's next step."""
         follower = self.follower
         assert follower is not None
-        code = CODES.get(given.error_code)
+        code = CODES.get(received.error_code)
         if code is None:
             return _BACK_OFF
         step = follower.answered(
             asked,
             code,
-            diverging=given.diverging_epoch,
-            leader_log_start_offset=given.log_start_offset,
+            diverging=received.diverging_epoch,
+            leader_log_start_offset=received.log_start_offset,
         )
         try:
             if step.do is Do.APPEND:
-                return self._copy(follower, given, now_ms, step)
+                return self._copy(follower, received, now_ms, step)
             if step.do in (Do.TRUNCATE, Do.RESTART):
-                self._cut(follower, step, now_ms)
+                self._truncate(follower, step, now_ms)
         except Corrupt as damage:
             log.error(
-                "%s-%d: the leader's answer is no use: %s", self.topic, self.partition, damage
+                "%s-%d: the leader's response is damaged; it is fetched again: %s",
+                self.topic,
+                self.partition,
+                damage,
             )
             return _BACK_OFF
         except KafkaError as failure:
-            self.complain(failure, now_ms)
+            self.report(failure, now_ms)
             return _BACK_OFF
         return step
 
-    def _copy(self, follower: Follower, given: ReceivedPartition, now_ms: int, step: Step) -> Step:
-        if given.records:
-            # A leader that has lost its role may have cut its log under an answer, and copied what
-            # its successor wrote: nothing newer than this epoch is taken from it.
-            self.log.append_fetched(given.records, now_ms, follower.state.leader_epoch)
-        moved = follower.appended(given.high_watermark, given.log_start_offset)
+    def _copy(
+        self, follower: Follower, received: ReceivedPartition, now_ms: int, step: Step
+    ) -> Step:
+        if received.records:
+            # A leader that has lost its role may have truncated its log while its response was
+            # sent, and copied records of its successor: nothing newer than this epoch is appended.
+            self.log.append_fetched(received.records, now_ms, follower.state.leader_epoch)
+        moved = follower.appended(received.high_watermark, received.log_start_offset)
         if moved.high_watermark is not None:
             self._set_high_watermark(moved.high_watermark)
-            self.wake_consumers()
+            self.purgatory.wake_consumers()
         if moved.log_start_offset is not None:
             self.log.start_at(moved.log_start_offset)
         return step
 
-    def _cut(self, follower: Follower, step: Step, now_ms: int) -> None:
+    def _truncate(self, follower: Follower, step: Step, now_ms: int) -> None:
         before = self.log.end_offset
         if step.lost:
             self._report_loss(follower, step)
@@ -446,7 +361,7 @@ class Replica:
         follower.truncated()
         self._set_high_watermark(follower.high_watermark)
         log.info(
-            "%s-%d: cut from %d to %d, where it parts from the log of its leader",
+            "%s-%d: truncated from offset %d to %d, where it diverges from the leader's log",
             self.topic,
             self.partition,
             before,
@@ -480,34 +395,8 @@ class Replica:
             reason,
         )
 
-    # -- those who wait --------------------------------------------------------------------
-
-    def wait_for_stable(self, waiter: Waiter) -> None:
-        """Let the waiter know when the last stable offset moves, from where it is now."""
-        self.stable_waiters[waiter] = None
-        self.stable_offset = self.log.last_stable_offset
-
-    def wake_consumers(self) -> None:
-        has_stable_waiters = (
-            bool(self.stable_waiters) and self.stable_offset != self.log.last_stable_offset
-        )
-        if self.waiters or has_stable_waiters:
-            self.fresh_bytes = _EVERYTHING
-            if has_stable_waiters:
-                self.fresh_stable_bytes = _EVERYTHING
-                self.stable_offset = self.log.last_stable_offset
-            self._replicas.grown.append(self)
-            self._replicas.wake_soon()
-
-    def wake_all(self) -> None:
-        """Let everybody who waits look again."""
-        if self.waiters or self.stable_waiters or self.follower_waiters:
-            self.fresh_bytes = self.fresh_stable_bytes = self.fresh_end_bytes = _EVERYTHING
-            self._replicas.grown.append(self)
-            self._replicas.wake_soon()
-
-    def complain(self, failure: KafkaError, now_ms: int) -> None:
-        """Tell an operator, now and then: a full disk refuses everything."""
-        if now_ms - self.complained_ms > _COMPLAIN_MS:
-            self.complained_ms = now_ms
+    def report(self, failure: KafkaError, now_ms: int) -> None:
+        """Log a failed write, at most every ten seconds: a full disk refuses every append."""
+        if now_ms - self._reported_ms > _REPORT_EVERY_MS:
+            self._reported_ms = now_ms
             log.error("cannot write to %s-%d: %s", self.topic, self.partition, failure)

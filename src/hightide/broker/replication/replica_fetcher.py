@@ -1,6 +1,6 @@
 """Copying from the leaders: for each of them one task, one connection, one fetch session.
 
-    Fetchers ──┬─▶ Fetcher of broker 2 ── request ─▶ answer ─▶ Replica.take, for each partition ─┐
+    Fetchers ──┬─▶ Fetcher of broker 2 ── request ─▶ answer ─▶ Replica, for each partition ──────┐
                │                            ▲                                                    │
                │                            └── where each of those is now ──────────────────────┘
                └─▶ Fetcher of broker 3 …
@@ -395,7 +395,7 @@ class Fetcher:
             # It was asked in a role that has ended.
             return
         try:
-            step = copy.replica.take(asked, given, self._shared.now_ms())
+            step = copy.replica.apply_response(asked, given, self._shared.now_ms())
         except (Corrupt, DiskFailed, KafkaError) as error:
             self._retry(copy, str(error))
         except Exception:

@@ -1,40 +1,38 @@
-"""All replicas on this broker, found by topic name or topic id, and the waits on them."""
+"""The replica manager: all replicas on this broker, found by topic name or topic id.
+
+Its six duties, and where each of them is:
+
+    expiry       propose to remove late followers from the ISR   `check_isrs`, then `isr_changes.py`
+    append       write producers' records, wait for the ISR      `Replica.append`, `purgatory.py`
+    fetch        serve consumers and followers                   `handlers/fetch.py`
+    follow       copy from the leaders                           `replica_fetcher.py`
+    role change  become leader or follower                       `state_changes.py`
+    stop         remove a replica, delete its log                `remove`, `state_changes.py`
+"""
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 
-from hightide.broker.replication.purgatory import Waiter
+from hightide.broker.replication.purgatory import Purgatory
 from hightide.broker.replication.replica import Replica
 from hightide.core.partition.fetch_session import TopicPartition
 from hightide.core.partition.leader import Proposal
 from hightide.log.log import Log
 
-# Serving a woken fetch takes some 25 µs; after this many the other connections get a turn.
-_WOKEN_PER_TURN = 100
-# A follower hears of a new high watermark with the next records. Without any it hears this much
-# later: sooner, each commit would cost every follower another fetch.
-_NEWS_S = 0.01
-
 
 class ReplicaManager:
-    """The replicas, and the fetches that wait for them to grow."""
+    """The replicas, and the purgatory of the requests that wait for them."""
 
     def __init__(self) -> None:
         self.by_name: dict[TopicPartition, Replica] = {}
         self.by_id: dict[TopicPartition, Replica] = {}
-        self.grown: list[Replica] = []
-        self._committed: dict[Replica, None] = {}
-        self._woken: deque[Waiter] = deque()
-        self._serving = False
-        self._is_waking = False
-        # Produce remembers what it found out about a request's shape; a change makes it forget.
+        self.purgatory = Purgatory()
         self.on_change: Callable[[], None] = lambda: None
-        # A replica of an internal topic has another role now, or none.
+        """Replicas or roles have changed.  Produce forgets the request shapes that it knows."""
         self.on_role: Callable[[Replica], None] = lambda _replica: None
+        """A replica of an internal topic has another role, or none."""
         self.on_proposal: Callable[[Replica, Proposal], None] = lambda _replica, _proposal: None
 
     def add(self, log: Log, topic_id: uuid.UUID, high_watermark: int) -> Replica:
@@ -45,7 +43,7 @@ class ReplicaManager:
         return replica
 
     def remove(self, replica: Replica) -> None:
-        """Serve a partition no more."""
+        """Stop serving a partition."""
         del self.by_name[replica.topic.encode(), replica.partition]
         del self.by_id[replica.topic_id.bytes, replica.partition]
         replica.rest(None)
@@ -59,62 +57,17 @@ class ReplicaManager:
     def __iter__(self) -> Iterator[Replica]:
         return iter(self.by_name.values())
 
-    # -- waking ----------------------------------------------------------------------------
+    def check_isrs(self, now_ms: int) -> None:
+        """Propose to remove followers that are late from their ISRs."""
+        for replica in self:
+            replica.tick(now_ms)
 
-    def wake_soon(self) -> None:
-        """Serve those who have been woken by something else than a request."""
-        if not self._is_waking:
-            self._is_waking = True
-            asyncio.get_running_loop().call_soon(self.wake)
-
-    def wake(self) -> None:
-        """Serve the waiters that have enough now.  Called after the answers of a turn have left."""
-        self._is_waking = False
-        for replica in self.grown:
-            if replica.fresh_bytes:
-                self._count(replica.waiters, replica.fresh_bytes)
-                replica.fresh_bytes = 0
-            if replica.fresh_stable_bytes:
-                self._count(replica.stable_waiters, replica.fresh_stable_bytes)
-                replica.fresh_stable_bytes = 0
-            if replica.fresh_end_bytes:
-                for waiter in replica.follower_waiters:
-                    waiter.fresh[replica.key] = None
-                self._count(replica.follower_waiters, replica.fresh_end_bytes)
-                replica.fresh_end_bytes = 0
-        self.grown.clear()
-        if self._woken and not self._serving:
-            self._serve_some()
+    def brokers_changed(self, live: Mapping[int, int], shutting_down: Set[int]) -> None:
+        """Other brokers are alive (by their broker epochs), or shutting down."""
+        for replica in self:
+            replica.brokers_changed(live, shutting_down)
 
     def end_waits(self) -> None:
-        """Answer everybody with what there is."""
+        """Respond to every parked fetch with what there is."""
         for replica in self:
-            readers = [*replica.waiters, *replica.stable_waiters, *replica.follower_waiters]
-            for waiter in readers:
-                waiter.serve(is_last_try=True)
-
-    def _count(self, waiters: Iterable[Waiter], byte_count: int) -> None:
-        for waiter in waiters:
-            waiter.need_bytes -= byte_count
-            if waiter.need_bytes <= 0:
-                self._woken.append(waiter)
-
-    def _serve_some(self) -> None:
-        self._serving = False
-        for _ in range(min(len(self._woken), _WOKEN_PER_TURN)):
-            self._woken.popleft().serve()
-        if self._woken:
-            self._serving = True
-            asyncio.get_running_loop().call_soon(self._serve_some)
-
-    def tell_followers(self, replica: Replica) -> None:
-        """Let followers know of a new high watermark or start, if no records do so first."""
-        if not self._committed:
-            asyncio.get_running_loop().call_later(_NEWS_S, self._tell_followers)
-        self._committed[replica] = None
-
-    def _tell_followers(self) -> None:
-        replicas, self._committed = self._committed, {}
-        for replica in replicas:
-            for waiter in list(replica.follower_waiters):
-                waiter.tell(replica)
+            replica.purgatory.end_waits()

@@ -35,18 +35,18 @@ from hightide.wire.records.transaction_state import (
 )
 
 if TYPE_CHECKING:
-    from hightide.broker.transactions.marker_delivery import Markers
+    from hightide.broker.transactions.marker_delivery import MarkerDelivery
     from hightide.core.transactions.transaction_coordinator import Ending
 
 log = logging.getLogger(__name__)
 
 _LOAD_AGAIN_S = 1.0
 # After a failover, for a moment; whoever asked is told to come again.
-_PASSING = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_TRANSIENT = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NOT_COORDINATOR = Answer(ErrorCode.NOT_COORDINATOR)
 
 
-class _Asker:
+class _PendingRequest:
     """Whoever waits for a write; it may be answered before it waits."""
 
     __slots__ = ("answer", "future")
@@ -66,43 +66,43 @@ class TransactionPartition:
 
     def __init__(
         self,
-        led: CoordinatorLog,
-        markers: Markers,
+        coordinator_log: CoordinatorLog,
+        markers: MarkerDelivery,
         limits: Limits,
         now_ms: Callable[[], int],
-        patience_ms: Callable[[], int],
+        timeout_ms: Callable[[], int],
     ) -> None:
-        self.led = led
-        self.coordinator = TransactionCoordinator(led.epoch, limits)
+        self.coordinator_log = coordinator_log
+        self.coordinator = TransactionCoordinator(coordinator_log.epoch, limits)
         self._markers = markers
         self._limits = limits
         self._now_ms = now_ms
-        self._patience_ms = patience_ms
-        self._askers: dict[Write, _Asker] = {}
+        self._timeout_ms = timeout_ms
+        self._pending: dict[Write, _PendingRequest] = {}
         self._watchers: dict[str, list[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading = asyncio.get_running_loop().create_task(self._load())
 
     def __repr__(self) -> str:
-        return f"<{self._name} in epoch {self.led.epoch}>"
+        return f"<{self._name} in epoch {self.coordinator_log.epoch}>"
 
     @property
     def _name(self) -> str:
-        return f"{self.led.replica.topic}-{self.led.replica.partition}"
+        return f"{self.coordinator_log.replica.topic}-{self.coordinator_log.replica.partition}"
 
     # -- life ------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        while not self.led.is_over:
+        while not self.coordinator_log.is_over:
             try:
-                await self.led.replay(self._visit)
+                await self.coordinator_log.replay(self._visit)
             except CoordinatorLogClosed:
                 return
             except Exception:
                 # Until it succeeds, clients are told that the coordinator is loading.
                 log.exception("the transactions of %s cannot be loaded", self._name)
-                self.coordinator = TransactionCoordinator(self.led.epoch, self._limits)
+                self.coordinator = TransactionCoordinator(self.coordinator_log.epoch, self._limits)
                 await asyncio.sleep(_LOAD_AGAIN_S)
                 continue
             self._begin()
@@ -125,11 +125,13 @@ class TransactionPartition:
         """All is known: bring to an end what a predecessor has begun."""
         followed = self.coordinator.loaded(self._now_ms())
         if known := len(self.coordinator.transactions):
-            log.info("%s: coordinating %d ids in epoch %d", self._name, known, self.led.epoch)
+            log.info(
+                "%s: coordinating %d ids in epoch %d", self._name, known, self.coordinator_log.epoch
+            )
         for changes in followed:
             self._follow(changes)
-        self.led.settle()
-        self._schedule()
+        self.coordinator_log.settle()
+        self._set_timer()
 
     def configured(self, limits: Limits) -> None:
         self._limits = limits
@@ -137,16 +139,16 @@ class TransactionPartition:
 
     def end(self) -> None:
         """The partition is led here no more, in this epoch."""
-        self.led.end()
+        self.coordinator_log.end()
         self._loading.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._markers.drop(self.coordinator.endings)
-        askers, self._askers = self._askers, {}
-        for asker in askers.values():
-            asker.tell(_NOT_COORDINATOR)
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            request.tell(_NOT_COORDINATOR)
         for transactional_id in list(self._watchers):
-            self._tell_watchers(transactional_id)
+            self._wake_watchers(transactional_id)
 
     # -- what is asked ---------------------------------------------------------------------
 
@@ -156,20 +158,20 @@ class TransactionPartition:
         if write is None:
             assert changes.answer is not None
             return changes.answer
-        asker = self._askers[write] = _Asker()
+        request = self._pending[write] = _PendingRequest()
         self._write(write)
-        self.led.settle()
-        return self._wait(write, asker) if asker.answer is None else asker.answer
+        self.coordinator_log.settle()
+        return self._wait(write, request) if request.answer is None else request.answer
 
-    async def _wait(self, write: Write, asker: _Asker) -> Answer:
-        if asker.answer is not None:
-            return asker.answer
-        asker.future = asyncio.get_running_loop().create_future()
+    async def _wait(self, write: Write, request: _PendingRequest) -> Answer:
+        if request.answer is not None:
+            return request.answer
+        request.future = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self._patience_ms() / 1000):
-                return await asker.future
+            async with asyncio.timeout(self._timeout_ms() / 1000):
+                return await request.future
         except TimeoutError:
-            self._askers.pop(write, None)
+            self._pending.pop(write, None)
             delayed = self.coordinator.write_delayed(write).answer
             return delayed or _NOT_COORDINATOR
 
@@ -182,7 +184,7 @@ class TransactionPartition:
         if not future.done():
             watchers.remove(future)
 
-    def _tell_watchers(self, transactional_id: str) -> None:
+    def _wake_watchers(self, transactional_id: str) -> None:
         for future in self._watchers.pop(transactional_id, ()):
             future.set_result(None)
 
@@ -199,29 +201,29 @@ class TransactionPartition:
         value = None if write.after is None else encode_value(write.after.to_value())
         batch = build([(0, now_ms, encode_key(write.transactional_id), value, ())])
         try:
-            self.led.append(batch, now_ms, lambda _base_offset: self._written(write))
+            self.coordinator_log.append(batch, now_ms, lambda _base_offset: self._written(write))
         except KafkaError as error:
-            if error.code not in _PASSING:
-                self.led.replica.complain(error, now_ms)
+            if error.code not in _TRANSIENT:
+                self.coordinator_log.replica.report(error, now_ms)
             self._answer(write, self.coordinator.write_failed(write, error.code, now_ms))
-            self._schedule()
+            self._set_timer()
 
     def _written(self, write: Write) -> None:
         changes = self.coordinator.written(write, self._now_ms())
         self._answer(write, changes)
         self._follow(changes)
         if self._watchers:
-            self._tell_watchers(write.transactional_id)
+            self._wake_watchers(write.transactional_id)
 
     def _answer(self, write: Write, changes: Changes) -> None:
-        asker = self._askers.pop(write, None)
-        if asker is not None:
-            asker.tell(changes.answer or _NOT_COORDINATOR)
+        request = self._pending.pop(write, None)
+        if request is not None:
+            request.tell(changes.answer or _NOT_COORDINATOR)
 
     def marked(self, ending: Ending, partitions: Iterable[Partition]) -> None:
         """These partitions have the marker that ends a transaction, or are gone."""
         self._follow(self.coordinator.marked(ending, partitions, self._now_ms()))
-        self.led.settle()
+        self.coordinator_log.settle()
 
     def is_ending(self, ending: Ending) -> bool:
         """Whether some of its markers are still missing."""
@@ -233,9 +235,9 @@ class TransactionPartition:
 
     # -- time ------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
+    def _set_timer(self) -> None:
         at_ms = self.coordinator.deadline_ms()
-        if at_ms is None or self.led.is_over:
+        if at_ms is None or self.coordinator_log.is_over:
             return
         if self._timer is not None:
             if self._timer_ms <= at_ms:
@@ -243,11 +245,11 @@ class TransactionPartition:
             self._timer.cancel()
         wait_s = max(0, at_ms - self._now_ms()) / 1000
         self._timer_ms = at_ms
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._time_passed)
 
-    def _tick(self) -> None:
+    def _time_passed(self) -> None:
         self._timer = None
         for write in self.coordinator.tick(self._now_ms()):
             self._write(write)
-        self.led.settle()
-        self._schedule()
+        self.coordinator_log.settle()
+        self._set_timer()
