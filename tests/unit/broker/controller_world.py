@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from hightide.broker.controller import ControllerService
-from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.membership.registration import register
 from hightide.client.connection import ConnectionFailed
 from hightide.core.metadata.image import MetadataImage
@@ -147,7 +147,7 @@ class World:
         self.random = Random(seed)
         self.peers: dict[int, Peer] = {}
         self.controls: dict[int, ControllerService] = {}
-        self.elections: dict[int, Election] = {}
+        self.elections: dict[int, ControllerElection] = {}
         self.sessions: dict[int, Flaky] = {}
 
     @classmethod
@@ -161,7 +161,7 @@ class World:
         for control in self.controls.values():
             await control.stop()
         for election in self.elections.values():
-            await election.reading.stop()
+            await election.watch_loop.stop()
 
     def new_id(self) -> uuid.UUID:
         return uuid.UUID(int=self.random.getrandbits(128))
@@ -217,7 +217,7 @@ class World:
     async def candidate(self, broker_id: int = 100) -> ControllerService:
         """Somebody who stands for election; the first one is elected."""
         session = Flaky(await self.tree.new_session())
-        election = Election(session, broker_id, lambda: 1)
+        election = ControllerElection(session, broker_id, lambda: 1)
         control = ControllerService(
             session,
             election,
@@ -232,8 +232,8 @@ class World:
         self.sessions[broker_id] = session
         self.elections[broker_id] = election
         self.controls[broker_id] = control
-        await election.look()
-        election.reading.start()
+        await election.check()
+        election.watch_loop.start()
         return control
 
     # -- looking ---------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hightide.broker.controller.controller_election import NOBODY, Election, NotController
+from hightide.broker.controller.controller_election import NOBODY, ControllerElection, NotController
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import ConnectionLoss, MultiFailed, NoNode, SessionLost
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
@@ -18,16 +18,16 @@ class Field:
 
     def __init__(self, first: InMemoryZooKeeper) -> None:
         self._first = first
-        self.elections: dict[int, Election] = {}
+        self.elections: dict[int, ControllerElection] = {}
         self.sessions: dict[int, InMemoryZooKeeper] = {}
 
-    async def enter(self, broker_id: int) -> Election:
+    async def enter(self, broker_id: int) -> ControllerElection:
         session = await self._first.new_session()
-        election = Election(session, broker_id, lambda: 1234)
+        election = ControllerElection(session, broker_id, lambda: 1234)
         self.sessions[broker_id] = session
         self.elections[broker_id] = election
-        await election.look()
-        election.reading.start()
+        await election.check()
+        election.watch_loop.start()
         return election
 
     async def expire(self, broker_id: int) -> None:
@@ -43,7 +43,7 @@ class Field:
 
     async def close(self) -> None:
         for election in self.elections.values():
-            await election.reading.stop()
+            await election.watch_loop.stop()
 
 
 def on_a_field(test):
@@ -93,7 +93,7 @@ async def test_who_was_replaced_can_write_no_more_and_learns_of_it(field, tree):
     one = await field.enter(1)
     await one.fenced([Create("/a", b"1")])
     # As after a long sleep: another was elected, and this one has not heard of it.
-    await one.reading.stop()
+    await one.watch_loop.stop()
     await tree.delete(znodes.CONTROLLER)
     two = await field.enter(2)
     with pytest.raises(NotController):
@@ -119,7 +119,7 @@ async def test_a_refused_write_is_told_as_it_was_asked(field, tree):
 @on_a_field
 async def test_an_election_whose_answer_was_lost_is_found_to_be_won(field, tree):
     session = await tree.new_session()
-    election = Election(session, 7, lambda: 0)
+    election = ControllerElection(session, 7, lambda: 0)
     real = session.multi
 
     async def deaf(operations):
@@ -128,10 +128,10 @@ async def test_an_election_whose_answer_was_lost_is_found_to_be_won(field, tree)
 
     session.multi = deaf
     with pytest.raises(ConnectionLoss):
-        await election.look()
+        await election.check()
     assert not election.is_controller
     session.multi = real
-    await election.look()
+    await election.check()
     assert election.is_controller
     assert election.epoch == 1
     await election.fenced([Create("/a")])
@@ -143,7 +143,7 @@ async def test_who_stood_down_in_doubt_takes_up_the_same_epoch_if_nobody_replace
     one.stand_down("for a test")
     with pytest.raises(NotController):
         await one.fenced([Create("/a")])
-    await one.look()
+    await one.check()
     assert one.is_controller
     assert (one.epoch, await tree_of(tree)) == (1, (1, 1))
     await one.fenced([Create("/a")])
@@ -198,7 +198,7 @@ def test_whatever_happens_only_the_latest_controller_writes(seed):
         newcomers = iter(range(1, 100))
         accepted: list[int] = []
 
-        async def write(election: Election) -> None:
+        async def write(election: ControllerElection) -> None:
             epoch = election.epoch
             try:
                 await election.fenced([SetData("/log", str(epoch).encode())])
@@ -222,9 +222,9 @@ def test_whatever_happens_only_the_latest_controller_writes(seed):
                 case "expire" if living:
                     await field.expire(rng.choice(living))
                 case "sleep" if living:
-                    await field.elections[rng.choice(living)].reading.stop()
+                    await field.elections[rng.choice(living)].watch_loop.stop()
                 case "wake" if living:
-                    reading = field.elections[rng.choice(living)].reading
+                    reading = field.elections[rng.choice(living)].watch_loop
                     await reading.stop()
                     reading.start()
                     reading.wake()
@@ -236,9 +236,9 @@ def test_whatever_happens_only_the_latest_controller_writes(seed):
                 case "run":
                     await field.settled()
         for each in field.elections.values():
-            await each.reading.stop()
-            each.reading.start()
-            each.reading.wake()
+            await each.watch_loop.stop()
+            each.watch_loop.start()
+            each.watch_loop.wake()
         await field.settled()
         living = field.living()
         if living:

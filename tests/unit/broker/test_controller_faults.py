@@ -28,7 +28,7 @@ async def something_happens(world: World) -> None:
     elif kind == 2 and controls:
         election = world.elections[controls[0]]
         election.stand_down("in doubt")
-        election.reading.wake()
+        election.watch_loop.wake()
     elif kind == 3:
         if await world.tree.exists("/controller") is not None:
             await world.tree.delete("/controller")
@@ -42,7 +42,7 @@ async def something_happens(world: World) -> None:
 async def check_agreement(world: World) -> None:
     """The tree, the controller and all pictures have the same topics and states."""
     control = world.control()
-    machine = await control.knowledge()
+    machine = await control.state_machine()
     await eventually(lambda: sorted(machine.brokers) == [1, 2, 3] and not machine.audit())
     machine.check()
     names = await world.tree.children("/brokers/topics")
@@ -96,7 +96,7 @@ def test_after_any_trouble_all_agree(seed, monkeypatch):
         for session in world.sessions.values():
             session.fail = session.lose = lambda _name, _about: None
         for election in world.elections.values():
-            election.reading.wake()
+            election.watch_loop.wake()
         await world.up(*({1, 2, 3} - world.peers.keys()))
         await eventually(
             lambda: [one.is_controller for one in world.elections.values()].count(True) == 1

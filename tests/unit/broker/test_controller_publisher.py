@@ -96,7 +96,7 @@ async def test_a_controller_stands_down_when_a_broker_knows_a_newer_one(world):
     await world.create("t", [1])
     world.peers[1].picture.controller_epoch = 9
     world.peers[1].picture._newest = (9, 0, 0)
-    await world.elections[100].reading.stop()
+    await world.elections[100].watch_loop.stop()
     asked = asyncio.ensure_future(control.create_topic("u", {0: [1]}, {}, timeout_ms=5000))
     await eventually(lambda: not world.elections[100].is_controller)
     await asyncio.wait([asked])

@@ -62,7 +62,7 @@ async def test_nobody_but_the_controller_is_asked(world):
 async def test_who_waits_when_a_term_ends_is_told_so(world):
     await world.up(1)
     control = await world.candidate()
-    await control.knowledge()
+    await control.state_machine()
     world.sessions[100].fail = lambda _name, _about: NotConnected()
     asked = asyncio.gather(
         *(control.create_topic(f"t{n}", {0: [1]}, {}, timeout_ms=60_000) for n in range(5)),
@@ -84,7 +84,7 @@ async def test_a_term_that_is_found_to_go_on_numbers_its_messages_on(world):
     election = world.elections[100]
     before = world.peers[1].messages[-1]
     election.stand_down("in doubt")
-    await election.look()
+    await election.check()
     assert election.is_controller
     await eventually(lambda: world.peers[1].messages[-1].sequence > before.sequence)
     after = world.peers[1].messages[-1]
@@ -99,10 +99,10 @@ async def test_one_who_was_replaced_while_it_slept_writes_nothing_more(world):
     control = await world.candidate()
     await world.create("t", [1, 2])
     # Another is elected, and nobody has told the first one: its watch is lost.
-    await world.elections[100].reading.stop()
+    await world.elections[100].watch_loop.stop()
     await world.tree.delete("/controller")
     other = await world.candidate(101)
-    await other.knowledge()
+    await other.state_machine()
     before = await world.state("t", 0)
     with refused(ErrorCode.NOT_CONTROLLER):
         await asyncio.wait_for(control.create_topic("u", {0: [1]}, {}, timeout_ms=5000), 5)
@@ -115,7 +115,7 @@ async def test_one_who_was_replaced_while_it_slept_writes_nothing_more(world):
 async def test_a_failure_inside_is_told_and_a_new_term_begins(world):
     await world.up(1)
     control = await world.candidate()
-    machine = await control.knowledge()
+    machine = await control.state_machine()
     machine.brokers_seen = lambda _found: 1 / 0
     await world.up(2)
     await eventually(lambda: world.peers[2].picture.is_whole)
@@ -218,7 +218,7 @@ async def test_what_makes_no_sense_is_told_once_and_left_alone(world):
         path = znodes.partition_state_path("t", 1)
         await world.tree.set(path, b"not json")
         world.elections[100].stand_down("again")
-        await world.elections[100].look()
+        await world.elections[100].check()
         await eventually(lambda: world.leaders("t", 2) == [1, -1])
         assert (await world.tree.get(path))[0] == b"not json"
         assert sum("topic junk cannot be used" in each for each in complaints) == 2, "per term"
@@ -550,7 +550,7 @@ def test_whatever_fails_the_tree_and_the_pictures_agree_in_the_end(seed):
             await asyncio.sleep(chance.random() * 0.02)
         session.fail = session.lose = lambda _name, _about: None
         await world.up(*({1, 2, 3} - world.peers.keys()))
-        machine = await world.control().knowledge()
+        machine = await world.control().state_machine()
         await eventually(lambda: sorted(machine.brokers) == [1, 2, 3])
         await eventually(lambda: not machine.audit())
         machine.check()

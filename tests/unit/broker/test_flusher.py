@@ -81,8 +81,8 @@ async def running(disk: SlowDisk) -> AsyncIterator[Broker]:
     )
     await broker.start()
     own = {0: [broker.broker_id]}
-    await broker.control.create_topic("t", own, {"flush.messages": "1"}, timeout_ms=5000)
-    await broker.control.create_topic("lax", own, {}, timeout_ms=5000)
+    await broker.controller.create_topic("t", own, {"flush.messages": "1"}, timeout_ms=5000)
+    await broker.controller.create_topic("lax", own, {}, timeout_ms=5000)
     disk.is_held = True
     disk.syncs = 0
     try:

@@ -70,7 +70,7 @@ def test_a_full_disk_is_told_and_passes(forgets: bool):
             surroundings=RealEnvironment(memory=disk),
         )
         await broker.start()
-        await broker.control.create_topic("t", {0: [broker.broker_id]}, {}, timeout_ms=5000)
+        await broker.controller.create_topic("t", {0: [broker.broker_id]}, {}, timeout_ms=5000)
         connection = Connection()
         assert send(broker, connection) == (0, 0)
         for _ in range(2):

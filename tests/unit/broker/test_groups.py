@@ -453,7 +453,7 @@ def test_a_session_ends_without_heartbeats():
     async def scenario() -> None:
         partition = await World().loaded(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
         await join(partition)
-        group = partition.coordinator.groups["g"]
+        group = partition.coordinator.classic_groups["g"]
         partition._began_ms += 7_000  # as if so much time had passed
         partition._time_of_day_ms = partition.now_ms
         partition._time_passed()

@@ -79,7 +79,7 @@ async def started(**settings: Any) -> AsyncIterator[World]:
     try:
         if broker.metadata.get("t") is None:
             replicas = {0: [broker.broker_id], 1: [broker.broker_id]}
-            await broker.control.create_topic("t", replicas, {}, timeout_ms=5000)
+            await broker.controller.create_topic("t", replicas, {}, timeout_ms=5000)
         yield World(broker, address, client)
     finally:
         client.close()
@@ -228,7 +228,7 @@ async def test_partitions_that_there_are_not_have_no_offsets(world: World) -> No
 async def test_offsets_in_a_topic_that_was_deleted_are_forgotten(world: World) -> None:
     await world.find()
     await world.ask(commit(("t", 0)))
-    await world.broker.control.delete_topic("t", timeout_ms=5000)
+    await world.broker.controller.delete_topic("t", timeout_ms=5000)
     assert await world.committed() == {}
 
 

@@ -62,7 +62,7 @@ def append(broker: Broker, topic: str, value: bytes = b"v") -> int:
 
 async def create(broker: Broker, topic: str, partitions: int = 1, **overrides: str) -> None:
     assignment = {index: [broker.broker_id] for index in range(partitions)}
-    await broker.control.create_topic(topic, assignment, overrides, timeout_ms=5000)
+    await broker.controller.create_topic(topic, assignment, overrides, timeout_ms=5000)
 
 
 def test_topics_settings_and_records_are_there_again(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_topics_settings_and_records_are_there_again(tmp_path: Path):
         async with running(tmp_path) as broker:
             await create(broker, "t", 3)
             await broker.topic_configs.configure("t", lambda _had: {"retention.ms": "77"})
-            await broker.control.add_partitions("t", {3: [broker.broker_id]}, timeout_ms=5000)
+            await broker.controller.add_partitions("t", {3: [broker.broker_id]}, timeout_ms=5000)
             append(broker, "t")
             topic_id, cluster_id = broker.metadata.get("t").topic_id, broker.metadata.cluster_id
         async with running(tmp_path) as broker:

@@ -106,7 +106,7 @@ async def served(
     broker.transactions.verify_now = verdict  # type: ignore[method-assign]
     for topic in ("t", "u"):
         assignment = {0: [broker.broker_id], 1: [broker.broker_id]}
-        await broker.control.create_topic(topic, assignment, {}, timeout_ms=5000)
+        await broker.controller.create_topic(topic, assignment, {}, timeout_ms=5000)
     connection = Connection()
     answers: list[object] = []
     for frame in frames:

@@ -5,7 +5,7 @@ import uuid
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.core.partition.follower import Do
-from hightide.core.partition.leader import Proposal
+from hightide.core.partition.isr import Proposal
 from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log

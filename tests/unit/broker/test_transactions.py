@@ -186,7 +186,7 @@ async def serving(folder: Path | None = None, **overrides: Any) -> AsyncIterator
         client = Client(broker, clock, connection)
         if broker.picture.topic("t") is None:
             own = [broker.broker_id]
-            await broker.control.create_topic("t", {0: own, 1: own}, {}, timeout_ms=5000)
+            await broker.controller.create_topic("t", {0: own, 1: own}, {}, timeout_ms=5000)
         await client.ask(FindCoordinatorRequest(key=NAME, key_type=1), 3)
         yield client
     finally:
@@ -521,7 +521,7 @@ def test_partitions_that_are_deleted_need_no_marker():
         producer = await client.begin()
         await client.add(producer, 0)
         assert await client.produce(producer) == ErrorCode.NONE
-        await client.broker.control.delete_topic("t", timeout_ms=5000)
+        await client.broker.controller.delete_topic("t", timeout_ms=5000)
         await until(_now, lambda _: client.broker.picture.topic("t") is None)
         assert await client.end(producer, True) == ErrorCode.NONE
         await client.until_state("CompleteCommit")

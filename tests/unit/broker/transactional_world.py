@@ -94,7 +94,7 @@ async def world(**overrides: object) -> AsyncIterator[World]:
     )
     broker = Broker(settings, surroundings=RealEnvironment(memory=MemoryDisk()))
     (address,) = await broker.start()
-    await broker.control.create_topic(
+    await broker.controller.create_topic(
         "t", {0: [broker.broker_id], 1: [broker.broker_id]}, {}, timeout_ms=5000
     )
     try:

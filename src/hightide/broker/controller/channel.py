@@ -35,7 +35,7 @@ class ControllerChannel:
         self._listener = listener
         self._receiving: dict[asyncio.Task[PublishStateResponse], None] = {}
 
-    async def tell(
+    async def publish(
         self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
     ) -> PublishStateResponse:
         """As the controller: tell a broker, itself included."""
@@ -56,22 +56,22 @@ class ControllerChannel:
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Propose to the controller who is in sync."""
         if self._broker.election.is_controller:
-            return await self._broker.control.alter_partition(request)
-        response: AlterPartitionResponse = await self._ask(request)
+            return await self._broker.controller.alter_partition(request)
+        response: AlterPartitionResponse = await self._request(request)
         return response
 
-    async def ask_to_leave(self) -> ControlledShutdownResponse:
+    async def controlled_shutdown(self) -> ControlledShutdownResponse:
         """Ask the controller to let others lead what this broker leads."""
         broker = self._broker
         request = ControlledShutdownRequest(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch
         )
         if broker.election.is_controller:
-            return await broker.control.controlled_shutdown(request)
-        response: ControlledShutdownResponse = await self._ask(request)
+            return await broker.controller.controlled_shutdown(request)
+        response: ControlledShutdownResponse = await self._request(request)
         return response
 
-    async def _ask(self, request: Any) -> Any:
+    async def _request(self, request: Any) -> Any:
         controller_id = self._broker.election.controller_id
         endpoint = self._broker.picture.endpoint(controller_id, self._listener)
         if endpoint is None:

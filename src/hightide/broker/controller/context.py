@@ -31,7 +31,7 @@ class LiveBroker(NamedTuple):
 
 
 @dataclass(slots=True)
-class FoundTopic:
+class StoredTopic:
     """A topic out of the tree."""
 
     name: str
@@ -47,7 +47,7 @@ class FoundTopic:
 
 
 @dataclass(slots=True)
-class TopicNotes:
+class TopicZnodes:
     """What the tree has of a topic that decisions do not depend on."""
 
     assignment: znodes.TopicAssignment
@@ -59,7 +59,7 @@ class TopicNotes:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TopicUpdate:
     """What came of reading a topic: what others do not know yet, and what is to be done."""
 
     changed: list[Partition]
@@ -75,7 +75,7 @@ class ControllerContext:
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self.machine = Controller()
         self.brokers: dict[int, LiveBroker] = {}
-        self.notes: dict[str, TopicNotes] = {}
+        self.topic_znodes: dict[str, TopicZnodes] = {}
         self._settings = settings
         # Most topics have the same rules: what they are depends on these settings and on two texts.
         self._ruled_by = settings()
@@ -97,8 +97,8 @@ class ControllerContext:
             )
         return rules
 
-    def see_brokers(self, found: Mapping[int, LiveBroker]) -> list[PartitionChange]:
-        self.brokers = dict(sorted(found.items()))
+    def update_brokers(self, stored: Mapping[int, LiveBroker]) -> list[PartitionChange]:
+        self.brokers = dict(sorted(stored.items()))
         return self.machine.brokers_seen(
             {
                 broker_id: Broker(
@@ -108,46 +108,46 @@ class ControllerContext:
             }
         )
 
-    def take(self, found: FoundTopic) -> Taken:
-        """A topic as it was found in the tree, or as it was just written there."""
-        known = self.machine.topics.get(found.name)
-        before = {} if known is None else self._told(known)
-        replaced = known.id if known is not None and known.id != found.topic_id else None
+    def update_topic(self, stored: StoredTopic) -> TopicUpdate:
+        """A topic as it was stored in the tree, or as it was just written there."""
+        known = self.machine.topics.get(stored.name)
+        before = {} if known is None else self._states(known)
+        replaced = known.id if known is not None and known.id != stored.topic_id else None
         if replaced is not None:
             known, before = None, {}
-        lost = [] if known is None else [each for each in found.unborn if each in known.partitions]
-        self.notes[found.name] = TopicNotes(
-            found.assignment,
-            found.version,
-            found.overrides,
-            found.damaged | {index: found.unborn[index] for index in lost},
+        lost = [] if known is None else [each for each in stored.unborn if each in known.partitions]
+        self.topic_znodes[stored.name] = TopicZnodes(
+            stored.assignment,
+            stored.version,
+            stored.overrides,
+            stored.damaged | {index: stored.unborn[index] for index in lost},
         )
         plan = self.machine.topic_found(
-            found.name,
-            found.topic_id,
-            self.rules(found.overrides),
-            found.partitions,
-            found.unborn,
+            stored.name,
+            stored.topic_id,
+            self.rules(stored.overrides),
+            stored.partitions,
+            stored.unborn,
         )
-        after = self._told(self.machine.topics[found.name])
+        after = self._states(self.machine.topics[stored.name])
         changed = [
-            (found.name, index)
+            (stored.name, index)
             for index, state in after.items()
             if index not in before or before[index] != state
         ]
-        return Taken(changed, replaced, lost, plan)
+        return TopicUpdate(changed, replaced, lost, plan)
 
-    def forget(self, name: str) -> uuid.UUID | None:
+    def remove_topic(self, name: str) -> uuid.UUID | None:
         """A topic that is gone; the id that it had if it was known."""
         topic = self.machine.topics.get(name)
-        self.notes.pop(name, None)
+        self.topic_znodes.pop(name, None)
         self.machine.topic_removed(name)
         return None if topic is None else topic.id
 
     def is_current(self, change: PartitionChange) -> bool:
         """Whether a change was planned from what is still known to be so, and can be written."""
         topic = self.machine.topics.get(change.topic)
-        if topic is None or change.index in self.notes[change.topic].damaged:
+        if topic is None or change.index in self.topic_znodes[change.topic].damaged:
             return False
         if change.before is None:
             return change.index in topic.unborn
@@ -157,9 +157,9 @@ class ControllerContext:
         self, name: str, after: Mapping[int, PartitionState]
     ) -> znodes.TopicAssignment:
         """What a topic's own znode shall hold when these partitions are as they shall be."""
-        return assignment_of(self.notes[name].assignment, after)
+        return assignment_of(self.topic_znodes[name].assignment, after)
 
-    def told(self, name: str, index: int) -> PartitionState | None:
+    def published_state(self, name: str, index: int) -> PartitionState | None:
         """What brokers shall know of a partition; None if there is none."""
         topic = self.machine.topics.get(name)
         if topic is None:
@@ -167,16 +167,18 @@ class ControllerContext:
         state = topic.partitions.get(index)
         if state is not None:
             return state
-        replicas = topic.unborn.get(index) or self.notes[name].damaged.get(index)
+        replicas = topic.unborn.get(index) or self.topic_znodes[name].damaged.get(index)
         return None if replicas is None else leaderless(replicas)
 
-    def _told(self, topic: Topic) -> dict[int, PartitionState]:
-        return dict(self.all_told(topic))
+    def _states(self, topic: Topic) -> dict[int, PartitionState]:
+        return dict(self.published_states(topic))
 
-    def all_told(self, topic: Topic) -> Iterator[tuple[int, PartitionState]]:
+    def published_states(self, topic: Topic) -> Iterator[tuple[int, PartitionState]]:
         """All partitions of a topic as brokers shall know them, in order."""
-        for index in sorted({*topic.partitions, *topic.unborn, *self.notes[topic.name].damaged}):
-            state = self.told(topic.name, index)
+        for index in sorted(
+            {*topic.partitions, *topic.unborn, *self.topic_znodes[topic.name].damaged}
+        ):
+            state = self.published_state(topic.name, index)
             assert state is not None
             yield index, state
 
@@ -207,11 +209,11 @@ def decode_state(
     Kafka leaves the last replicas in the ISR of a partition that nobody leads; here they are
     eligible.  The same is said of an ISR whose leader is not in it, or holds no replica any more.
     """
-    found = znodes.PartitionState.decode(data, path)
+    stored = znodes.PartitionState.decode(data, path)
     replicas = assignment.partitions[index]
-    isr = tuple(each for each in found.isr if each in replicas)
-    elr = tuple(each for each in found.elr if each in replicas and each not in isr)
-    leader, last_known_leader = found.leader, found.last_known_leader
+    isr = tuple(each for each in stored.isr if each in replicas)
+    elr = tuple(each for each in stored.elr if each in replicas and each not in isr)
+    leader, last_known_leader = stored.leader, stored.last_known_leader
     if leader not in isr:
         isr, elr = (), isr + elr
         if leader in replicas:
@@ -220,16 +222,16 @@ def decode_state(
     state = PartitionState(
         replicas,
         leader,
-        found.leader_epoch,
+        stored.leader_epoch,
         isr,
         elr,
         last_known_leader,
         version,
         assignment.adding_replicas.get(index, ()),
         assignment.removing_replicas.get(index, ()),
-        found.is_recovering,
-        found.recovery_epoch,
-        {each: life for each, life in found.broker_epochs.items() if each in isr + elr},
+        stored.is_recovering,
+        stored.recovery_epoch,
+        {each: life for each, life in stored.broker_epochs.items() if each in isr + elr},
     )
     try:
         state.check()

@@ -33,10 +33,10 @@ from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetDa
 
 log = logging.getLogger(__name__)
 
-_REST_S = 5.0  # how long somebody who resigned leaves the field to others
+_RESIGN_BACKOFF_S = 5.0  # how long somebody who resigned leaves the field to others
 
 
-class Election:
+class ControllerElection:
     """One broker's view of the election, and its part in it."""
 
     def __init__(self, zookeeper: ZooKeeper, broker_id: int, now_ms: Callable[[], int]) -> None:
@@ -45,26 +45,26 @@ class Election:
         """The controller epoch that was last seen, this broker's own or another's."""
         self.is_controller = False
         self.on_change: Callable[[], None] = lambda: None
-        self.reading = WatchLoop(znodes.CONTROLLER, self.look)
+        self.watch_loop = WatchLoop(znodes.CONTROLLER, self.check)
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._epoch_version = -1
-        self._rests_until = 0.0
-        self._moved = asyncio.Event()
+        self._backoff_until = 0.0
+        self._changed = asyncio.Event()
 
     # -- what was found --------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """See who is the controller, and stand for election if nobody is."""
         zookeeper = self._zookeeper
         while True:
             # The watch comes first: whatever happens from here on is heard of.
-            if await zookeeper.exists(znodes.CONTROLLER, self.reading.wake) is None:
+            if await zookeeper.exists(znodes.CONTROLLER, self.watch_loop.wake) is None:
                 self.stand_down(f"{znodes.CONTROLLER} was deleted")
-                if self._is_resting():
+                if self._is_backing_off():
                     return
-                await self._stand()
+                await self._run_for_controller()
                 continue
             try:
                 data, stat = await zookeeper.get(znodes.CONTROLLER)
@@ -72,15 +72,15 @@ class Election:
                 continue
             if stat.ephemeral_owner == zookeeper.session_id:
                 if not self.is_controller:
-                    await self._take_up()
+                    await self._become_controller()
                 return
             self.stand_down("another broker is the controller")
             with contextlib.suppress(NoNode):  # whoever it is, it was not elected as we are
                 self.epoch, _ = await self._read_epoch()
-            self._seen(_id_of(data))
+            self._controller_seen(_id_of(data))
             return
 
-    async def _stand(self) -> None:
+    async def _run_for_controller(self) -> None:
         """Stand for election.  Whether it was won, `look` finds out."""
         zookeeper = self._zookeeper
         try:
@@ -104,23 +104,23 @@ class Election:
         except MultiFailed as lost:
             log.debug("another candidate was quicker: %s", lost)
 
-    async def _take_up(self) -> None:
+    async def _become_controller(self) -> None:
         self.epoch, self._epoch_version = await self._read_epoch()
         self.is_controller = True
         log.info("this broker is the controller, in epoch %d", self.epoch)
-        self._seen(self._broker_id)
+        self._controller_seen(self._broker_id)
 
     async def _read_epoch(self) -> tuple[int, int]:
         """The controller epoch, and the version of its znode."""
         data, stat = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
         return znodes.decode_controller_epoch(data), stat.version
 
-    def _seen(self, controller_id: int) -> None:
+    def _controller_seen(self, controller_id: int) -> None:
         if controller_id != self.controller_id:
             self.controller_id = controller_id
             if not self.is_controller:
                 log.info("broker %d is the controller", controller_id)
-        self._moved.set()
+        self._changed.set()
         self.on_change()
 
     def stand_down(self, why: str) -> None:
@@ -143,33 +143,33 @@ class Election:
         except MultiFailed as failed:
             if failed.index == 0:
                 self.stand_down("another one was elected meanwhile")
-                self.reading.wake()
+                self.watch_loop.wake()
                 raise NotController from failed
             raise MultiFailed(failed.index - 1, failed.cause, failed.count - 1) from failed
         return results[1:]
 
-    async def resign(self, timeout_s: float = _REST_S) -> int:
+    async def resign(self, timeout_s: float = _RESIGN_BACKOFF_S) -> int:
         """Hand the task to another broker; its id, or NOBODY if none was seen to take it.
 
         Then this broker stands again, so that the cluster is not left without a controller.
         """
         loop = asyncio.get_running_loop()
-        self._moved.clear()
-        self._rests_until = loop.time() + timeout_s
+        self._changed.clear()
+        self._backoff_until = loop.time() + timeout_s
         try:
             await self.fenced([Delete(znodes.CONTROLLER)])
             self.stand_down("it resigned")
             async with asyncio.timeout(timeout_s):
-                await self._moved.wait()
+                await self._changed.wait()
         except TimeoutError:
             pass
         finally:
-            self._rests_until = 0.0
-            self.reading.wake()
+            self._backoff_until = 0.0
+            self.watch_loop.wake()
         return NOBODY if self.is_controller else self.controller_id
 
-    def _is_resting(self) -> bool:
-        return asyncio.get_running_loop().time() < self._rests_until
+    def _is_backing_off(self) -> bool:
+        return asyncio.get_running_loop().time() < self._backoff_until
 
 
 def _id_of(data: bytes) -> int:

@@ -78,36 +78,36 @@ class Publisher:
 
     def __init__(
         self,
-        office: ControllerContext,
+        context: ControllerContext,
         sender: Sender,
         listener: str,
         settings: Callable[[], Settings],
-        on_deposed: Callable[[], None],
+        on_fenced: Callable[[], None],
     ) -> None:
         self.count = 0
         """Counts what there was to tell; `reached` takes it."""
-        self._office = office
+        self._context = context
         self._sender = sender
         self._listener = listener
         self._settings = settings
-        self._on_deposed = on_deposed
+        self._on_fenced = on_fenced
         self._receivers: dict[int, _Receiver] = {}
         self._brokers: list[PublishedBroker] = []
         self._full: tuple[int, list[PublishedTopic]] = (-1, [])
         self._waiting: dict[asyncio.Future[None], tuple[int, list[_Receiver]]] = {}
-        self._is_over = False
+        self._is_closed = False
         # Whoever comes is first told what was decided because it came, if that takes no longer.
-        self._decided = asyncio.Event()
-        self._decided.set()
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
 
     @contextmanager
-    def deciding(self) -> Iterator[None]:
+    def hold_newcomers(self) -> Iterator[None]:
         """While something is decided that newcomers shall find decided."""
-        self._decided.clear()
+        self._may_begin.clear()
         try:
             yield
         finally:
-            self._decided.set()
+            self._may_begin.set()
 
     # -- what there is to tell -------------------------------------------------------------
 
@@ -126,56 +126,56 @@ class Publisher:
     def brokers_changed(self) -> None:
         """Other brokers are alive, or in other lives, or about to go."""
         brokers = list(self._published_brokers())
-        if brokers == self._brokers or self._is_over:
+        if brokers == self._brokers or self._is_closed:
             return
         self._brokers = brokers
         self.count += 1
         for broker in brokers:
-            self._expect(broker)
+            self._add_receiver(broker)
         alive = {broker.broker_id for broker in brokers}
         for gone in [each for each in self._receivers if each not in alive]:
-            self._dismiss(self._receivers.pop(gone))
-        self._look_who_has_it()
+            self._stop_receiver(self._receivers.pop(gone))
+        self._notify_waiters()
 
-    def _expect(self, broker: PublishedBroker) -> None:
+    def _add_receiver(self, broker: PublishedBroker) -> None:
         known = self._receivers.get(broker.broker_id)
         if known is not None and known.epoch == broker.broker_epoch:
             known.lacks_brokers = True
             known.wake.set()
             return
         if known is not None:
-            self._dismiss(known)
+            self._stop_receiver(known)
         endpoint = next(
             (each for each in broker.endpoints if each.listener == self._listener), None
         )
         receiver = _Receiver(broker.broker_id, broker.broker_epoch, endpoint)
         receiver.wake.set()
-        receiver.task = asyncio.get_running_loop().create_task(self._tell(receiver))
+        receiver.task = asyncio.get_running_loop().create_task(self._run_receiver(receiver))
         self._receivers[broker.broker_id] = receiver
 
     @staticmethod
-    def _dismiss(receiver: _Receiver) -> None:
+    def _stop_receiver(receiver: _Receiver) -> None:
         if receiver.task is not None:
             receiver.task.cancel()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Tell nobody anything more."""
-        self._is_over = True
+        self._is_closed = True
         for receiver in self._receivers.values():
-            self._dismiss(receiver)
+            self._stop_receiver(receiver)
         self._receivers.clear()
-        self._look_who_has_it()
+        self._notify_waiters()
 
     # -- who has taken it ------------------------------------------------------------------
 
-    async def reached(self, count: int, timeout_s: float) -> bool:
+    async def wait_received(self, count: int, timeout_s: float) -> bool:
         """Whether all live brokers had taken what there was at `count`, before the time was up.
 
         Nobody waits for a broker that cannot be reached: it will hear of it first thing.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = (count, list(self._receivers.values()))
-        self._look_who_has_it()
+        self._notify_waiters()
         try:
             async with asyncio.timeout(timeout_s):
                 await future
@@ -185,7 +185,7 @@ class Publisher:
             self._waiting.pop(future, None)
         return True
 
-    def _look_who_has_it(self) -> None:
+    def _notify_waiters(self) -> None:
         for future, (count, receivers) in list(self._waiting.items()):
             if not future.done() and not any(self._lacks(each, count) for each in receivers):
                 future.set_result(None)
@@ -196,17 +196,17 @@ class Publisher:
 
     # -- telling ---------------------------------------------------------------------------
 
-    async def _tell(self, receiver: _Receiver) -> None:
+    async def _run_receiver(self, receiver: _Receiver) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
-                await self._decided.wait()
+                await self._may_begin.wait()
         while True:
             await receiver.wake.wait()
             receiver.wake.clear()
             pause_s = _SOON_S
             while receiver.lacks_something:
                 if not await self._send(receiver):
-                    self._look_who_has_it()
+                    self._notify_waiters()
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _AGAIN_S)
 
@@ -220,13 +220,13 @@ class Publisher:
         if code == ErrorCode.NONE:
             receiver.needs_full = False
             receiver.taken = count
-            self._look_who_has_it()
+            self._notify_waiters()
             return True
         receiver.due = {**due, **receiver.due}
         receiver.removed = {**removed, **receiver.removed}
         receiver.lacks_brokers = True
         if code == ErrorCode.STALE_CONTROLLER_EPOCH:
-            self._on_deposed()
+            self._on_fenced()
         return False
 
     async def _deliver(self, receiver: _Receiver, message: PublishStateRequest) -> int | None:
@@ -273,10 +273,10 @@ class Publisher:
                     topic_id=topic.id,
                     partitions=[
                         published_partition(index, state)
-                        for index, state in self._office.all_told(topic)
+                        for index, state in self._context.published_states(topic)
                     ],
                 )
-                for topic in self._office.machine.topics.values()
+                for topic in self._context.machine.topics.values()
             ]
             self._full = (self.count, topics)
         return self._full[1]
@@ -284,18 +284,18 @@ class Publisher:
     def _topics(self, due: dict[Partition, None]) -> list[PublishedTopic]:
         topics: dict[str, PublishedTopic] = {}
         for name, index in due:
-            state = self._office.told(name, index)
+            state = self._context.published_state(name, index)
             if state is None:
                 continue  # the topic was removed since
             if name not in topics:
-                topic_id = self._office.machine.topics[name].id
+                topic_id = self._context.machine.topics[name].id
                 topics[name] = PublishedTopic(name=name, topic_id=topic_id, partitions=[])
             topics[name].partitions.append(published_partition(index, state))
         return list(topics.values())
 
     def _published_brokers(self) -> Iterator[PublishedBroker]:
-        known = self._office.machine.brokers
-        for broker_id, live in self._office.brokers.items():
+        known = self._context.machine.brokers
+        for broker_id, live in self._context.brokers.items():
             yield PublishedBroker(
                 broker_id=broker_id,
                 broker_epoch=live.epoch,

@@ -1,8 +1,8 @@
 """The controller's task, as the rest of the broker sees it.
 
-A broker is in office from time to time; each time is a term of its own (`term`), which reads the
+A broker is in office from time to time; each time is a queue of its own (`queue`), which reads the
 whole tree anew.  Only the numbers of its messages go on from one to the next: a broker that stood
-down in doubt may find itself still in office, in the same controller epoch.
+down in doubt may find itself still in context, in the same controller epoch.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from hightide.broker.controller.controller_election import Election
-from hightide.broker.controller.event_queue import EventQueue, Outside
+from hightide.broker.controller.controller_election import ControllerElection
+from hightide.broker.controller.event_queue import Dependencies, EventQueue
 from hightide.broker.controller.publisher import Deliver, Sender
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.controller.controller import Controller, ElectionKind, Verdict
@@ -55,7 +55,7 @@ class ControllerService:
     def __init__(
         self,
         zookeeper: ZooKeeper,
-        election: Election,
+        election: ControllerElection,
         broker_id: int,
         settings: Callable[[], Settings],
         deliver: Deliver,
@@ -71,10 +71,10 @@ class ControllerService:
         self._deliver = deliver
         self._random = random
         self._numbers = itertools.count(1)
-        self._outside = Outside(
+        self._dependencies = Dependencies(
             zookeeper, election, settings, listener, new_id, self._count_unclean
         )
-        self._term: EventQueue | None = None
+        self._queue: EventQueue | None = None
         self._ending: dict[asyncio.Task[None], None] = {}
         self._is_stopping = False
 
@@ -84,87 +84,87 @@ class ControllerService:
     # -- in office and out of it -----------------------------------------------------------
 
     def election_changed(self) -> None:
-        """Begin a term, or end it."""
-        term, election = self._term, self._election
-        if term is not None and (
-            not election.is_controller or term.epoch != election.epoch or term.is_over
+        """Begin a queue, or end it."""
+        queue, election = self._queue, self._election
+        if queue is not None and (
+            not election.is_controller or queue.epoch != election.epoch or queue.is_closed
         ):
-            term.end()
-            self._term = None
-        if election.is_controller and self._term is None and not self._is_stopping:
-            self._begin()
+            queue.close()
+            self._queue = None
+        if election.is_controller and self._queue is None and not self._is_stopping:
+            self._start_queue()
 
-    def _begin(self) -> None:
+    def _start_queue(self) -> None:
         sender = Sender(self._broker_id, self._election.epoch, self._numbers, self._deliver)
-        self._term = term = EventQueue(self._outside, sender)
-        task = term.start()
-        task.add_done_callback(lambda done: self._ended(term, done))
+        self._queue = queue = EventQueue(self._dependencies, sender)
+        task = queue.start()
+        task.add_done_callback(lambda done: self._queue_ended(queue, done))
 
-    def _ended(self, term: EventQueue, done: asyncio.Task[None]) -> None:
+    def _queue_ended(self, queue: EventQueue, done: asyncio.Task[None]) -> None:
         failure = None if done.cancelled() else done.exception()
         if failure is None:
             return
         # What it knows cannot be trusted any more; the tree can, so all is read anew.
         log.error("the controller failed, and begins again", exc_info=failure)
-        if self._term is term:
-            self._term = None
+        if self._queue is queue:
+            self._queue = None
             asyncio.get_running_loop().call_later(_AGAIN_S, self.election_changed)
 
     def reconnected(self) -> None:
-        if self._term is not None:
-            self._term.reconnected()
+        if self._queue is not None:
+            self._queue.reconnected()
 
     def configuration_changed(self, entity_path: str) -> None:
         """`topics/NAME` or `brokers/…`: the rules of topics may have changed."""
         kind, _, name = entity_path.partition("/")
-        if self._term is not None and kind in ("topics", "brokers"):
-            self._term.reconfigured(name if kind == "topics" else None)
+        if self._queue is not None and kind in ("topics", "brokers"):
+            self._queue.reconfigured(name if kind == "topics" else None)
 
     async def stop(self) -> None:
         self._is_stopping = True
-        term, self._term = self._term, None
-        if term is not None:
-            term.end()
-            await term.ended()
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close()
+            await queue.wait_closed()
 
     # -- asking ----------------------------------------------------------------------------
 
-    def _in_office(self) -> EventQueue:
-        if self._term is None or self._term.is_over or not self._election.is_controller:
+    def _active_queue(self) -> EventQueue:
+        if self._queue is None or self._queue.is_closed or not self._election.is_controller:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
-        return self._term
+        return self._queue
 
-    async def _ask(
-        self, term: EventQueue, work: Callable[[], Awaitable[T]], timeout_ms: float
+    async def _call(
+        self, queue: EventQueue, work: Callable[[], Awaitable[T]], timeout_ms: float
     ) -> T:
         try:
             async with asyncio.timeout(max(timeout_ms, _LEAST_MS) / 1000):
-                return await term.ask(work)
+                return await queue.call(work)
         except TimeoutError:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"the controller was not done in {timeout_ms} ms"
             ) from None
 
-    async def _ask_and_tell(
+    async def _call_and_publish(
         self, work: Callable[[EventQueue], Awaitable[T]], timeout_ms: float
     ) -> T:
         """Do it, then wait until all brokers know of it or the time is up: done it is anyway."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        term = self._in_office()
-        result = await self._ask(term, lambda: work(term), timeout_ms)
+        queue = self._active_queue()
+        result = await self._call(queue, lambda: work(queue), timeout_ms)
         left_s = max(deadline - loop.time(), _LEAST_KNOWN_S)
-        await term.publisher.reached(term.publisher.count, left_s)
+        await queue.publisher.wait_received(queue.publisher.count, left_s)
         return result
 
-    async def knowledge(self, *, timeout_ms: float = _ASKED_BY_BROKERS_MS) -> Controller:
+    async def state_machine(self, *, timeout_ms: float = _ASKED_BY_BROKERS_MS) -> Controller:
         """What the controller knows, to be looked at and left as it is."""
-        term = self._in_office()
+        queue = self._active_queue()
 
         async def look() -> Controller:
-            return term.office.machine
+            return queue.context.machine
 
-        return await self._ask(term, look, timeout_ms)
+        return await self._call(queue, look, timeout_ms)
 
     # -- topics ----------------------------------------------------------------------------
 
@@ -189,59 +189,59 @@ class ControllerService:
     ) -> uuid.UUID:
         """Make a topic; its id.  TOPIC_ALREADY_EXISTS."""
 
-        async def create(term: EventQueue) -> uuid.UUID:
+        async def create(queue: EventQueue) -> uuid.UUID:
             try:
-                return await term.topics.create(name, assignment, overrides)
+                return await queue.topics.create(name, assignment, overrides)
             finally:
-                term.follow(name)
+                queue.reread_topic(name)
 
-        return await self._ask_and_tell(create, timeout_ms)
+        return await self._call_and_publish(create, timeout_ms)
 
     async def delete_topic(self, name: str, *, timeout_ms: float) -> None:
         """Remove a topic and its records.  UNKNOWN_TOPIC_OR_PARTITION."""
-        await self._ask_and_tell(lambda term: term.topics.delete(name), timeout_ms)
+        await self._call_and_publish(lambda queue: queue.topics.delete(name), timeout_ms)
 
     async def add_partitions(
         self, name: str, assignment: Mapping[int, Sequence[int]], *, timeout_ms: float
     ) -> None:
         """More partitions, numbered on.  UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS."""
-        await self._ask_and_tell(
-            lambda term: term.topics.add_partitions(name, assignment), timeout_ms
+        await self._call_and_publish(
+            lambda queue: queue.topics.add_partitions(name, assignment), timeout_ms
         )
 
     # -- what brokers ask for --------------------------------------------------------------
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Judge and write what a leader proposes.  Raises STALE_BROKER_EPOCH and NOT_CONTROLLER."""
-        term = self._in_office()
-        machine = term.office.machine
+        queue = self._active_queue()
+        machine = queue.context.machine
 
         async def alter() -> AlterPartitionResponse:
-            proposals = proposals_of(request)
+            proposals = _proposals(request)
             verdicts = machine.isr_proposed(request.broker_id, request.broker_epoch, proposals)
-            await term.writer.carry_out(
+            await queue.writer.carry_out(
                 [each.change for each in verdicts.values() if each.change is not None]
             )
-            return alteration(machine, proposals, verdicts)
+            return _alter_partition_response(machine, proposals, verdicts)
 
-        return await self._ask(term, alter, _ASKED_BY_BROKERS_MS)
+        return await self._call(queue, alter, _ASKED_BY_BROKERS_MS)
 
     async def controlled_shutdown(
         self, request: ControlledShutdownRequest
     ) -> ControlledShutdownResponse:
         """Let others lead; answered when all brokers know who, or after a second."""
-        term = self._in_office()
-        machine = term.office.machine
+        queue = self._active_queue()
+        machine = queue.context.machine
 
         async def let_go() -> ControlledShutdownResponse:
             plan = machine.shutdown_asked(request.broker_id, request.broker_epoch).plan
             log.info("broker %d is about to stop", request.broker_id)
-            term.publisher.brokers_changed()
-            await term.writer.carry_out(plan)
-            return remaining(machine, request.broker_id)
+            queue.publisher.brokers_changed()
+            await queue.writer.carry_out(plan)
+            return _remaining_partitions(machine, request.broker_id)
 
-        response = await self._ask(term, let_go, _ASKED_BY_BROKERS_MS)
-        await term.publisher.reached(term.publisher.count, _SHUTDOWN_KNOWN_S)
+        response = await self._call(queue, let_go, _ASKED_BY_BROKERS_MS)
+        await queue.publisher.wait_received(queue.publisher.count, _SHUTDOWN_KNOWN_S)
         return response
 
     # -- what people ask for ---------------------------------------------------------------
@@ -251,10 +251,12 @@ class ControllerService:
     ) -> dict[Partition, Verdict]:
         """Elections of some partitions, or of all that need one; what became of each."""
 
-        async def elect(term: EventQueue) -> dict[Partition, Verdict]:
-            return await _decide(term, term.office.machine.election_asked(kind, partitions))
+        async def elect(queue: EventQueue) -> dict[Partition, Verdict]:
+            return await _write_verdicts(
+                queue, queue.context.machine.election_asked(kind, partitions)
+            )
 
-        return await self._ask_and_tell(elect, timeout_ms)
+        return await self._call_and_publish(elect, timeout_ms)
 
     async def alter_reassignments(
         self,
@@ -268,8 +270,8 @@ class ControllerService:
         With `keeps_counts` none may get more replicas or fewer.
         """
 
-        async def reassign(term: EventQueue) -> dict[Partition, Verdict]:
-            machine = term.office.machine
+        async def reassign(queue: EventQueue) -> dict[Partition, Verdict]:
+            machine = queue.context.machine
             refused = {
                 key: Verdict(
                     ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -279,28 +281,28 @@ class ControllerService:
                 if keeps_counts and target is not None and _changes_count(machine, key, target)
             }
             asked = {key: target for key, target in targets.items() if key not in refused}
-            return refused | await _decide(term, machine.reassignment_asked(asked))
+            return refused | await _write_verdicts(queue, machine.reassignment_asked(asked))
 
-        return await self._ask_and_tell(reassign, timeout_ms)
+        return await self._call_and_publish(reassign, timeout_ms)
 
     async def list_reassignments(
         self, partitions: Iterable[Partition] | None, *, timeout_ms: float
     ) -> dict[Partition, PartitionState]:
         """The moves under way, of these partitions or of all."""
-        found = (await self.knowledge(timeout_ms=timeout_ms)).reassignments()
+        found = (await self.state_machine(timeout_ms=timeout_ms)).reassignments()
         if partitions is None:
             return found
         return {key: found[key] for key in partitions if key in found}
 
 
-async def _decide(
-    term: EventQueue, verdicts: Mapping[Partition, Verdict]
+async def _write_verdicts(
+    queue: EventQueue, verdicts: Mapping[Partition, Verdict]
 ) -> dict[Partition, Verdict]:
     """Have the changes written; what became of each."""
     changes = {key: each.change for key, each in verdicts.items() if each.change is not None}
-    await term.writer.carry_out(changes.values())
+    await queue.writer.carry_out(changes.values())
     unwritten = Verdict(ErrorCode.UNKNOWN_SERVER_ERROR, detail="the decision was not written")
-    machine = term.office.machine
+    machine = queue.context.machine
     return {
         key: unwritten
         if key in changes and machine.state(*key) in (None, changes[key].before)
@@ -322,7 +324,7 @@ _NOT_FETCHED = -1
 Key = tuple[uuid.UUID, int]
 
 
-class Proposed(NamedTuple):
+class ProposedIsr(NamedTuple):
     """One partition of AlterPartition, as the controller judges it."""
 
     isr: tuple[int, ...]
@@ -331,24 +333,26 @@ class Proposed(NamedTuple):
     partition_epoch: int
 
 
-def proposals_of(request: AlterPartitionRequest) -> dict[Key, Proposed]:
+def _proposals(request: AlterPartitionRequest) -> dict[Key, ProposedIsr]:
     proposals = {}
     for topic in request.topics:
         for each in topic.partitions:
             # Up to version 2 only the ids were told.
-            lives = {state.broker_id: state.broker_epoch for state in each.new_isr_with_epochs}
+            broker_epochs = {
+                state.broker_id: state.broker_epoch for state in each.new_isr_with_epochs
+            }
             isr = tuple(state.broker_id for state in each.new_isr_with_epochs)
-            proposals[topic.topic_id, each.partition_index] = Proposed(
+            proposals[topic.topic_id, each.partition_index] = ProposedIsr(
                 isr or tuple(each.new_isr),
-                lives or dict.fromkeys(each.new_isr, _NOT_FETCHED),
+                broker_epochs or dict.fromkeys(each.new_isr, _NOT_FETCHED),
                 each.leader_epoch,
                 each.partition_epoch,
             )
     return proposals
 
 
-def alteration(
-    machine: Controller, proposals: Mapping[Key, Proposed], verdicts: Mapping[Key, Verdict]
+def _alter_partition_response(
+    machine: Controller, proposals: Mapping[Key, ProposedIsr], verdicts: Mapping[Key, Verdict]
 ) -> AlterPartitionResponse:
     """The answer, when all that was accepted has been written, or something else was."""
     topics: dict[uuid.UUID, AlterPartitionResponseTopic] = {}
@@ -357,13 +361,13 @@ def alteration(
             topic_id, AlterPartitionResponseTopic(topic_id=topic_id, partitions=[])
         )
         topic.partitions.append(
-            _altered(machine, topic_id, index, proposals[topic_id, index], verdict)
+            _altered_partition(machine, topic_id, index, proposals[topic_id, index], verdict)
         )
     return AlterPartitionResponse(topics=list(topics.values()))
 
 
-def _altered(
-    machine: Controller, topic_id: uuid.UUID, index: int, proposed: Proposed, verdict: Verdict
+def _altered_partition(
+    machine: Controller, topic_id: uuid.UUID, index: int, proposed: ProposedIsr, verdict: Verdict
 ) -> AlterPartitionResponsePartition:
     topic = machine.cluster.topic_of(topic_id)
     state = None if topic is None else topic.partitions.get(index)
@@ -391,7 +395,7 @@ def _altered(
     )
 
 
-def remaining(machine: Controller, broker_id: int) -> ControlledShutdownResponse:
+def _remaining_partitions(machine: Controller, broker_id: int) -> ControlledShutdownResponse:
     """What a broker leads still, without what nobody else could lead."""
     led = []
     for name, index in sorted(machine.cluster.held_by([broker_id])):

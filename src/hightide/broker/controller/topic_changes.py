@@ -14,10 +14,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from hightide.broker.controller.context import ControllerContext, FoundTopic
-from hightide.broker.controller.controller_election import Election
-from hightide.broker.controller.znode_reader import TreeReader
-from hightide.broker.controller.znode_writer import CHANGES_PER_MULTI, Writer
+from hightide.broker.controller.context import ControllerContext, StoredTopic
+from hightide.broker.controller.controller_election import ControllerElection
+from hightide.broker.controller.znode_reader import ZnodeReader
+from hightide.broker.controller.znode_writer import CHANGES_PER_MULTI, ZnodeWriter
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.core.controller import leader_election as rules
 from hightide.core.partition.state import PartitionState
@@ -53,11 +53,11 @@ async def announce_topic(
 
     TOPIC_ALREADY_EXISTS if somebody was quicker.
     """
-    wanted = _WantedTopic(name, new_id(), _tuples(assignment), dict(overrides))
-    await _make(zookeeper, wanted, [], zookeeper.multi)
+    topic = _NewTopic(name, new_id(), _as_tuples(assignment), dict(overrides))
+    await _create_topic(zookeeper, topic, [], zookeeper.multi)
 
 
-class _WantedTopic(NamedTuple):
+class _NewTopic(NamedTuple):
     name: str
     topic_id: uuid.UUID
     partitions: dict[int, tuple[int, ...]]
@@ -68,24 +68,24 @@ class _WantedTopic(NamedTuple):
         return znodes.TopicAssignment(self.topic_id, self.partitions)
 
 
-def _tuples(assignment: Assignment) -> dict[int, tuple[int, ...]]:
+def _as_tuples(assignment: Assignment) -> dict[int, tuple[int, ...]]:
     return {index: tuple(replicas) for index, replicas in sorted(assignment.items())}
 
 
-async def _make(
+async def _create_topic(
     zookeeper: ZooKeeper,
-    wanted: _WantedTopic,
+    topic: _NewTopic,
     states: Sequence[Operation],
     write: Callable[[Sequence[Operation]], Awaitable[object]],
 ) -> None:
     """Write a topic; KafkaError or CoordinationError if it is not there afterwards."""
-    config_path = znodes.topic_config_path(wanted.name)
-    config = znodes.EntityConfig(wanted.overrides).encode()
+    config_path = znodes.topic_config_path(topic.name)
+    config = znodes.EntityConfig(topic.overrides).encode()
     for attempt in range(_TRIES):
         left_over = await zookeeper.exists(config_path)
         operations: list[Operation] = [
-            Create(znodes.topic_path(wanted.name), wanted.assignment.encode()),
-            Create(znodes.partitions_path(wanted.name)),
+            Create(znodes.topic_path(topic.name), topic.assignment.encode()),
+            Create(znodes.partitions_path(topic.name)),
             Create(config_path, config)
             if left_over is None
             else SetData(config_path, config, left_over.version),
@@ -97,7 +97,7 @@ async def _make(
         except MultiFailed as failed:
             if failed.index == 0 and isinstance(failed.cause, NodeExists):
                 raise KafkaError(
-                    ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.name} already exists"
+                    ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists"
                 ) from None
             # Settings that were left over may be cleared away, or written, at the same time.
             if failed.index != 2 or attempt == _TRIES - 1:
@@ -110,15 +110,15 @@ class TopicChanges:
     def __init__(
         self,
         zookeeper: ZooKeeper,
-        election: Election,
-        office: ControllerContext,
-        reader: TreeReader,
-        writer: Writer,
+        election: ControllerElection,
+        context: ControllerContext,
+        reader: ZnodeReader,
+        writer: ZnodeWriter,
         new_id: Callable[[], uuid.UUID],
     ) -> None:
         self._zookeeper = zookeeper
         self._election = election
-        self._office = office
+        self._context = context
         self._reader = reader
         self._writer = writer
         self._new_id = new_id
@@ -128,88 +128,90 @@ class TopicChanges:
     async def create(
         self, name: str, assignment: Assignment, overrides: Mapping[str, str]
     ) -> uuid.UUID:
-        if name in self._office.machine.topics:
+        if name in self._context.machine.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
-        wanted = _WantedTopic(name, self._new_id(), _tuples(assignment), dict(overrides))
-        states = self._first_states(wanted)
+        topic = _NewTopic(name, self._new_id(), _as_tuples(assignment), dict(overrides))
+        states = self._first_states(topic)
         try:
-            births = self._births(name, states)
-            await _make(self._zookeeper, wanted, births, self._election.fenced)
+            writes = self._state_writes(name, states)
+            await _create_topic(self._zookeeper, topic, writes, self._election.fenced)
         except ConnectionLoss:
-            if not await self._is_there(wanted):
+            if not await self._was_created(topic):
                 raise
         unborn = {
-            index: replicas for index, replicas in wanted.partitions.items() if index not in states
+            index: replicas for index, replicas in topic.partitions.items() if index not in states
         }
-        found = FoundTopic(
-            name, wanted.topic_id, wanted.assignment, 0, states, unborn, {}, wanted.overrides
+        found = StoredTopic(
+            name, topic.topic_id, topic.assignment, 0, states, unborn, {}, topic.overrides
         )
-        plan = self._writer.take(self._office.take(found))
-        log.info("created topic %s with %d partitions", name, len(wanted.partitions))
+        plan = self._writer.publish(self._context.update_topic(found))
+        log.info("created topic %s with %d partitions", name, len(topic.partitions))
         await self._writer.carry_out(plan)
-        return wanted.topic_id
+        return topic.topic_id
 
-    def _first_states(self, wanted: _WantedTopic) -> dict[int, PartitionState]:
+    def _first_states(self, topic: _NewTopic) -> dict[int, PartitionState]:
         """States to write with the topic; none if that is too much for once."""
-        if len(wanted.partitions) > CHANGES_PER_MULTI:
+        if len(topic.partitions) > CHANGES_PER_MULTI:
             return {}
-        cluster = self._office.machine.cluster
+        cluster = self._context.machine.cluster
         states = {
             index: rules.first_state(replicas, cluster.live, cluster.shutting_down)
-            for index, replicas in wanted.partitions.items()
+            for index, replicas in topic.partitions.items()
         }
         return {index: state for index, state in states.items() if state is not None}
 
-    def _births(self, name: str, states: Mapping[int, PartitionState]) -> list[Operation]:
-        births: list[Operation] = []
+    def _state_writes(self, name: str, states: Mapping[int, PartitionState]) -> list[Operation]:
+        writes: list[Operation] = []
         for index, state in states.items():
-            births.append(Create(znodes.partition_path(name, index)))
+            writes.append(Create(znodes.partition_path(name, index)))
             path = znodes.partition_state_path(name, index)
-            births.append(Create(path, self._writer.encoded(state)))
-        return births
+            writes.append(Create(path, self._writer.encoded(state)))
+        return writes
 
-    async def _is_there(self, wanted: _WantedTopic) -> bool:
+    async def _was_created(self, topic: _NewTopic) -> bool:
         """Whether a topic was made by a write that got no answer."""
-        plan = await self._writer.learn([wanted.name])
-        topic = self._office.machine.topics.get(wanted.name)
-        if topic is not None and topic.id == wanted.topic_id:
+        plan = await self._writer.reread([topic.name])
+        known = self._context.machine.topics.get(topic.name)
+        if known is not None and known.id == topic.topic_id:
             return True
         await self._writer.carry_out(plan)  # another's topic of that name was found
         return False
 
     async def add_partitions(self, name: str, assignment: Assignment) -> None:
         """Give a topic more partitions, numbered on from those it has."""
-        notes = self._office.notes.get(name)
-        if notes is None:
+        topic_znodes = self._context.topic_znodes.get(name)
+        if topic_znodes is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        added = _tuples(assignment)
-        had = len(notes.assignment.partitions)
+        added = _as_tuples(assignment)
+        had = len(topic_znodes.assignment.partitions)
         if list(added) != list(range(had, had + len(added))):
             raise _changed_meanwhile(name)
-        grown = notes.assignment._replace(partitions={**notes.assignment.partitions, **added})
+        grown = topic_znodes.assignment._replace(
+            partitions={**topic_znodes.assignment.partitions, **added}
+        )
         path = znodes.topic_path(name)
         try:
-            await self._election.fenced([SetData(path, grown.encode(), notes.version)])
+            await self._election.fenced([SetData(path, grown.encode(), topic_znodes.version)])
         except (MultiFailed, ConnectionLoss) as failure:
-            await self._writer.carry_out(await self._writer.learn([name]))
-            found = self._office.notes.get(name)
+            await self._writer.carry_out(await self._writer.reread([name]))
+            found = self._context.topic_znodes.get(name)
             if found is None or found.assignment != grown:
                 if isinstance(failure, MultiFailed):
                     raise _changed_meanwhile(name) from failure
                 raise
             return
-        topic = self._office.machine.topics[name]
-        found_topic = FoundTopic(
+        topic = self._context.machine.topics[name]
+        found_topic = StoredTopic(
             name,
             topic.id,
             grown,
-            notes.version + 1,
+            topic_znodes.version + 1,
             {},
             added,
-            dict(notes.damaged),
-            dict(notes.overrides),
+            dict(topic_znodes.damaged),
+            dict(topic_znodes.overrides),
         )
-        plan = self._writer.take(self._office.take(found_topic))
+        plan = self._writer.publish(self._context.update_topic(found_topic))
         log.info("topic %s now has %d partitions", name, len(grown.partitions))
         await self._writer.carry_out(plan)
 
@@ -217,7 +219,7 @@ class TopicChanges:
 
     async def delete(self, name: str) -> None:
         """Decide that a topic is to go.  Its znodes go when the mark is found, which is soon."""
-        if name not in self._office.machine.topics:
+        if name not in self._context.machine.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         mark = znodes.delete_topic_path(name)
         try:
@@ -225,14 +227,14 @@ class TopicChanges:
         except MultiFailed as failed:
             if not isinstance(failed.cause, NodeExists):
                 raise
-        self._writer.bury(name)
+        self._writer.remove_topic(name)
         log.info("deleted topic %s", name)
         try:
-            await self.clear(name)
+            await self.delete_znodes(name)
         except ConnectionLoss as failure:
             log.warning("topic %s is deleted, its znodes will be later: %s", name, failure)
 
-    async def spare(self, names: Sequence[str]) -> None:
+    async def reject_deletions(self, names: Sequence[str]) -> None:
         """Take the marks away: nothing is deleted here."""
         for name in names:
             log.warning("topic %s is not deleted: delete.topic.enable is false", name)
@@ -242,7 +244,7 @@ class TopicChanges:
                 if not isinstance(failed.cause, NoNode):
                     raise
 
-    async def clear(self, name: str) -> None:
+    async def delete_znodes(self, name: str) -> None:
         """Take a topic out of the tree, its mark last."""
         for attempt in range(_TRIES):
             try:
@@ -295,7 +297,7 @@ def default_counts(settings: Settings, topic: str, broker_count: int) -> Counts:
     if topic == "__consumer_offsets":
         return Counts(
             settings.offsets_topic_num_partitions,
-            _internal(
+            _replication_factor(
                 settings,
                 "offsets.topic.replication.factor",
                 settings.offsets_topic_replication_factor,
@@ -305,7 +307,7 @@ def default_counts(settings: Settings, topic: str, broker_count: int) -> Counts:
     if topic == "__transaction_state":
         return Counts(
             settings.transaction_state_log_num_partitions,
-            _internal(
+            _replication_factor(
                 settings,
                 "transaction.state.log.replication.factor",
                 settings.transaction_state_log_replication_factor,
@@ -327,23 +329,25 @@ def internal_overrides(settings: Settings, topic: str, replication_factor: int) 
     return {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
-        "min.insync.replicas": f"{_least_in_sync(settings, replication_factor)}",
+        "min.insync.replicas": f"{_transaction_min_isr(settings, replication_factor)}",
         "segment.bytes": f"{settings.transaction_state_log_segment_bytes}",
         "unclean.leader.election.enable": "false",
     }
 
 
-def _least_in_sync(settings: Settings, replication_factor: int) -> int:
+def _transaction_min_isr(settings: Settings, replication_factor: int) -> int:
     name, value = "transaction.state.log.min.isr", settings.transaction_state_log_min_isr
     # Where there are fewer replicas than are meant to be in sync, nothing could be written.
-    return value if _is_said(settings, name, value) else min(value, replication_factor)
+    return value if _is_set(settings, name, value) else min(value, replication_factor)
 
 
-def _internal(settings: Settings, name: str, value: int, broker_count: int) -> int:
-    return value if _is_said(settings, name, value) else max(min(value, broker_count), 1)
+def _replication_factor(
+    settings: Settings, name: str, value: int, broker_count: int
+) -> int:
+    return value if _is_set(settings, name, value) else max(min(value, broker_count), 1)
 
 
-def _is_said(settings: Settings, name: str, value: int) -> bool:
+def _is_set(settings: Settings, name: str, value: int) -> bool:
     return value != settings.declared[name].default or any(
         name in given for _, given in settings.layers
     )

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hightide.broker.controller.context import FoundTopic, LiveBroker, decode_state
-from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.context import LiveBroker, StoredTopic, decode_state
+from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.membership.dynamic_configs import read_config
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.core.metadata import topic_names as rules
@@ -27,19 +27,19 @@ from hightide.zookeeper.operation import SetData
 log = logging.getLogger(__name__)
 
 
-class _Assigned(NamedTuple):
+class _AssignedTopic(NamedTuple):
     name: str
     assignment: znodes.TopicAssignment
     version: int
 
 
-class TreeReader:
+class ZnodeReader:
     """Reads for the controller, and watches the znode of every topic that it reads."""
 
     def __init__(
         self,
         zookeeper: ZooKeeper,
-        election: Election,
+        election: ControllerElection,
         new_id: Callable[[], uuid.UUID],
         on_topic: Watch,
     ) -> None:
@@ -66,30 +66,32 @@ class TreeReader:
         except NoNode:
             return None  # its going has been seen, or will be
         except MalformedZnode as damage:
-            self._complain(path, f"the broker at {path} is taken for dead: {damage}")
+            self._report(path, f"the broker at {path} is taken for dead: {damage}")
             return None
 
     # -- topics ----------------------------------------------------------------------------
 
     async def versions(self, names: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
         """Ids and versions of topics, by which one that is known is known to be unchanged."""
-        found = await in_groups(names, self._assigned)
+        found = await in_groups(names, self._read_assignment)
         return {each.name: (each.assignment.topic_id, each.version) for each in found if each}
 
-    async def topics(self, names: Sequence[str]) -> dict[str, FoundTopic]:
+    async def topics(self, names: Sequence[str]) -> dict[str, StoredTopic]:
         """Topics in full, without those that are gone or cannot be used.
 
         All of one kind are asked for together: the states of a thousand topics of one partition
         cost no more than those of one topic of a thousand.
         """
-        assigned = [each for each in await in_groups(names, self._assigned) if each is not None]
-        topics = await in_groups(assigned, self._identified)
+        assigned = [
+            each for each in await in_groups(names, self._read_assignment) if each is not None
+        ]
+        topics = await in_groups(assigned, self._with_topic_id)
         places = [(topic, index) for topic in topics for index in topic.assignment.partitions]
         await in_groups(places, self._read_state)
         await in_groups(topics, self._read_overrides)
         return {topic.name: topic for topic in topics}
 
-    async def _assigned(self, name: str) -> _Assigned | None:
+    async def _read_assignment(self, name: str) -> _AssignedTopic | None:
         path = znodes.topic_path(name)
         try:
             data, stat = await self._zookeeper.get(path, self._on_topic)
@@ -99,12 +101,12 @@ class TreeReader:
             self.unusable.pop(name, None)
             return None
         except MalformedZnode as damage:
-            self._complain(name, f"topic {name} cannot be used: {damage}")
+            self._report(name, f"topic {name} cannot be used: {damage}")
             return None
         self.unusable.pop(name, None)
-        return _Assigned(name, found, stat.version)
+        return _AssignedTopic(name, found, stat.version)
 
-    async def _identified(self, topic: _Assigned) -> FoundTopic:
+    async def _with_topic_id(self, topic: _AssignedTopic) -> StoredTopic:
         """A topic with its id, which is given to one that has none."""
         name, assignment, version = topic
         if assignment.topic_id is None:
@@ -117,9 +119,9 @@ class TreeReader:
                 raise failed.cause from failed
             version += 1
         assert assignment.topic_id is not None
-        return FoundTopic(name, assignment.topic_id, assignment, version)
+        return StoredTopic(name, assignment.topic_id, assignment, version)
 
-    async def _read_state(self, place: tuple[FoundTopic, int]) -> None:
+    async def _read_state(self, place: tuple[StoredTopic, int]) -> None:
         topic, index = place
         path = znodes.partition_state_path(topic.name, index)
         try:
@@ -134,16 +136,16 @@ class TreeReader:
             self.unusable.pop(path, None)
         except MalformedZnode as damage:
             topic.damaged[index] = topic.assignment.partitions[index]
-            self._complain(path, f"{topic.name}-{index} has no leader: {damage}")
+            self._report(path, f"{topic.name}-{index} has no leader: {damage}")
 
-    async def _read_overrides(self, topic: FoundTopic) -> None:
+    async def _read_overrides(self, topic: StoredTopic) -> None:
         topic.overrides = await self.overrides(topic.name)
 
     async def overrides(self, name: str) -> dict[str, str]:
         """The settings that are a topic's own."""
         return await read_config(self._zookeeper, f"topics/{name}", TopicSettings.check)
 
-    def _complain(self, about: str, why: str) -> None:
+    def _report(self, about: str, why: str) -> None:
         if self.unusable.get(about) != why:
             self.unusable[about] = why
             log.error("%s", why)

@@ -16,11 +16,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hightide.broker.controller.context import ControllerContext, Taken, encode_state
-from hightide.broker.controller.controller_election import Election
+from hightide.broker.controller.context import ControllerContext, TopicUpdate, encode_state
+from hightide.broker.controller.controller_election import ControllerElection
 from hightide.broker.controller.errors import NotController
 from hightide.broker.controller.publisher import Publisher
-from hightide.broker.controller.znode_reader import TreeReader
+from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.membership.watch_loop import in_groups
 from hightide.core.controller.controller import PartitionChange
 from hightide.core.partition.state import PartitionState
@@ -54,21 +54,21 @@ class _Write(NamedTuple):
     change: PartitionChange | None
 
 
-class Writer:
+class ZnodeWriter:
     """Carries out plans, one multi after the other."""
 
     def __init__(
         self,
         zookeeper: ZooKeeper,
-        election: Election,
-        office: ControllerContext,
-        reader: TreeReader,
+        election: ControllerElection,
+        context: ControllerContext,
+        reader: ZnodeReader,
         publisher: Publisher,
         on_unclean: Callable[[], None],
     ) -> None:
         self._zookeeper = zookeeper
         self._election = election
-        self._office = office
+        self._context = context
         self._reader = reader
         self._publisher = publisher
         self._on_unclean = on_unclean
@@ -87,12 +87,12 @@ class Writer:
             except _Refused as refused:
                 if refused.write.change is None:
                     obstacles[refused.write.topic] += 1
-                pending.extendleft(reversed(_others(batch, refused, obstacles)))
-                pending.extend(await self._read_again(refused))
+                pending.extendleft(reversed(_retriable(batch, refused, obstacles)))
+                pending.extend(await self._reread_refused(refused))
             except (ConnectionLoss, SessionLost) as unknown:
                 log.warning("%d decisions may not have been written: %s", len(batch), unknown)
                 pending.extendleft(reversed(batch))
-                pending.extend(await self.learn({change.topic: None for change in batch}))
+                pending.extend(await self.reread({change.topic: None for change in batch}))
             except ZooKeeperError as failure:
                 if len(batch) == 1:
                     _give_up(batch[0], failure)
@@ -108,11 +108,11 @@ class Writer:
         while pending and len(batch) < limit:
             change = pending[0]
             key = (change.topic, change.index)
-            if self._office.is_current(change):
+            if self._context.is_current(change):
                 if key in batch:
                     break
                 if change.changes_assignment and change.topic not in assigned:
-                    count = len(self._office.notes[change.topic].assignment.partitions)
+                    count = len(self._context.topic_znodes[change.topic].assignment.partitions)
                     assignment_bytes += count * _PARTITION_BYTES
                     if assigned and assignment_bytes > _ASSIGNMENT_BYTES:
                         break
@@ -126,7 +126,7 @@ class Writer:
     async def _write(self, batch: Sequence[PartitionChange]) -> list[PartitionChange]:
         writes = [
             *self._assignments(batch),
-            *await self._new_places(batch),
+            *await self._parent_znodes_of_new(batch),
             *(self._state_write(change) for change in batch),
         ]
         try:
@@ -139,15 +139,15 @@ class Writer:
             if write.change is not None:
                 follow_up += self._written(write.change, version)
             elif isinstance(write.operation, SetData):
-                notes = self._office.notes[write.topic]
+                topic_znodes = self._context.topic_znodes[write.topic]
                 path = znodes.topic_path(write.topic)
                 data = write.operation.data or b""
-                notes.assignment = znodes.TopicAssignment.decode(data, path)
-                notes.version = version
+                topic_znodes.assignment = znodes.TopicAssignment.decode(data, path)
+                topic_znodes.version = version
         return follow_up
 
     def _written(self, change: PartitionChange, version: int) -> list[PartitionChange]:
-        follow_up = self._office.machine.changed(change, version)
+        follow_up = self._context.machine.changed(change, version)
         self._publisher.changed((change.topic, change.index))
         before, after = change.before, change.after
         recovered = after.recovery_epoch > (-1 if before is None else before.recovery_epoch)
@@ -190,8 +190,8 @@ class Writer:
             _Write(
                 SetData(
                     znodes.topic_path(topic),
-                    self._office.with_assignments(topic, after).encode(),
-                    self._office.notes[topic].version,
+                    self._context.with_assignments(topic, after).encode(),
+                    self._context.topic_znodes[topic].version,
                 ),
                 topic,
                 None,
@@ -199,16 +199,16 @@ class Writer:
             for topic, after in moved.items()
         ]
 
-    async def _new_places(self, batch: Sequence[PartitionChange]) -> list[_Write]:
+    async def _parent_znodes_of_new(self, batch: Sequence[PartitionChange]) -> list[_Write]:
         """The znodes above the states of partitions that are born, where they are missing."""
         born: dict[str, list[int]] = {}
         for change in batch:
             if change.before is None:
                 born.setdefault(change.topic, []).append(change.index)
-        return await self._places_of(born)
+        return await self._missing_parents(born)
 
-    async def _places_of(self, born: Mapping[str, Sequence[int]]) -> list[_Write]:
-        there = await in_groups(list(born), self._places)
+    async def _missing_parents(self, born: Mapping[str, Sequence[int]]) -> list[_Write]:
+        there = await in_groups(list(born), self._partition_names)
         writes: list[_Write] = []
         for (topic, indexes), names in zip(born.items(), there, strict=True):
             if names is None:
@@ -220,7 +220,7 @@ class Writer:
             ]
         return writes
 
-    async def _places(self, topic: str) -> set[str] | None:
+    async def _partition_names(self, topic: str) -> set[str] | None:
         try:
             return set(await self._zookeeper.children(znodes.partitions_path(topic)))
         except NoNode:
@@ -228,17 +228,17 @@ class Writer:
 
     # -- when it went wrong ----------------------------------------------------------------
 
-    async def _read_again(self, refused: _Refused) -> list[PartitionChange]:
+    async def _reread_refused(self, refused: _Refused) -> list[PartitionChange]:
         """After a refusal: what is to be done now.  A change that is as due as before is given up,
         for somebody has spoiled its znode; the next audit tries again."""
         write = refused.write
         log.warning("a decision about topic %s was refused: %s", write.topic, refused.cause)
-        follow_up = await self.learn([write.topic])
-        if write.change is not None and self._office.is_current(write.change):
+        follow_up = await self.reread([write.topic])
+        if write.change is not None and self._context.is_current(write.change):
             _give_up(write.change, refused.cause)
         return follow_up
 
-    async def learn(self, topics: Iterable[str]) -> list[PartitionChange]:
+    async def reread(self, topics: Iterable[str]) -> list[PartitionChange]:
         """Read topics again, until they can be read; what follows."""
         names = list(topics)
         while True:
@@ -255,26 +255,26 @@ class Writer:
         lost: dict[str, None] = {}
         for name in names:
             if name in found:
-                taken = self._office.take(found[name])
-                plan += self.take(taken)
-                for index in taken.lost:
+                update = self._context.update_topic(found[name])
+                plan += self.publish(update)
+                for index in update.lost:
                     await self._restore(name, index)
                     lost[name] = None
             elif name not in self._reader.unusable:
                 log.warning("topic %s is gone", name)
-                self.bury(name)
-        return [*plan, *await self.learn(lost)] if lost else plan
+                self.remove_topic(name)
+        return [*plan, *await self.reread(lost)] if lost else plan
 
     async def _restore(self, name: str, index: int) -> None:
         """Write a state that somebody has deleted as it was, in as many versions as it had.
 
         Brokers take no decision whose partition epoch is lower than one that they know.
         """
-        state = self._office.machine.state(name, index)
+        state = self._context.machine.state(name, index)
         assert state is not None
         log.error("the state of %s-%d is missing; it is written as it was", name, index)
         path, data = znodes.partition_state_path(name, index), self.encoded(state)
-        writes = [each.operation for each in await self._places_of({name: [index]})]
+        writes = [each.operation for each in await self._missing_parents({name: [index]})]
         writes.append(Create(path, data))
         writes += [SetData(path, data, version) for version in range(state.partition_epoch + 1)]
         try:
@@ -283,17 +283,17 @@ class Writer:
         except (MultiFailed, ConnectionLoss) as failure:
             log.error("the state of %s-%d cannot be written: %s", name, index, failure)
 
-    def take(self, taken: Taken) -> list[PartitionChange]:
+    def publish(self, update: TopicUpdate) -> list[PartitionChange]:
         """Publish what was read; what is to be done about it."""
-        if taken.replaced is not None:
-            self._publisher.topic_removed(taken.replaced)
-        for partition in taken.changed:
+        if update.replaced is not None:
+            self._publisher.topic_removed(update.replaced)
+        for partition in update.changed:
             self._publisher.changed(partition)
-        return taken.plan
+        return update.plan
 
-    def bury(self, name: str) -> None:
+    def remove_topic(self, name: str) -> None:
         """A topic is gone, or will be: nobody shall serve it any more."""
-        topic_id = self._office.forget(name)
+        topic_id = self._context.remove_topic(name)
         if topic_id is not None:
             self._publisher.topic_removed(topic_id)
 
@@ -307,7 +307,7 @@ class _Refused(Exception):
         self.cause = cause
 
 
-def _others(
+def _retriable(
     batch: Sequence[PartitionChange], refused: _Refused, obstacles: Mapping[str, int]
 ) -> list[PartitionChange]:
     """The changes of a refused multi that are worth another try.

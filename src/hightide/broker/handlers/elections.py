@@ -41,7 +41,7 @@ async def elect_leaders(
             (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
     try:
-        verdicts = await broker.control.elect_leaders(
+        verdicts = await broker.controller.elect_leaders(
             _kind(request.election_type), wanted, timeout_ms=request.timeout_ms
         )
     except CONTROLLER_ERRORS as error:

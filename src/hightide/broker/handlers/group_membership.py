@@ -114,7 +114,7 @@ def sync_group(
 
 def heartbeat(broker: Broker, request: HeartbeatRequest, _context: Context) -> HeartbeatResponse:
     if not request.group_id:
-        return responses.heartbeat(ErrorCode.INVALID_GROUP_ID)
+        return responses.heartbeat_response(ErrorCode.INVALID_GROUP_ID)
     answer: HeartbeatResponse = broker.groups.ask(
         request.group_id,
         lambda coordinator, ticket, now_ms: coordinator.heartbeat_asked(ticket, request, now_ms),
@@ -126,7 +126,7 @@ def heartbeat(broker: Broker, request: HeartbeatRequest, _context: Context) -> H
 def _no_heartbeat(error: ErrorCode) -> HeartbeatResponse:
     # Members go on as they are until it is known who they are.
     is_loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    return responses.heartbeat(ErrorCode.NONE if is_loading else error)
+    return responses.heartbeat_response(ErrorCode.NONE if is_loading else error)
 
 
 def leave_group(

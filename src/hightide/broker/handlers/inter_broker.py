@@ -31,7 +31,7 @@ async def alter_partition(
     broker: Broker, request: AlterPartitionRequest, _context: Context
 ) -> AlterPartitionResponse:
     try:
-        return await broker.control.alter_partition(request)
+        return await broker.controller.alter_partition(request)
     except CONTROLLER_ERRORS as error:
         return AlterPartitionResponse(error_code=kafka_error(error).code, topics=[])
 
@@ -40,7 +40,7 @@ async def controlled_shutdown(
     broker: Broker, request: ControlledShutdownRequest, _context: Context
 ) -> ControlledShutdownResponse:
     try:
-        return await broker.control.controlled_shutdown(request)
+        return await broker.controller.controlled_shutdown(request)
     except CONTROLLER_ERRORS as error:
         return ControlledShutdownResponse(
             error_code=kafka_error(error).code, remaining_partitions=[]

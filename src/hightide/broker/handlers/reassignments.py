@@ -38,7 +38,7 @@ async def alter_partition_reassignments(
     }
     allows = request.allow_replication_factor_change
     try:
-        verdicts = await broker.control.alter_reassignments(
+        verdicts = await broker.controller.alter_reassignments(
             targets, keeps_counts=not allows, timeout_ms=request.timeout_ms
         )
     except CONTROLLER_ERRORS as error:
@@ -77,7 +77,7 @@ async def list_partition_reassignments(
             (topic.name, index) for topic in request.topics for index in topic.partition_indexes
         ]
     try:
-        moves = await broker.control.list_reassignments(wanted, timeout_ms=request.timeout_ms)
+        moves = await broker.controller.list_reassignments(wanted, timeout_ms=request.timeout_ms)
     except CONTROLLER_ERRORS as error:
         failure = kafka_error(error)
         return ListPartitionReassignmentsResponse(

@@ -101,7 +101,7 @@ class _Creation:
     ) -> CreatableTopicResult:
         topic_id = _NO_ID
         if not self._request.validate_only:
-            topic_id = await self._broker.control.create_topic(
+            topic_id = await self._broker.controller.create_topic(
                 name, assignment, overrides, timeout_ms=self._request.timeout_ms
             )
         return _created(self._broker, name, topic_id, assignment, overrides)
@@ -127,7 +127,7 @@ class _Creation:
             replicas = default.replication_factor
         if partitions > _MOST_PARTITIONS:
             raise _too_many()
-        return self._broker.control.place(_racks(self._known), partitions, replicas), overrides
+        return self._broker.controller.place(_racks(self._known), partitions, replicas), overrides
 
     def _assigned(self, topic: CreatableTopic) -> dict[int, list[int]]:
         """The assignment that the client has chosen itself."""
@@ -146,7 +146,7 @@ async def create_topics(
     broker: Broker, request: CreateTopicsRequest, _context: Context
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
-    known = await _outcome(broker.control.knowledge(timeout_ms=request.timeout_ms))
+    known = await _outcome(broker.controller.state_machine(timeout_ms=request.timeout_ms))
     if isinstance(known, KafkaError):
         return CreateTopicsResponse(topics=[_refused(name, known) for name in named])
     creation = _Creation(broker, request, known)
@@ -239,7 +239,7 @@ async def delete_topics(
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         wanted = [(name, _NO_ID) for name in request.topic_names]
-    known = await _outcome(broker.control.knowledge(timeout_ms=request.timeout_ms))
+    known = await _outcome(broker.controller.state_machine(timeout_ms=request.timeout_ms))
 
     async def delete(name: str | None, topic_id: uuid.UUID) -> DeletableTopicResult:
         code, message = ErrorCode.NONE, None
@@ -254,7 +254,7 @@ async def delete_topics(
                     else ErrorCode.INVALID_REQUEST,
                     "delete.topic.enable is false",
                 )
-            await broker.control.delete_topic(name, timeout_ms=request.timeout_ms)
+            await broker.controller.delete_topic(name, timeout_ms=request.timeout_ms)
         except CONTROLLER_ERRORS as error:
             failure = kafka_error(error)
             code, message = failure.code, failure.detail or None
@@ -287,7 +287,7 @@ async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, _context: Context
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
-    known = await _outcome(broker.control.knowledge(timeout_ms=request.timeout_ms))
+    known = await _outcome(broker.controller.state_machine(timeout_ms=request.timeout_ms))
 
     async def grow(wanted: CreatePartitionsTopic) -> None:
         if isinstance(known, KafkaError):
@@ -296,7 +296,7 @@ async def create_partitions(
             raise _named_twice()
         assignment = _more_partitions(broker, known, wanted)
         if not request.validate_only:
-            await broker.control.add_partitions(
+            await broker.controller.add_partitions(
                 wanted.name, assignment, timeout_ms=request.timeout_ms
             )
 
@@ -326,7 +326,7 @@ def _more_partitions(
         raise _too_many()
     replication_factor = len(existing[0])
     if wanted.assignments is None:
-        return broker.control.place(_racks(known), more, replication_factor, existing)
+        return broker.controller.place(_racks(known), more, replication_factor, existing)
     chosen = {at: each.broker_ids for at, each in enumerate(wanted.assignments)}
     if len(chosen) != more:
         raise KafkaError(

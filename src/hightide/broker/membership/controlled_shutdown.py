@@ -50,7 +50,7 @@ async def _ask_a_few_times(broker: Broker) -> None:
 
 async def _may_go(broker: Broker) -> bool:
     try:
-        answer = await broker.control_lines.ask_to_leave()
+        answer = await broker.controller_channel.controlled_shutdown()
     except (ConnectionFailed, KafkaError, ZooKeeperError) as failure:
         log.warning("the controller does not let this broker go: %s", failure)
         return False

@@ -45,7 +45,7 @@ class ConfigChanges:
         now_ms: Callable[[], int],
     ) -> None:
         """`apply` is called with the path of an entity whose settings may have changed."""
-        self.reading = WatchLoop(znodes.CONFIG_CHANGES, self.read)
+        self.watch_loop = WatchLoop(znodes.CONFIG_CHANGES, self.read)
         self._zookeeper = zookeeper
         self._apply = apply
         self._now_ms = now_ms
@@ -53,11 +53,11 @@ class ConfigChanges:
 
     async def begin(self) -> None:
         """Count from here: what is there now is known to whoever reads all settings after this."""
-        names = await self._zookeeper.children(znodes.CONFIG_CHANGES, self.reading.wake)
+        names = await self._zookeeper.children(znodes.CONFIG_CHANGES, self.watch_loop.wake)
         self._last_seen = max(map(_sequence, names), default=-1)
 
     async def read(self) -> None:
-        names = await self._zookeeper.children(znodes.CONFIG_CHANGES, self.reading.wake)
+        names = await self._zookeeper.children(znodes.CONFIG_CHANGES, self.watch_loop.wake)
         names.sort(key=_sequence)
         for name in names:
             if _sequence(name) > self._last_seen:
