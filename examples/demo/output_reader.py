@@ -17,7 +17,7 @@ from examples.demo.pipeline import PipelineProcess
 from examples.demo.topics import REVENUE
 from examples.demo.traffic import order_number
 from hightide.client.connection import ConnectionFailed
-from hightide.spark.blocking_client import Brokers, Fetched
+from hightide.spark.blocking_client import BlockingClient, Fetched
 from hightide.spark.pipelines.status import AppStatus
 from hightide.wire import batch
 from hightide.wire.batch import Record
@@ -50,7 +50,7 @@ class OutputReader:
 
     def __init__(
         self,
-        brokers: Brokers,
+        brokers: BlockingClient,
         check: OrderCheck,
         run: str,
         topics: tuple[str, ...],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from examples.demo.topics import APP
 from hightide.process import ServiceFailed, ServiceProcess
-from hightide.spark.pipelines import behind, status
+from hightide.spark.pipelines import current_lag, status
 from hightide.spark.pipelines.status import AppStatus
 
 PACKAGES = ("pyspark", "pyarrow", "pandas", "deltalake")
@@ -36,7 +36,7 @@ class PipelineProcess(ServiceProcess):
     def status(self) -> AppStatus | None:
         """Return the app's status with its current lag; None before the app has written one."""
         found = status.read(self._folder / STATE / APP)
-        return None if found is None or found.pid != self.pid else behind.refreshed(found)
+        return None if found is None or found.pid != self.pid else current_lag.refreshed(found)
 
 
 def missing_requirement() -> str:
@@ -56,8 +56,8 @@ def missing_requirement() -> str:
 def run(bootstrap: str, folder: Path) -> int:
     """In the child process: run the app until SIGTERM, and return the exit code."""
     from examples.demo import shop_app
-    from hightide.spark.pipelines.running import RunFailed
-    from hightide.spark.pipelines.running import run as run_app
+    from hightide.spark.pipelines.app_runner import RunFailed
+    from hightide.spark.pipelines.app_runner import run as run_app
 
     # The parent does not read this process's stdout, so stdout goes to the log.
     os.dup2(2, 1)

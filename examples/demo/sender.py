@@ -14,7 +14,7 @@ from zlib import crc32
 
 from examples.demo.order_check import OrderCheck
 from examples.demo.traffic import Message, Traffic
-from hightide.spark.blocking_client import Brokers, Identity, PartitionWriter
+from hightide.spark.blocking_client import BlockingClient, Identity, PartitionWriter
 from hightide.wire import batch
 
 TICK_S = 0.1
@@ -23,7 +23,7 @@ TICK_S = 0.1
 class Sender:
     """A thread that sends traffic until it is stopped."""
 
-    def __init__(self, brokers: Brokers, traffic: Traffic, check: OrderCheck) -> None:
+    def __init__(self, brokers: BlockingClient, traffic: Traffic, check: OrderCheck) -> None:
         self._brokers = brokers
         self._traffic = traffic
         self._check = check

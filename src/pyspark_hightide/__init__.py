@@ -28,7 +28,7 @@ class DefaultSource(DataSource):
         return "hightide"
 
     def schema(self) -> str:
-        from hightide.spark.columns.schema import ddl
+        from hightide.spark.columns.record_schema import ddl
         from hightide.spark.source import parse
 
         options = parse(self.options)
@@ -49,18 +49,18 @@ class DefaultSource(DataSource):
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from hightide.spark.sink.writer import batch_writer
+        from hightide.spark.sink.at_least_once import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from hightide.spark.sink.writer import stream_writer
+        from hightide.spark.sink.at_least_once import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
     def _check(self, schema: StructType, headers: bool, columns: tuple[str, ...] | None) -> None:
         """Spark lets people give a schema; a topic has but one."""
-        from hightide.spark.columns.schema import arrow_schema
+        from hightide.spark.columns.record_schema import arrow_schema
         from hightide.spark.source import OptionError
 
         wanted = arrow_schema(headers=headers, columns=columns).names

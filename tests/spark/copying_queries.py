@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from hightide.spark.blocking_client import brokers
 from hightide.spark.sink.foreach_batch import ExactlyOnce
-from hightide.spark.sink.options import of_client
+from hightide.spark.sink.sink_options import of_client
 
 DEADLINE_S = 180
 KEYS = 5

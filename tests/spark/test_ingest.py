@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from hightide.ingest.records import Record
-from hightide.ingest.sending import ExactlyOnceSender, IngestError
+from hightide.ingest.sender import ExactlyOnceSender, IngestError
 
 DEADLINE_S = 120
 KILLS = 3

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from hightide.spark.source import BatchReader, OptionError, for_batch
-from hightide.spark.source.loss import DataLoss
-from hightide.spark.source.positions import NoSuchOffset
+from hightide.spark.source.batch_plan import DataLoss
+from hightide.spark.source.offsets import PositionError
 from hightide.testing import Cluster
 from hightide.wire.errors import KafkaError
 from tests.spark.topics import (
@@ -134,7 +134,7 @@ def test_a_range_is_read_by_time(broker, two):
     assert values(later) == named(*range(1, 20, 2))
     by_partition = json.dumps({two: {"0": OLD_MS, "1": OLD_MS}})
     assert len(read(broker, subscribe=two, startingOffsetsByTimestamp=by_partition)) == 20
-    with pytest.raises(NoSuchOffset, match=f"{two}/0 has no record as new"):
+    with pytest.raises(PositionError, match=f"{two}/0 has no record as new"):
         read(broker, subscribe=two, startingTimestamp=OLD_MS + 1)
 
 
@@ -228,9 +228,9 @@ def test_records_that_are_gone_are_a_loss_or_a_warning(broker, caplog):
 def test_what_is_not_there_is_said_in_words(broker, two):
     with pytest.raises(KafkaError, match="There is no topic 'source-nowhere'"):
         read(broker, subscribe="source-nowhere")
-    with pytest.raises(NoSuchOffset, match="Partition 7 of 'source-two'"):
+    with pytest.raises(PositionError, match="Partition 7 of 'source-two'"):
         read(broker, assign=json.dumps({two: [7]}))
-    with pytest.raises(NoSuchOffset, match=f"not for {two}/1"):
+    with pytest.raises(PositionError, match=f"not for {two}/1"):
         read(broker, subscribe=two, startingOffsets=json.dumps({two: {"0": 3}}))
     with pytest.raises(OptionError, match="would be empty"):
         read(broker, subscribe=two, startingOffsets="latest")

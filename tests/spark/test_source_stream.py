@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 from hightide.spark.blocking_client import brokers
 from hightide.spark.source import commit_progress
-from hightide.spark.source.loss import DataLoss
+from hightide.spark.source.batch_plan import DataLoss
 from hightide.wire.errors import KafkaError
 from tests.spark.topics import (
     delete_records,

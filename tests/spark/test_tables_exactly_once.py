@@ -21,13 +21,13 @@ from pyiceberg.table import Transaction
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from hightide.spark.tables import read, writer
-from hightide.spark.tables.delta import DeltaLedger
-from hightide.spark.tables.iceberg import IcebergLedger
-from hightide.spark.tables.parquet import ParquetLedger
-from hightide.spark.tables.staging import Stage
+from hightide.spark.tables import read, table_writer
+from hightide.spark.tables.delta import DeltaStore
+from hightide.spark.tables.iceberg import IcebergStore
+from hightide.spark.tables.parquet import ParquetStore
+from hightide.spark.tables.staged_files import StagedFiles
 
-LEDGERS = {"parquet": ParquetLedger, "delta": DeltaLedger, "iceberg": IcebergLedger}
+STORES = {"parquet": ParquetStore, "delta": DeltaStore, "iceberg": IcebergStore}
 ROWS = 40
 SCHEMA = "id LONG, day_of INT, _timestamp TIMESTAMP"
 
@@ -42,9 +42,11 @@ class Death:
     def __init__(self, monkeypatch, kind: str, table: Path):
         self.armed = None
         self.happened = []
-        ledger = LEDGERS[kind]
-        self._at(monkeypatch, Stage, "write", before="nothing is written", after="files are staged")
-        self._at(monkeypatch, ledger, "commit", before="the commit begins", after="it is committed")
+        store = STORES[kind]
+        self._at(
+            monkeypatch, StagedFiles, "write", before="nothing is written", after="files are staged"
+        )
+        self._at(monkeypatch, store, "commit", before="the commit begins", after="it is committed")
         self._at(
             monkeypatch,
             Path,
@@ -125,7 +127,7 @@ def ids_by_reader(spark, kind: str, table: Path) -> dict[str, Counter]:
 def arrow_of(kind: str, table: Path) -> pa.Table:
     if kind == "delta":
         return DeltaTable(str(table)).to_pyarrow_table()
-    return IcebergLedger(table).table().scan().to_arrow()
+    return IcebergStore(table).table().scan().to_arrow()
 
 
 @pytest.mark.parametrize(
@@ -139,11 +141,11 @@ def test_nothing_is_missing_or_twice_wherever_the_driver_dies(
     for batch, step in enumerate(death.steps):
         feed(spark, source, batch)
         death.armed = step
-        write = writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
+        write = table_writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
         with suppress(StreamingQueryException):
             run(spark, source, checkpoint, write)
         write.settle()
-    write = writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
+    write = table_writer(f"{kind}:{table}", partition_by="day", name="events", compact_at=3)
     run(spark, source, checkpoint, write)
     write.settle()
 

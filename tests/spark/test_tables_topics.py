@@ -13,9 +13,9 @@ from hightide.cli import table as commands
 from hightide.cli.options import Failed
 from hightide.spark.blocking_client import brokers
 from hightide.spark.tables import read
-from hightide.spark.tables.kinds import ledger_of
-from hightide.spark.tables.parquet import ParquetLedger
-from hightide.spark.tables.staging import Stage
+from hightide.spark.tables.parquet import ParquetStore
+from hightide.spark.tables.staged_files import StagedFiles
+from hightide.spark.tables.table_access import open_table
 from tests.spark import topics
 
 
@@ -157,7 +157,7 @@ def test_a_topic_is_in_its_table_once_although_its_driver_dies(
 ):
     broker.create_topic("dying-table", partitions=2)
     target = f"parquet:{tmp_path / 'dying'}"
-    for step, (owner, name) in enumerate([(Stage, "write"), (ParquetLedger, "commit")]):
+    for step, (owner, name) in enumerate([(StagedFiles, "write"), (ParquetStore, "commit")]):
         send(broker, "dying-table", [("k", {"n": step * 10 + n}) for n in range(10)], step)
         real = getattr(owner, name)
 
@@ -171,4 +171,4 @@ def test_a_topic_is_in_its_table_once_although_its_driver_dies(
                 table("create", "dying-table", "--to", target)
     table("create", "dying-table", "--to", target)
     assert sorted(row.n for row in read(spark, target).collect()) == list(range(20))
-    assert ledger_of(target).snapshot().marks["dying-table"].batch >= 1
+    assert open_table(target).snapshot().marks["dying-table"].batch >= 1

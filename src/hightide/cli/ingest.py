@@ -81,16 +81,16 @@ def files(
     crash some lines may be sent again; with --exactly-once none are, for readers of committed
     records.
     """
-    from hightide.ingest.following import Rules
-    from hightide.ingest.records import Shape, check_key
+    from hightide.ingest.file_follower import FollowRules
+    from hightide.ingest.records import RecordFormat, check_key
 
     try:
         check_key(key, "path", "none")
         pattern = None if begins is None else re.compile(begins.encode())
     except (ValueError, re.error) as error:
         misused(str(error))
-    rules = Rules(tuple(patterns), from_end, quiet_s, pattern, line_bytes)
-    shape = Shape(socket.gethostname(), key, format.value)
+    rules = FollowRules(tuple(patterns), from_end, quiet_s, pattern, line_bytes)
+    shape = RecordFormat(socket.gethostname(), key, format.value)
     _ensure(bootstrap, to)
     chosen = name or to
     client = {**_for_lines(line_bytes), **pairs(settings, "client setting")}
@@ -117,13 +117,13 @@ def _at_least_once(
     path: Path,
     stopping: Callable[[], bool],
 ) -> Any:
-    from hightide.ingest.collecting import Collector
-    from hightide.ingest.following import Follower, existing
+    from hightide.ingest.collector import Collector
+    from hightide.ingest.file_follower import FileFollower, existing
     from hightide.ingest.positions import StateFile
-    from hightide.ingest.sending import Sender
+    from hightide.ingest.sender import Sender
 
     kept = StateFile(path)
-    follower = Follower(rules, existing(kept.load()), say)
+    follower = FileFollower(rules, existing(kept.load()), say)
     sender = Sender(bootstrap, to, client, say=say, is_stopping=stopping)
     return Collector(follower, sender, shape, kept, is_stopping=stopping)
 
@@ -137,10 +137,10 @@ def _exactly_once(
     name: str,
     stopping: Callable[[], bool],
 ) -> Any:
-    from hightide.ingest.collecting import Collector
-    from hightide.ingest.following import Follower, existing
+    from hightide.ingest.collector import Collector
+    from hightide.ingest.file_follower import FileFollower, existing
     from hightide.ingest.positions import POSITIONS_TOPIC, load_from_topic
-    from hightide.ingest.sending import ExactlyOnceSender
+    from hightide.ingest.sender import ExactlyOnceSender
 
     ask(bootstrap, _positions_topic)
     # First the sender: what a dead collector left open has to end before positions are read.
@@ -156,7 +156,7 @@ def _exactly_once(
     known = load_from_topic(bootstrap, POSITIONS_TOPIC, name, client)
     kept = existing(known)
     forgotten = [each for each in known if each not in kept]
-    follower = Follower(rules, kept, say)
+    follower = FileFollower(rules, kept, say)
     return Collector(follower, sender, shape, None, forgotten, is_stopping=stopping)
 
 
@@ -184,9 +184,9 @@ def stdin(
 
     The exit code is 1 if a line was not acknowledged.
     """
-    from hightide.ingest.collecting import collect_stdin
+    from hightide.ingest.collector import collect_stdin
     from hightide.ingest.records import check_key
-    from hightide.ingest.sending import Sender
+    from hightide.ingest.sender import Sender
 
     try:
         check_key(key, "none")
@@ -226,7 +226,7 @@ def http(
     """
     from hightide.ingest.http_server import IngestServer, Limits
     from hightide.ingest.records import check_key
-    from hightide.ingest.sending import producer
+    from hightide.ingest.sender import producer
 
     try:
         check_key(key, "none")
@@ -264,7 +264,7 @@ def _ensure(bootstrap: str, topic: str) -> None:
 
 
 def _told(collect: Callable[[], int], to: str) -> None:
-    from hightide.ingest.sending import IngestError
+    from hightide.ingest.sender import IngestError
 
     try:
         count = collect()

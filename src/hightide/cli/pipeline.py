@@ -80,13 +80,13 @@ def load(
 ) -> App:
     """The app of a file, with what the command line says about it."""
     require_spark()
-    from hightide.spark.pipelines.loading import Unloadable
-    from hightide.spark.pipelines.loading import load as load_file
+    from hightide.spark.pipelines.app_loader import LoadError
+    from hightide.spark.pipelines.app_loader import load as load_file
 
     settings = pairs(conf, "setting of Spark")
     try:
         found = load_file(file)
-    except Unloadable as error:
+    except LoadError as error:
         raise Failed(str(error)) from None
     found.configure(brokers=bootstrap, master=master, state=state, settings=settings)
     if "://" not in found.state:
@@ -107,7 +107,7 @@ def explained(found: App, file: Path, *, trace: bool) -> Iterator[None]:
     """Say what went wrong in words, and keep the rest in a file."""
     from hightide.spark import explain
     from hightide.spark.pipelines import logs
-    from hightide.spark.pipelines.running import RunFailed, folder_of
+    from hightide.spark.pipelines.app_runner import RunFailed, folder_of
     from hightide.spark.pipelines.status import AlreadyRunning
     from hightide.spark.session import NoJava
     from hightide.spark.streams import StreamsError
@@ -176,7 +176,7 @@ def run(
 def _run(
     found: App, file: Path, only: list[str], *, once: bool, grace: float, output: Output
 ) -> None:
-    from hightide.spark.pipelines import display, running
+    from hightide.spark.pipelines import app_runner, display
 
     with contextlib.ExitStack() as stack:
         if output is Output.JSON:
@@ -185,7 +185,9 @@ def _run(
             show = stack.enter_context(display.live())
         else:
             show = display.lines(render.say)
-        running.run(found, file, once=once, only=only, patience_s=grace, show=show, say=render.say)
+        app_runner.run(
+            found, file, once=once, only=only, patience_s=grace, show=show, say=render.say
+        )
 
 
 def _json_lines() -> Callable[[AppStatus], None]:
@@ -200,22 +202,22 @@ def _json_lines() -> Callable[[AppStatus], None]:
 
 
 def _reset(found: App, only: list[str], *, yes: bool, dry_run: bool) -> None:
-    from hightide.spark.pipelines import forgetting
-    from hightide.spark.pipelines.running import folder_of
-    from hightide.spark.pipelines.status import running
+    from hightide.spark.pipelines import checkpoint_reset
+    from hightide.spark.pipelines.app_runner import folder_of
+    from hightide.spark.pipelines.status import app_lock
 
     try:
-        with running(folder_of(found), found.name):
-            due = forgetting.memories(found, only)
+        with app_lock(folder_of(found), found.name):
+            due = checkpoint_reset.stored_progress(found, only)
             for each in due:
                 render.say(f"{each.query}: {each.kind} {each.name} {each.result}")
             if not due:
                 render.say(f"App {found.name} has nothing to forget.")
             elif not dry_run:
                 confirm(f"Forget the progress and state of {found.name}?", yes=yes)
-                forgetting.forget(found, due)
+                checkpoint_reset.forget(found, due)
                 render.say("Forgotten. Topics and tables that were written are still there.")
-    except forgetting.Unforgettable as error:
+    except checkpoint_reset.ResetFailed as error:
         raise Failed(str(error)) from None
 
 
@@ -281,14 +283,14 @@ def try_(
 
 
 def _start_spark(found: App, file: Path) -> None:
-    from hightide.spark.pipelines import running
+    from hightide.spark.pipelines import app_runner
 
-    running.prepare(found, file, is_short=True)
-    running.start_spark(found)
+    app_runner.prepare(found, file, is_short=True)
+    app_runner.start_spark(found)
 
 
 def _state(given: str | None) -> Path:
-    from hightide.spark.pipelines.running import state_folder
+    from hightide.spark.pipelines.app_runner import state_folder
 
     return state_folder(given)
 
@@ -339,7 +341,7 @@ def status(
 
 
 async def _with_lag(found: AppStatus) -> AppStatus:
-    from hightide.spark.pipelines.behind import refresh
+    from hightide.spark.pipelines.current_lag import refresh
 
     try:
         return await refresh(found)

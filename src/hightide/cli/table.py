@@ -31,7 +31,7 @@ from hightide.cli.render import Output
 
 if TYPE_CHECKING:
     from hightide.spark.pipelines.status import AppStatus
-    from hightide.spark.tables.materialised import Definition, TableApp
+    from hightide.spark.tables.table_app import Definition, TableApp
 
 app = typer.Typer(no_args_is_help=True, help="Keep topics as Parquet, Delta or Iceberg tables.")
 
@@ -134,7 +134,7 @@ def create(
     """
     require_spark()
     with _words():
-        from hightide.spark.tables.materialised import Definition, TableApp
+        from hightide.spark.tables.table_app import Definition, TableApp
 
         definition = Definition(
             topic=topic,
@@ -156,14 +156,14 @@ def create(
 
 
 def _run(made: TableApp, *, once: bool) -> None:
-    from hightide.spark.pipelines import display, running
+    from hightide.spark.pipelines import app_runner, display
 
     with contextlib.ExitStack() as stack:
         show: Callable[[AppStatus], None] = display.lines(render.say)
         if sys.stderr.isatty():
             show = stack.enter_context(display.live())
-        file = running.folder_of(made) / "table.json"
-        running.run(made, file, once=once, show=show, say=render.say)
+        file = app_runner.folder_of(made) / "table.json"
+        app_runner.run(made, file, once=once, show=show, say=render.say)
 
 
 @app.command("list")
@@ -195,12 +195,12 @@ def compact(which: Which, state: StateOption = STATE) -> None:
     require_spark()
     with _words():
         from hightide.spark.tables.compaction import compact as join_files
-        from hightide.spark.tables.kinds import ledger_of
+        from hightide.spark.tables.table_access import open_table
 
         _, to = _found(which, state)
-        ledger = ledger_of(to)
-        fewer = join_files(ledger)
-        ledger.clean()
+        store = open_table(to)
+        fewer = join_files(store)
+        store.clean()
     render.say(f"{to} has {fewer} files less." if fewer else f"{to} has no small files to join.")
 
 
@@ -209,13 +209,13 @@ def drop(which: Which, state: StateOption = STATE, yes: Yes = False) -> None:
     """Remove a table, and the progress of what fills it. The topic stays."""
     require_spark()
     with _words():
-        from hightide.spark.pipelines.status import running
-        from hightide.spark.tables.kinds import ledger_of
+        from hightide.spark.pipelines.status import app_lock
+        from hightide.spark.tables.table_access import open_table
 
         folder, to = _found(which, state)
         confirm(f"Remove {to} and all of its rows?", yes=yes)
-        with running(folder, folder.name) if folder else contextlib.nullcontext():
-            ledger_of(to).drop()
+        with app_lock(folder, folder.name) if folder else contextlib.nullcontext():
+            open_table(to).drop()
             if folder:
                 _forget(folder, state)
                 shutil.rmtree(folder)
@@ -224,18 +224,18 @@ def drop(which: Which, state: StateOption = STATE, yes: Yes = False) -> None:
 
 def _forget(folder: Path, state: Path) -> None:
     """The groups that show its progress; without brokers they stay, which harms nothing."""
-    from hightide.spark.pipelines import forgetting
+    from hightide.spark.pipelines import checkpoint_reset
     from hightide.spark.pipelines.status import read
 
     definition, found = _definition(folder), read(folder)
     if definition is None or found is None:
         return
-    from hightide.spark.tables.materialised import TableApp
+    from hightide.spark.tables.table_app import TableApp
 
     made = TableApp(definition, name=folder.name, brokers=found.brokers, state=str(state))
     try:
-        forgetting.forget(made, forgetting.memories(made))
-    except forgetting.Unforgettable as error:
+        checkpoint_reset.forget(made, checkpoint_reset.stored_progress(made))
+    except checkpoint_reset.ResetFailed as error:
         render.say(str(error))
 
 
@@ -246,11 +246,11 @@ def _listed(text: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _words() -> Iterator[None]:
     """What can go wrong, in one sentence."""
-    from hightide.spark.pipelines.running import RunFailed
+    from hightide.spark.pipelines.app_runner import RunFailed
     from hightide.spark.pipelines.status import AlreadyRunning
     from hightide.spark.session import NoJava
     from hightide.spark.streams import StreamsError
-    from hightide.spark.tables.target import TableError
+    from hightide.spark.tables.table_target import TableError
 
     try:
         yield
@@ -266,7 +266,7 @@ def _folders(state: Path) -> list[Path]:
 
 
 def _definition(folder: Path) -> Definition | None:
-    from hightide.spark.tables.materialised import definition_in
+    from hightide.spark.tables.table_app import definition_in
 
     return definition_in(folder)
 
@@ -279,7 +279,7 @@ def _known(folder: Path) -> str:
 
 def _found(which: str, state: Path) -> tuple[Path | None, str]:
     """The folder of the work and the table that somebody means, by name or by place."""
-    from hightide.spark.tables.target import is_table, parse
+    from hightide.spark.tables.table_target import is_table, parse
 
     for folder in _folders(state):
         to = _known(folder)
@@ -293,12 +293,12 @@ def _found(which: str, state: Path) -> tuple[Path | None, str]:
 
 def _row(folder: Path | None, to: str) -> TableRow:
     from hightide.spark.pipelines.status import read
-    from hightide.spark.tables.kinds import ledger_of
+    from hightide.spark.tables.table_access import open_table
 
     work = read(folder) if folder else None
     query = work.queries[0] if work and work.queries else None
     definition = _definition(folder) if folder else None
-    found = ledger_of(to).snapshot()
+    found = open_table(to).snapshot()
     return TableRow(
         table=folder.name if folder else Path(to).name,
         topic=definition.topic if definition else None,

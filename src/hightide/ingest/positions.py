@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from hightide.client.librdkafka import consumer, library
-from hightide.ingest.identity import Identity, Place
-from hightide.ingest.sending import IngestError
+from hightide.ingest.file_identity import FilePosition, Identity
+from hightide.ingest.sender import IngestError
 
 POSITIONS_TOPIC = "hightide-ingest-positions"
 DEADLINE_S = 120
-Places = dict[Identity, Place]
+Places = dict[Identity, FilePosition]
 
 
-def written(place: Place) -> bytes:
+def written(place: FilePosition) -> bytes:
     made = {
         "path": place.path,
         "position": place.position,
@@ -31,9 +31,9 @@ def written(place: Place) -> bytes:
     return json.dumps(made).encode()
 
 
-def read(data: bytes | str) -> Place:
+def read(data: bytes | str) -> FilePosition:
     found = json.loads(data)
-    return Place(found["path"], int(found["position"]), found["fingerprint"])
+    return FilePosition(found["path"], int(found["position"]), found["fingerprint"])
 
 
 class StateFile:
@@ -62,7 +62,7 @@ class StateFile:
                 f"{self.path} cannot be understood ({error}); without it, all files are read anew."
             ) from None
 
-    def save(self, places: Mapping[Identity, Place]) -> None:
+    def save(self, places: Mapping[Identity, FilePosition]) -> None:
         text = json.dumps({str(key): json.loads(written(it)) for key, it in places.items()})
         fresh = self.path.with_name(self.path.name + ".new")
         with fresh.open("w", encoding="utf-8") as file:

@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RecordFormat:
     """How lines become records.
 
     The key is the path of the file, which keeps a file's lines in order; or a member of the JSON

@@ -32,7 +32,7 @@ from hightide.client.transactional import Fenced, Identity, Transactional
 from hightide.wire.errors import ErrorCode, KafkaError
 
 __all__ = [
-    "Brokers",
+    "BlockingClient",
     "Fenced",
     "Fetched",
     "Identity",
@@ -53,7 +53,7 @@ DOUBT_MS = 2_000
 """A topic is looked for this long, since not all brokers hear of a new one at once."""
 
 
-def brokers(options: Mapping[str, str]) -> Brokers:
+def brokers(options: Mapping[str, str]) -> BlockingClient:
     """The brokers that the options lead to; they are named as for Kafka's clients."""
     return _KEPT.get(options)
 
@@ -68,15 +68,15 @@ class _Kept:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[frozenset[tuple[str, str]], Brokers] = {}
+        self._known: dict[frozenset[tuple[str, str]], BlockingClient] = {}
         self._inherited: list[object] = []
 
-    def get(self, options: Mapping[str, str]) -> Brokers:
+    def get(self, options: Mapping[str, str]) -> BlockingClient:
         key = frozenset(options.items())
         with self._lock:
             found = self._known.get(key)
             if found is None:
-                found = self._known[key] = Brokers(options)
+                found = self._known[key] = BlockingClient(options)
             return found
 
     def begin_anew(self) -> None:
@@ -162,7 +162,7 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-class Brokers:
+class BlockingClient:
     """A cluster.  Everything blocks, and may be called from any thread."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -346,7 +346,7 @@ class Brokers:
 
 
 class PartitionWriter:
-    """Writes batches to one partition, in order and each once; made by `Brokers.writer`."""
+    """Writes batches to one partition, in order and each once; made by `BlockingClient.writer`."""
 
     def __init__(self, loop: _Loop, producer: PartitionProducer, first_sequence: int) -> None:
         self._loop = loop

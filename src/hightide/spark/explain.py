@@ -113,7 +113,7 @@ ADVICE: tuple[tuple[str, str | None, str | None], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Explanation:
     """An error as a person is told of it."""
 
     what: str
@@ -140,19 +140,21 @@ def in_words(error: BaseException) -> str:
     return str(explain(error))
 
 
-def explain(error: BaseException, file: Path | None = None) -> Words:
+def explain(error: BaseException, file: Path | None = None) -> Explanation:
     """What to tell whoever runs the app in `file` about an exception."""
     return explain_text(full(error), file)
 
 
-def explain_text(text: str, file: Path | None = None) -> Words:
+def explain_text(text: str, file: Path | None = None) -> Explanation:
     """The same for the text of a trace."""
     what = reason(text)
     where = place(text, file)
     for pattern, better, advice in ADVICE:
         if match := re.search(pattern, text):
-            return Words(better.format(**match.groupdict()) if better else what, where, advice)
-    return Words(what, where)
+            return Explanation(
+                better.format(**match.groupdict()) if better else what, where, advice
+            )
+    return Explanation(what, where)
 
 
 def reason(text: str) -> str:

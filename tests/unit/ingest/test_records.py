@@ -7,13 +7,13 @@ import json
 import pytest
 
 from hightide.ingest.lines import Line
-from hightide.ingest.records import Record, Shape, check_key, key_of
+from hightide.ingest.records import Record, RecordFormat, check_key, key_of
 
 LINE = Line(7, 12, b'{"a":{"b":5},"s":"t"}')
 
 
 def test_a_line_is_the_value_and_headers_say_where_it_was() -> None:
-    made = Shape("web1").record("/var/log/a.log", LINE, 0)
+    made = RecordFormat("web1").record("/var/log/a.log", LINE, 0)
     assert made == Record(
         LINE.text,
         b"/var/log/a.log",
@@ -26,7 +26,9 @@ def test_a_line_is_the_value_and_headers_say_where_it_was() -> None:
 
 
 def test_json_has_the_line_and_where_it_was() -> None:
-    made = Shape("web1", "none", "json").record("a.log", Line(7, 12, "é\xff".encode("latin-1")), 0)
+    made = RecordFormat("web1", "none", "json").record(
+        "a.log", Line(7, 12, "é\xff".encode("latin-1")), 0
+    )
     assert json.loads(made.value) == {
         "file": "a.log",
         "position": 7,

@@ -12,9 +12,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.spark.columns import kernels, plain, schema
+from hightide.spark.columns import kernels, record_schema, without_numba
+from hightide.spark.columns.arrow_buffers import CompiledBuffers
 from hightide.spark.columns.decode import Decoder
-from hightide.spark.columns.filling import NativeFilling
 from hightide.wire.batch import ATTRIBUTES_AT, CRC_AT, HEADER_BYTES, Headers, build, records
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
@@ -31,10 +31,10 @@ FOREVER = 2**62
 Plain = tuple[int, int, bytes | None, bytes | None, Headers]
 
 
-@pytest.fixture(params=[NativeFilling, plain.PlainFilling], ids=["native", "plain"])
+@pytest.fixture(params=[CompiledBuffers, without_numba.PythonBuffers], ids=["native", "plain"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of decoding, whichever of them this machine would choose."""
-    monkeypatch.setattr(kernels, "is_compiled", request.param is NativeFilling)
+    monkeypatch.setattr(kernels, "is_compiled", request.param is CompiledBuffers)
 
 
 def decoded(
@@ -219,7 +219,7 @@ class TestWhatIsTaken:
         assert rows(data, columns=["value"]) == [{"value": b"v"}]
         assert rows(data, columns=["offset", "key"]) == [{"key": b"k", "offset": 0}]
         assert rows(data, columns=["headers"]) == [{"headers": [{"key": "h", "value": b"1"}]}]
-        assert list(rows(data)[0]) == list(schema.COLUMNS)
+        assert list(rows(data)[0]) == list(record_schema.COLUMNS)
 
     def test_header_keys_that_are_no_text_are_made_text(self) -> None:
         made: list[Plain] = [(0, 1, None, None, (("\udcffé", b"1"), ("a", None)))]

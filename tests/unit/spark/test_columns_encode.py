@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hightide.spark.columns import kernels
 from hightide.spark.columns.encode import CODECS, encode, following
-from hightide.spark.columns.schema import HEADERS_TYPE
+from hightide.spark.columns.record_schema import HEADERS_TYPE
 from hightide.wire.batch import HEADER_BYTES, Headers, build, check, read_header, records
 from hightide.wire.compression import Codec
 

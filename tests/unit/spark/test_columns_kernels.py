@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hightide
+from hightide.spark.columns import arrow_buffers, kernels, partitioner, record_schema
 from hightide.spark.columns import encode as encoding
-from hightide.spark.columns import filling, kernels, partitioner, schema
 from hightide.spark.columns.decode import Decoder
 from hightide.spark.columns.encode import encode
 from hightide.wire.errors import Corrupt
@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("timestamp", pa.int64()),
-        ("headers", schema.HEADERS_TYPE),
+        ("headers", record_schema.HEADERS_TYPE),
     ]
 )
 
@@ -95,7 +95,7 @@ def test_compiled_and_uncompiled_are_equal(
     found = decoded(bytes(whole))
     chosen = partitioner.partitions_of(rows.column("key"), 12).tolist()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filling, "kernels", uncompiled)
+        patch.setattr(arrow_buffers, "kernels", uncompiled)
         assert decoded(bytes(whole)) == found
         patch.setattr(partitioner, "kernels", uncompiled)
         assert partitioner.partitions_of(rows.column("key"), 12).tolist() == chosen

@@ -132,14 +132,14 @@ def test_an_app_whose_process_is_gone_has_died(tmp_path: Path) -> None:
 
 def test_an_app_that_holds_its_lock_runs_and_no_other_can(tmp_path: Path) -> None:
     status.write(tmp_path, an_app())
-    with status.running(tmp_path, "shop"):
+    with status.app_lock(tmp_path, "shop"):
         assert status.is_running(tmp_path)
         found = status.read(tmp_path)
         assert found is not None
         assert found.state is State.RUNNING
         with (
             pytest.raises(status.AlreadyRunning, match="process 1234"),
-            status.running(tmp_path, "shop"),
+            status.app_lock(tmp_path, "shop"),
         ):
             pass
     assert not status.is_running(tmp_path)
@@ -148,7 +148,7 @@ def test_an_app_that_holds_its_lock_runs_and_no_other_can(tmp_path: Path) -> Non
 def test_the_lock_of_a_process_that_is_killed_is_free(tmp_path: Path) -> None:
     hold = (
         "import sys, pathlib; from hightide.spark.pipelines import status\n"
-        "with status.running(pathlib.Path(sys.argv[1]), 'shop'):\n"
+        "with status.app_lock(pathlib.Path(sys.argv[1]), 'shop'):\n"
         "    print('held', flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen(

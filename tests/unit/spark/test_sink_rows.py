@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hightide.spark.sink.options import OptionError, of_client, parse
 from hightide.spark.sink.rows import Unwritable, checked
+from hightide.spark.sink.sink_options import OptionError, of_client, parse
 
 HEADERS = "array<struct<key:string,value:binary>>"
 BROKERS = {"kafka.bootstrap.servers": "localhost:9092"}

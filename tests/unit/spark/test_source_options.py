@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hightide.spark.source.options import (
+from hightide.spark.source.offsets import ExactOffsets, LogEnd, SinceTimestamp
+from hightide.spark.source.source_options import (
     OptionError,
     Subscription,
     duration_ms,
@@ -12,7 +13,6 @@ from hightide.spark.source.options import (
     for_stream,
     parse,
 )
-from hightide.spark.source.positions import Everywhere, Exactly, Since
 
 PLAIN = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 EARLIEST, LATEST = -2, -1
@@ -53,17 +53,17 @@ def test_partitions_are_chosen_by_one_of_three_options(
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ({"startingOffsets": "Earliest"}, Everywhere(EARLIEST)),
-        ({"startingOffsets": "latest"}, Everywhere(LATEST)),
+        ({"startingOffsets": "Earliest"}, LogEnd(EARLIEST)),
+        ({"startingOffsets": "latest"}, LogEnd(LATEST)),
         (
             {"startingOffsets": '{"t": {"0": 23, "1": -2}}'},
-            Exactly({("t", 0): 23, ("t", 1): EARLIEST}),
+            ExactOffsets({("t", 0): 23, ("t", 1): EARLIEST}),
         ),
-        ({"startingTimestamp": "1000"}, Since(1000)),
-        ({"startingOffsetsByTimestamp": '{"t": {"0": 7}}'}, Since({("t", 0): 7})),
+        ({"startingTimestamp": "1000"}, SinceTimestamp(1000)),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": 7}}'}, SinceTimestamp({("t", 0): 7})),
         (
             {"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "LATEST"},
-            Since(1, latest_if_none=True),
+            SinceTimestamp(1, latest_if_none=True),
         ),
         # A timestamp for all weighs more than one for each, and both more than offsets.
         (
@@ -72,11 +72,11 @@ def test_partitions_are_chosen_by_one_of_three_options(
                 "startingOffsetsByTimestamp": '{"t": {"0": 2}}',
                 "startingOffsets": "earliest",
             },
-            Since(1),
+            SinceTimestamp(1),
         ),
         (
             {"startingOffsetsByTimestamp": '{"t": {"0": 2}}', "startingOffsets": "latest"},
-            Since({("t", 0): 2}),
+            SinceTimestamp({("t", 0): 2}),
         ),
     ],
 )
@@ -85,7 +85,9 @@ def test_a_start_can_be_said_in_many_ways(given: dict[str, str], meant: object) 
 
 
 def test_an_end_by_timestamp_is_the_end_of_the_log_where_all_is_older() -> None:
-    assert for_batch(PLAIN | {"endingTimestamp": "9"}).ending == Since(9, latest_if_none=True)
+    assert for_batch(PLAIN | {"endingTimestamp": "9"}).ending == SinceTimestamp(
+        9, latest_if_none=True
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hightide.spark.streams import App, StreamsError
+from hightide.spark.streams.app import mentioned
 from hightide.spark.streams.durations import UNITS_MS, interval, milliseconds
-from hightide.spark.streams.query import declared
-from hightide.spark.streams.sql import mentioned
-from hightide.spark.streams.target import Target, target
+from hightide.spark.streams.query import Target, declared, target
 from hightide.spark.streams.topic import position
 
 

@@ -22,11 +22,11 @@ from pyspark.sql.types import (
 )
 
 from hightide.spark.tables.compaction import plan
-from hightide.spark.tables.ledger import DataFile, Layout, Mark, bucket_of, judge
-from hightide.spark.tables.records import merged, schema_for
-from hightide.spark.tables.schema import evolve, wider
-from hightide.spark.tables.target import Kind, TableError, is_table, parse
-from hightide.spark.tables.writer import writer
+from hightide.spark.tables.record_rows import merged, schema_for
+from hightide.spark.tables.schema_evolution import evolve, wider
+from hightide.spark.tables.table_store import DataFile, Layout, Mark, bucket_of, judge
+from hightide.spark.tables.table_target import Kind, TableError, is_table, parse
+from hightide.spark.tables.table_writer import writer
 
 
 def struct(**types) -> StructType:

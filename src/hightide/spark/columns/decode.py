@@ -18,8 +18,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from hightide.spark.columns import kernels, plain, schema
-from hightide.spark.columns.filling import NativeFilling, Run, told_of
+from hightide.spark.columns import kernels, record_schema, without_numba
+from hightide.spark.columns.arrow_buffers import CompiledBuffers, Run, corrupt_batch
 from hightide.wire.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -42,7 +42,7 @@ _LENGTH = Struct(">8xi")
 _LARGEST_BASE = 2**63 - 2**32
 
 
-class Filling(Protocol):
+class RowBuffers(Protocol):
     """Rows on their way into an Arrow batch."""
 
     rows: int
@@ -68,17 +68,17 @@ class Decoder:
         batch_rows: int = BATCH_ROWS,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        self.schema = schema.arrow_schema(headers=headers, columns=columns)
+        self.schema = record_schema.arrow_schema(headers=headers, columns=columns)
         self.next_offset = 0
         """Where to fetch on: the offset after the last whole batch that was seen."""
         self._where = f"{topic}-{partition}"
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
-        self._filling: Filling
+        self._filling: RowBuffers
         if kernels.is_compiled:
-            self._filling = NativeFilling(topic, partition, self.schema)
+            self._filling = CompiledBuffers(topic, partition, self.schema)
         else:
-            self._filling = plain.PlainFilling(topic, partition, self.schema)
+            self._filling = without_numba.PythonBuffers(topic, partition, self.schema)
 
     def feed(
         self,
@@ -178,9 +178,11 @@ def _runs(
 def _check(view: memoryview, at: int, header: BatchHeader) -> None:
     crc = crc32c(view[at + ATTRIBUTES_AT : at + header.size])
     if crc != header.crc:
-        raise told_of(header, f"it has CRC {crc:#010x} but claims {header.crc:#010x}")
+        raise corrupt_batch(header, f"it has CRC {crc:#010x} but claims {header.crc:#010x}")
     if header.last_offset_delta < 0 or not 0 <= header.base_offset <= _LARGEST_BASE:
-        raise told_of(header, f"it claims to end {header.last_offset_delta} offsets further on")
+        raise corrupt_batch(
+            header, f"it claims to end {header.last_offset_delta} offsets further on"
+        )
 
 
 class _Aborted:
@@ -212,4 +214,4 @@ def _is_abort(view: memoryview, at: int, header: BatchHeader) -> bool:
         marker = next(records(view, at), None)
         return marker is not None and control_type(marker) == ControlType.ABORT
     except Corrupt as damage:
-        raise told_of(header, damage) from None
+        raise corrupt_batch(header, damage) from None

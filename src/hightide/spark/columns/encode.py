@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hightide.spark.columns import kernels, plain
-from hightide.spark.columns.reading import Rows, read_rows
+from hightide.spark.columns import kernels, without_numba
+from hightide.spark.columns.arrow_input import Rows, read_rows
 from hightide.wire.batch import (
     ATTRIBUTES_AT,
     HEADER,
@@ -93,7 +93,7 @@ class _Writer:
         """The first row that is not in the batch, and the batch."""
         if not kernels.is_compiled:
             who = producer._asdict()
-            return plain.encoded(read, first, self._max_bytes, self._codec, **who)
+            return without_numba.encoded(read, first, self._max_bytes, self._codec, **who)
         told = np.zeros(2, np.int64)
         while (after := self._fill(read, first, told)) == first:
             self._buffer = np.empty(int(told[0]), np.uint8)

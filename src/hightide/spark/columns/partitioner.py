@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hightide.spark.columns import kernels, plain
-from hightide.spark.columns.reading import items
+from hightide.spark.columns import kernels, without_numba
+from hightide.spark.columns.arrow_input import items
 
 NO_KEY = -1
 """For a record without a key, which may go anywhere."""
@@ -28,5 +28,5 @@ def partitions_of(keys: pa.Array, count: int) -> np.ndarray[Any, np.dtype[np.int
     if kernels.is_compiled:
         kernels.murmur2(*read, count, chosen)
     else:
-        plain.murmur2(read, count, chosen)
+        without_numba.murmur2(read, count, chosen)
     return chosen

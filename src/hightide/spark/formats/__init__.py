@@ -10,10 +10,10 @@ encoded(rows, schema, key="user")         rows to records
 
 from hightide.spark.formats.avro_format import avro
 from hightide.spark.formats.bad_records import OnError, bad_rows, decoded
-from hightide.spark.formats.chosen import json, schema_of
-from hightide.spark.formats.outgoing import encoded
 from hightide.spark.formats.protobuf_format import protobuf
-from hightide.spark.formats.schema import BadSchema, Schema
+from hightide.spark.formats.record_encoder import encoded
+from hightide.spark.formats.schema_choice import json, schema_of
+from hightide.spark.formats.value_schema import BadSchema, Schema
 
 __all__ = [
     "BadSchema",

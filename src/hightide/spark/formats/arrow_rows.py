@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from hightide.spark.formats.schema import ERROR, VALUE, relaxed
+from hightide.spark.formats.value_schema import ERROR, VALUE, relaxed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

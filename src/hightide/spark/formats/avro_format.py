@@ -24,7 +24,7 @@ from pyspark.sql.types import StructField, StructType
 
 from hightide.spark.formats import avro_types, confluent
 from hightide.spark.formats.arrow_rows import BadRecord, decoded_by, encoded_by
-from hightide.spark.formats.schema import BadSchema, Schema
+from hightide.spark.formats.value_schema import BadSchema, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -220,6 +220,6 @@ def _plain(schema: Any, *names: str) -> Any:
 def _spark_arrow(struct: StructType) -> pa.DataType:
     from pyspark.sql.pandas.types import to_arrow_type
 
-    from hightide.spark.formats.schema import relaxed
+    from hightide.spark.formats.value_schema import relaxed
 
     return to_arrow_type(relaxed(struct), timezone="UTC")

@@ -39,7 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from hightide.spark.formats.schema import BadSchema
+from hightide.spark.formats.value_schema import BadSchema
 
 # Which logical types are read as the plain type below them: those of time because Arrow knows their
 # unit, the others because Spark has nothing better.

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hightide.spark.formats.schema import ERROR, VALUE, BadSchema, Schema
+from hightide.spark.formats.value_schema import ERROR, VALUE, BadSchema, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
-from hightide.spark.formats import declared
-from hightide.spark.formats.schema import ERROR, VALUE, BadSchema, Schema, once, relaxed
+from hightide.spark.formats import dataclass_schema
+from hightide.spark.formats.value_schema import ERROR, VALUE, BadSchema, Schema, once, relaxed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -106,7 +106,7 @@ def _filled(found: Column, struct: StructType) -> Column:
         elif isinstance(kind, ArrayType) and _has_defaults(kind.elementType):
             inner = cast(StructType, kind.elementType)
             here = F.transform(here, lambda it: F.when(it.isNotNull(), _filled(it, inner)))
-        default = each.metadata.get(declared.DEFAULT)
+        default = each.metadata.get(dataclass_schema.DEFAULT)
         if default is not None:
             text = json.dumps({each.name: json.loads(default)})
             alone = relaxed(StructType([each]))
@@ -118,7 +118,7 @@ def _filled(found: Column, struct: StructType) -> Column:
 
 def _has_defaults(kind: DataType) -> bool:
     return isinstance(kind, StructType) and any(
-        declared.DEFAULT in each.metadata
+        dataclass_schema.DEFAULT in each.metadata
         or _has_defaults(each.dataType)
         or (isinstance(each.dataType, ArrayType) and _has_defaults(each.dataType.elementType))
         for each in kind.fields
@@ -174,7 +174,7 @@ def _faults(found: Column, struct: StructType, path: str) -> Iterator[tuple[Colu
         here, name, kind = found.getField(each.name), f"{path}{each.name}", each.dataType
         if not each.nullable:
             yield here.isNull(), F.lit(f"{name} is missing")
-        allowed = each.metadata.get(declared.ALLOWED)
+        allowed = each.metadata.get(dataclass_schema.ALLOWED)
         if allowed:
             words = F.lit(f"{name} should be one of {', '.join(map(str, allowed))}, but is ")
             yield here.isNotNull() & ~here.isin(allowed), F.concat(words, here.cast("string"))

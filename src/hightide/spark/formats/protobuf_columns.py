@@ -44,7 +44,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from hightide.spark.formats.schema import BadSchema
+from hightide.spark.formats.value_schema import BadSchema
 
 MICROSECONDS = 1_000_000
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

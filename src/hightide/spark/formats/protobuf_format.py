@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from hightide.spark.formats import confluent, protobuf_columns
 from hightide.spark.formats.arrow_rows import decoded_by, encoded_by, spread
-from hightide.spark.formats.schema import BadSchema, Schema
+from hightide.spark.formats.value_schema import BadSchema, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

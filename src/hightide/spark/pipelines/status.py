@@ -263,7 +263,7 @@ def known(state: Path) -> Iterator[AppStatus]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, name: str) -> Iterator[None]:
+def app_lock(folder: Path, name: str) -> Iterator[None]:
     """Be the one process that runs this app, for as long as the block lasts."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from struct import Struct
 
 from hightide.spark.blocking_client import (
-    Brokers,
+    BlockingClient,
     Fenced,
     Identity,
     PartitionWriter,
     TopicPartition,
 )
-from hightide.spark.sink.routing import Encoded
+from hightide.spark.sink.routing import EncodedBatch
 from hightide.spark.sink.rows import Unwritable
 from hightide.wire.batch import ATTRIBUTES_AT, CRC_AT
 from hightide.wire.crc import crc32c
@@ -30,7 +30,7 @@ CRC = Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveredPartition:
     """What a task has written to one partition."""
 
     topic: str
@@ -49,13 +49,13 @@ def stamped(batch: bytes, identity: Identity, base_sequence: int) -> bytes:
 
 
 def deliver(
-    brokers: Brokers,
-    batches: Iterable[Encoded],
+    brokers: BlockingClient,
+    batches: Iterable[EncodedBatch],
     identity: Identity,
     *,
     transactional_id: str | None = None,
     acks: int = -1,
-) -> list[Delivered]:
+) -> list[DeliveredPartition]:
     """Write all of it; returns when it is acknowledged.  `Unwritable` if trying again is no use."""
     writers: dict[TopicPartition, PartitionWriter] = {}
     sizes: dict[TopicPartition, int] = {}
@@ -70,7 +70,8 @@ def deliver(
             writer.append(stamped(each.batch, identity, writer.next_sequence), each.records)
             sizes[where] = sizes.get(where, 0) + len(each.batch)
         return [
-            Delivered(*where, writer.flush(), sizes[where]) for where, writer in writers.items()
+            DeliveredPartition(*where, writer.flush(), sizes[where])
+            for where, writer in writers.items()
         ]
     except KafkaError as error:
         if isinstance(error, Fenced) or error.code.retriable:

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark.blocking_client import Brokers, Identity, brokers
+from hightide.spark.blocking_client import BlockingClient, Identity, brokers
 from hightide.spark.explain import in_words
 from hightide.spark.sink import jobs
 from hightide.spark.sink.marker import Claim, Refused, Verdict
-from hightide.spark.sink.options import PREFIX, SinkOptions, of_client
 from hightide.spark.sink.routing import Routes
 from hightide.spark.sink.rows import Unwritable, checked
+from hightide.spark.sink.sink_options import PREFIX, SinkOptions, of_client
 from hightide.spark.sink.tasks import Append
 from hightide.spark.sink.transactions import Stopped, Transactions
 
@@ -143,7 +143,7 @@ class ExactlyOnce:
         records, size = sum(each.records for each in done), sum(each.bytes for each in done)
         self.last = Written(batch_id, is_replay, records, size)
 
-    def _brokers(self) -> Brokers:
+    def _brokers(self) -> BlockingClient:
         return brokers(self._options.client)
 
     def _rows(self, frame: DataFrame) -> DataFrame:

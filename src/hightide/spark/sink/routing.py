@@ -26,7 +26,7 @@ NO_KEY = -1
 Partitions = np.ndarray[Any, np.dtype[np.int32]]
 
 
-class Encoded(NamedTuple):
+class EncodedBatch(NamedTuple):
     """A record batch on its way; who wrote it is not in it yet."""
 
     topic: str
@@ -50,7 +50,7 @@ class Routes:
 
 def encoded(
     rows: Iterable[pa.RecordBatch], routes: Routes, task: int = 0, round_bytes: int = ROUND_BYTES
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedBatch]:
     """The record batches that rows become; those of one partition in the order of the rows."""
     seen = 0
     for table in rounds(rows, round_bytes):
@@ -59,7 +59,7 @@ def encoded(
             chosen = choose(of_topic, topic, count, task + seen)
             for partition, part in by_partition(of_topic, chosen):
                 for batch, records in _encode(part, routes):
-                    yield Encoded(topic, partition, records, batch)
+                    yield EncodedBatch(topic, partition, records, batch)
         seen += table.num_rows
 
 

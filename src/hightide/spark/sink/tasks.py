@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from hightide.spark.blocking_client import Identity, brokers
-from hightide.spark.sink.delivery import Delivered, deliver
-from hightide.spark.sink.routing import Encoded, Routes, encoded
+from hightide.spark.sink.delivery import DeliveredPartition, deliver
+from hightide.spark.sink.routing import EncodedBatch, Routes, encoded
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -51,7 +51,7 @@ DELIVERED = pa.schema(
 DELIVERED_DDL = "stage INT, topic STRING, partition INT, records BIGINT, bytes BIGINT"
 
 
-NOTHING = Delivered("", 0, 0, 0)
+NOTHING = DeliveredPartition("", 0, 0, 0)
 REPEATED = (
     "A task that had begun to write to the transaction was run again. The whole batch is written "
     "again instead, in another transaction."
@@ -71,7 +71,7 @@ class Encode:
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = first_numbers(self.routes.partitions)
-        waiting: list[Encoded] = []
+        waiting: list[EncodedBatch] = []
         size = 0
         for each in encoded(rows, self.routes, _context().partitionId()):
             waiting.append(each)
@@ -94,14 +94,14 @@ class Append:
 
     def __call__(self, pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield self.append(
-            Encoded(topic, partition, records, batch)
+            EncodedBatch(topic, partition, records, batch)
             for each in pieces
             for topic, partition, records, batch in zip(
                 *(each.column(name).to_pylist() for name in PIECES.names[1:]), strict=True
             )
         )
 
-    def append(self, batches: Iterable[Encoded]) -> pa.RecordBatch:
+    def append(self, batches: Iterable[EncodedBatch]) -> pa.RecordBatch:
         context = _context()
         if context.attemptNumber():
             raise Repeated(REPEATED)
@@ -137,7 +137,7 @@ def first_numbers(partitions: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _pieces(batches: list[Encoded], first: Mapping[str, int], tasks: int) -> pa.RecordBatch:
+def _pieces(batches: list[EncodedBatch], first: Mapping[str, int], tasks: int) -> pa.RecordBatch:
     columns = list(zip(*batches, strict=True))
     task = [(first[each.topic] + each.partition) % tasks for each in batches]
     return pa.RecordBatch.from_arrays(

@@ -19,10 +19,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hightide.spark.source.loss import DataLoss
-    from hightide.spark.source.options import OptionError, for_batch, for_stream, parse
+    from hightide.spark.source.batch_plan import DataLoss
     from hightide.spark.source.progress import Progress, commit_progress
     from hightide.spark.source.reader import BatchReader
+    from hightide.spark.source.source_options import OptionError, for_batch, for_stream, parse
     from hightide.spark.source.stream import StreamReader
 
 __all__ = [
@@ -37,20 +37,20 @@ __all__ = [
     "parse",
 ]
 
-_PLACES = {
+_MODULES = {
     "BatchReader": "reader",
-    "DataLoss": "loss",
-    "OptionError": "options",
+    "DataLoss": "batch_plan",
+    "OptionError": "source_options",
     "Progress": "progress",
     "StreamReader": "stream",
     "commit_progress": "progress",
-    "for_batch": "options",
-    "for_stream": "options",
-    "parse": "options",
+    "for_batch": "source_options",
+    "for_stream": "source_options",
+    "parse": "source_options",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

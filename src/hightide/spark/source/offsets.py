@@ -7,7 +7,8 @@ runs a batch when the text differs, so what is written here is always in the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
@@ -44,3 +45,107 @@ def name(where: TopicPartition) -> str:
 
 def names(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:
     return ", ".join(map(name, sorted(partitions)))
+
+
+# -- positions: where a query starts and ends ---------------------------------------------------
+
+
+class PositionError(Exception):
+    """The options ask for a place that the log does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The same end of the log, EARLIEST or LATEST, in each partition."""
+
+    where: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExactOffsets:
+    """An offset for each partition, or EARLIEST or LATEST."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SinceTimestamp:
+    """The first record of each partition with this time or a later one."""
+
+    # Milliseconds, one for all or one for each.
+    timestamp_ms: int | Mapping[TopicPartition, int]
+    # What to do where all records are older: go to the end of the log, or say so.
+    latest_if_none: bool = False
+
+
+Position = LogEnd | ExactOffsets | SinceTimestamp
+
+
+def is_settled(position: Position) -> bool:
+    """Whether asking again later gives the same: the latest offset moves with each record."""
+    match position:
+        case LogEnd(where):
+            return where != LATEST
+        case ExactOffsets(offsets):
+            return LATEST not in offsets.values()
+        case SinceTimestamp(latest_if_none=moves):
+            return not moves
+
+
+def questions(
+    position: Position, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The timestamps to ask for with ListOffsets, where EARLIEST and LATEST are timestamps too."""
+    wanted = set(partitions)
+    match position:
+        case LogEnd(where):
+            return dict.fromkeys(sorted(wanted), where)
+        case ExactOffsets(offsets):
+            check_all_named(offsets, wanted, "Offsets")
+            return {each: offset for each, offset in sorted(offsets.items()) if offset < 0}
+        case SinceTimestamp(timestamp_ms=int() as timestamp):
+            return dict.fromkeys(sorted(wanted), timestamp)
+        case SinceTimestamp(timestamp_ms=Mapping() as timestamps):
+            check_all_named(timestamps, wanted, "Timestamps")
+            return dict(sorted(timestamps.items()))
+    raise AssertionError(position)
+
+
+def resolved(
+    position: Position,
+    answers: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+) -> Offsets:
+    """The offsets that a position means, by the brokers' answers and the ends of the logs."""
+    if isinstance(position, ExactOffsets):
+        return {
+            each: answers[each] if offset < 0 else offset
+            for each, offset in position.offsets.items()
+        }
+    found = dict(answers)
+    for each, offset in answers.items():
+        if offset >= 0:
+            continue
+        if isinstance(position, SinceTimestamp) and not position.latest_if_none:
+            raise PositionError(
+                f"{name(each)} has no record as new as the timestamp to start at. "
+                'With startingOffsetsByTimestampStrategy "latest" it starts at the end of the log.'
+            )
+        found[each] = latest[each]
+    return found
+
+
+def check_all_named(
+    given: Mapping[TopicPartition, int], wanted: set[TopicPartition], what: str
+) -> None:
+    """Options that name partitions have to name all of them, as Spark's Kafka source wants it."""
+    missing, unknown = wanted - given.keys(), given.keys() - wanted
+    if missing:
+        raise PositionError(
+            f"{what} are given by partition but not for {names(missing)}. "
+            f"Name every partition; {EARLIEST} is the earliest offset and {LATEST} the latest."
+        )
+    if unknown:
+        raise PositionError(
+            f"{what} are given for {names(unknown)}, which the query does not read."
+        )

@@ -12,14 +12,23 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from hightide.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
-from hightide.spark.source.options import PREFIX, SourceOptions
-from hightide.spark.source.planning import changes
-from hightide.spark.source.positions import Everywhere, NoSuchOffset, Position, questions, resolved
+from hightide.spark.source.batch_plan import changes
+from hightide.spark.source.offsets import (
+    EARLIEST,
+    LATEST,
+    LogEnd,
+    Offsets,
+    Position,
+    PositionError,
+    TopicPartition,
+    questions,
+    resolved,
+)
+from hightide.spark.source.source_options import PREFIX, SourceOptions
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from hightide.spark.blocking_client import Brokers
+    from hightide.spark.blocking_client import BlockingClient
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +44,7 @@ class Partitions:
         self._is_one_missing = False
 
     @property
-    def _brokers(self) -> Brokers:
+    def _brokers(self) -> BlockingClient:
         from hightide.spark.blocking_client import brokers
 
         return brokers(self._options.client)
@@ -84,7 +93,7 @@ class Partitions:
             counts = self._brokers.topics(sorted(names))
             for topic, partition in wanted.partitions:
                 if partition >= counts[topic]:
-                    raise NoSuchOffset(
+                    raise PositionError(
                         f"Partition {partition} of {topic!r} is assigned to the query, but the "
                         f"topic has {counts[topic]}."
                     )
@@ -121,7 +130,7 @@ class Partitions:
 
     def resolve(self, position: Position, latest: Mapping[TopicPartition, int]) -> Offsets:
         """The offsets that a position means, for the partitions whose ends are given."""
-        if position == Everywhere(LATEST):
+        if position == LogEnd(LATEST):
             return dict(latest)
         wanted = questions(position, latest)
         known = {each: latest[each] for each, asked in wanted.items() if asked == LATEST}

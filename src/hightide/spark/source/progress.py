@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from hightide.spark.source.offsets import UNDECIDED, Offsets, TopicPartition, parsed
-from hightide.spark.source.options import client_properties
+from hightide.spark.source.source_options import client_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

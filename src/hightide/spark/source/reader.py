@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from hightide.spark.source import planning
-from hightide.spark.source.loss import report
-from hightide.spark.source.offsets import EARLIEST, LATEST, TopicPartition, name
-from hightide.spark.source.options import SourceOptions
+from hightide.spark.source import batch_plan
+from hightide.spark.source.batch_plan import Range, report_losses
+from hightide.spark.source.offsets import (
+    EARLIEST,
+    LATEST,
+    ExactOffsets,
+    LogEnd,
+    Position,
+    TopicPartition,
+    name,
+)
 from hightide.spark.source.partitions import Partitions
-from hightide.spark.source.planning import Range
-from hightide.spark.source.positions import Everywhere, Exactly, Position
+from hightide.spark.source.source_options import SourceOptions
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from hightide.spark.blocking_client import OffsetOutOfRange
 
 
-class Live(NamedTuple):
+class LivePartitions(NamedTuple):
     """What one task of a live batch reads: whole partitions, as they are then.
 
     Which ones follows from their numbers alone, so that tasks that find different partitions,
@@ -49,23 +55,25 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        starting = options.starting or Everywhere(EARLIEST)
+        starting = options.starting or LogEnd(EARLIEST)
         found = Partitions(options)
         found.check()
         if options.is_live:
             count = 1 + max((partition for _, partition in found.now()), default=0)
-            return [InputPartition(Live(each, count)) for each in range(count)]
+            return [InputPartition(LivePartitions(each, count)) for each in range(count)]
         latest = found.latest({})
         earliest = found.earliest(latest)
         start = found.resolve(starting, latest)
-        end = found.resolve(options.ending or Everywhere(LATEST), latest)
-        start, end, losses = planning.within(start, end, earliest, latest)
-        report(losses, fail=options.fail_on_data_loss)
-        return input_partitions(options, planning.ranges(start, end, at_earliest(starting, latest)))
+        end = found.resolve(options.ending or LogEnd(LATEST), latest)
+        start, end, losses = batch_plan.within(start, end, earliest, latest)
+        report_losses(losses, fail=options.fail_on_data_loss)
+        return input_partitions(
+            options, batch_plan.ranges(start, end, at_earliest(starting, latest))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         given = partition.value
-        if isinstance(given, Live):
+        if isinstance(given, LivePartitions):
             return live_records(self._options, given)
         return records(self._options, given)
 
@@ -73,16 +81,16 @@ class BatchReader(DataSourceReader):
 def at_earliest(position: Position, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
     """Where a position is the beginning of the log, wherever that is by the time it is read."""
     match position:
-        case Everywhere(where):
+        case LogEnd(where):
             return set(partitions) if where == EARLIEST else set()
-        case Exactly(offsets):
+        case ExactOffsets(offsets):
             return {each for each, offset in offsets.items() if offset == EARLIEST}
     return set()
 
 
 def input_partitions(options: SourceOptions, ranges: list[Range]) -> list[InputPartition]:
     """What Spark makes tasks of."""
-    cut = planning.split(
+    cut = batch_plan.split(
         ranges, at_least=options.min_partitions, records=options.max_records_per_partition
     )
     return [InputPartition(each) for each in cut]
@@ -114,23 +122,23 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
                 yield from decoder.feed(each.data, start, end, aborted)
             break
         except OffsetOutOfRange as gap:
-            report([said_of(gap)], fail=options.fail_on_data_loss and must_have_start)
+            report_losses([said_of(gap)], fail=options.fail_on_data_loss and must_have_start)
             start = gap.log_start if gap.log_start > gap.offset else end
         except KafkaError as error:
             # The log has ended before the end of the range for so long that it will stay so.
             if error.code != ErrorCode.OFFSET_NOT_AVAILABLE:
                 raise
-            report([str(error)], fail=options.fail_on_data_loss)
+            report_losses([str(error)], fail=options.fail_on_data_loss)
             break
     yield from decoder.flush()
 
 
-def live_records(options: SourceOptions, given: Live) -> Iterator[pa.RecordBatch]:
+def live_records(options: SourceOptions, given: LivePartitions) -> Iterator[pa.RecordBatch]:
     """A share of the topics as they are now, with partitions that were not there when planned."""
     found = Partitions(options)
     latest = {where: end for where, end in found.latest({}).items() if given.has(where)}
     earliest = found.earliest(latest)
-    for each in planning.ranges(earliest, latest, latest):
+    for each in batch_plan.ranges(earliest, latest, latest):
         yield from records(options, each)
 
 

@@ -24,22 +24,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from hightide.spark.source import planning
-from hightide.spark.source.loss import report
+from hightide.spark.source import batch_plan
+from hightide.spark.source.batch_plan import report_losses
 from hightide.spark.source.offsets import (
     LATEST,
     UNDECIDED,
+    LogEnd,
     Offsets,
     TopicPartition,
     Written,
+    is_settled,
     parsed,
     written,
 )
-from hightide.spark.source.options import SourceOptions
 from hightide.spark.source.partitions import Partitions
-from hightide.spark.source.positions import Everywhere, is_settled
 from hightide.spark.source.progress import GroupProgress
 from hightide.spark.source.reader import input_partitions, records
+from hightide.spark.source.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._starting = options.starting or Everywhere(LATEST)
+        self._starting = options.starting or LogEnd(LATEST)
         self._partitions = Partitions(options)
         self._progress = GroupProgress(options.client, options.group)
         self._latest: Offsets | None = None
@@ -88,14 +89,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._latest = self._ends(known)
         if start == UNDECIDED:
             return written(self._partitions.resolve(self._starting, latest))
-        begins = planning.changes(known, latest).to_begin
+        begins = batch_plan.changes(known, latest).to_begin
         beginnings = self._partitions.earliest(begins)
-        losses = planning.losses(known, latest, beginnings)
-        report(losses, fail=self._options.fail_on_data_loss)
+        losses = batch_plan.losses(known, latest, beginnings)
+        report_losses(losses, fail=self._options.fail_on_data_loss)
         if self._shall_wait(known, latest, limit):
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return written(planning.end_of_batch(known, latest, beginnings, rows))
+        return written(batch_plan.end_of_batch(known, latest, beginnings, rows))
 
     def reportLatestOffset(self) -> Written | None:
         return None if self._latest is None else written(self._latest)
@@ -103,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, known: Mapping[TopicPartition, int]) -> Offsets:
         if self._target is None:
             return self._partitions.latest(known)
-        if planning.changes(known, self._target).behind:
+        if batch_plan.changes(known, self._target).behind:
             # Asked too early, perhaps: it was not known then what the query has already read.
             self._target = self._partitions.latest(known)
         return self._target
@@ -121,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         since_ms = (now - self._last_batch_at) * 1000
         if (
-            planning.backlog(known, latest) < least
+            batch_plan.backlog(known, latest) < least
             and since_ms < self._options.max_trigger_delay_ms
         ):
             return True
@@ -131,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what a batch reads ----------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return input_partitions(self._options, planning.ranges(parsed(start), parsed(end)))
+        return input_partitions(self._options, batch_plan.ranges(parsed(start), parsed(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return records(self._options, partition.value)

@@ -19,9 +19,9 @@ arrive exactly once.
 
 from hightide.spark.streams.app import App
 from hightide.spark.streams.errors import StreamsError
-from hightide.spark.streams.planning import Plan
 from hightide.spark.streams.query import Query
-from hightide.spark.streams.running import Running
+from hightide.spark.streams.query_plan import Plan
+from hightide.spark.streams.query_runner import RunningQueries
 from hightide.spark.streams.topic import Topic
 from hightide.spark.streams.windows import session, sliding, tumbling, within
 
@@ -29,7 +29,7 @@ __all__ = [
     "App",
     "Plan",
     "Query",
-    "Running",
+    "RunningQueries",
     "StreamsError",
     "Topic",
     "session",

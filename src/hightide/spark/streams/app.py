@@ -11,22 +11,21 @@ goes on where it stopped, and nobody has to choose a path or an id.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hightide.spark.formats import BadSchema, OnError, Schema, schema_of
 from hightide.spark.session import session
-from hightide.spark.streams import running, starting
+from hightide.spark.streams import query_runner
 from hightide.spark.streams.document import read, schema_in
 from hightide.spark.streams.durations import interval
 from hightide.spark.streams.errors import StreamsError, unknown
-from hightide.spark.streams.planning import Plan, build, plan
-from hightide.spark.streams.query import Query, declared
-from hightide.spark.streams.sql import from_sql
-from hightide.spark.streams.target import name_of
+from hightide.spark.streams.query import Query, declared, name_of
+from hightide.spark.streams.query_plan import Plan, build, plan
 from hightide.spark.streams.topic import EARLIEST, Moment, Topic
 from hightide.spark.streams.trial import Rows, matches, tried
 
@@ -203,18 +202,18 @@ class App:
         once: bool = False,
         only: Sequence[str] = (),
         say: Callable[[str], None] = lambda words: print(words, file=sys.stderr),
-    ) -> running.Running:
+    ) -> query_runner.RunningQueries:
         """Start the queries, and return while they run.  `say` is told of topics that were made."""
-        return starting.start(self, self.plan(only), once=once, say=say)
+        return query_runner.start(self, self.plan(only), once=once, say=say)
 
     def run(self, once: bool = False, only: Sequence[str] = ()) -> None:
         """Run the queries until all have ended, one fails, or Ctrl-C.
 
         `once` means: what is there now, and no more.
         """
-        with running.asked_to_stop() as asked:
+        with query_runner.asked_to_stop() as asked:
             started = self.start(once=once, only=only)
-            while not started.wait(running.TURN_S):
+            while not started.wait(query_runner.TURN_S):
                 if asked.is_set():
                     started.stop()
                     return
@@ -245,3 +244,18 @@ class App:
     def schema_for(self, topic: str) -> Schema | None:
         """What a topic's values shall be; JSON if it is not declared."""
         return self.topics[topic].schema if topic in self.topics else None
+
+
+def from_sql(app: App, text: str) -> DataFrame:
+    for name in mentioned(text, app.topics):
+        app.topics[name].view().createOrReplaceTempView(f"`{name}`")
+    return app.spark.sql(text)
+
+
+def mentioned(text: str, names: Iterable[str]) -> list[str]:
+    """The names that stand in a text of SQL as words.  One too many does no harm."""
+    return [
+        name
+        for name in names
+        if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE)
+    ]

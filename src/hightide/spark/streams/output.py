@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from hightide.spark.formats import BadSchema, Schema, encoded
 from hightide.spark.sink import exactly_once
 from hightide.spark.streams.errors import StreamsError, listed, unknown
-from hightide.spark.streams.query import EXACTLY_ONCE, Query
-from hightide.spark.streams.target import MEMORY, PRINT, TOPIC
+from hightide.spark.streams.query import EXACTLY_ONCE, MEMORY, PRINT, TOPIC, Query
 from hightide.spark.streams.topic import KEY, META, RECORD_TIME
 
 if TYPE_CHECKING:

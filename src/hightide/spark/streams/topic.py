@@ -18,7 +18,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from hightide.spark.formats import BadSchema, OnError, Schema, decoded
 from hightide.spark.streams.errors import StreamsError, unknown
-from hightide.spark.streams.reading import reading
+from hightide.spark.streams.query_context import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hightide.spark.explain import in_words
 from hightide.spark.streams.errors import StreamsError, listed, unknown
 from hightide.spark.streams.output import check, results
-from hightide.spark.streams.reading import reading_for
+from hightide.spark.streams.query_context import building
 from hightide.spark.streams.topic import KEY, RECORD_TIME, Topic
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def tried(app: App, query: Query, given: Mapping[str, Rows]) -> list[dict[str, A
             raise unknown("topic", name, app.topics)
     raw = {name: raw_rows(app, app.topics[name], rows) for name, rows in given.items()}
     try:
-        with reading_for(query.name, raw):
+        with building(query.name, raw):
             found = query.build()
         check(app, found, query)
         # By way of Arrow, times come in UTC, and not in the zone where this happens to run.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hightide.spark.streams.durations import interval, milliseconds
 from hightide.spark.streams.errors import StreamsError
-from hightide.spark.streams.reading import event_time
+from hightide.spark.streams.query_context import event_time
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

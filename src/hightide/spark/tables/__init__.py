@@ -3,16 +3,15 @@
     parse("delta:./tables/big")              where a table is and of which kind
     writer("delta:./tables/big", key="id")   a function for `foreachBatch`
     read(spark, "delta:./tables/big")        the table as a DataFrame
-    ledger_of("delta:./tables/big")          what is in it, and the way to change or drop it
+    open_table("delta:./tables/big")          what is in it, and the way to change or drop it
 
 `ledger` has the idea: a table is a set of files and the marks of its writers, and both change in
 one step.  `parquet`, `delta` and `iceberg` are three ways to make that step.
 """
 
-from hightide.spark.tables.kinds import ledger_of
-from hightide.spark.tables.reading import read
-from hightide.spark.tables.target import Kind, TableError, Target, is_table, parse
-from hightide.spark.tables.writer import TableWriter, writer
+from hightide.spark.tables.table_access import open_table, read
+from hightide.spark.tables.table_target import Kind, TableError, Target, is_table, parse
+from hightide.spark.tables.table_writer import TableWriter, writer
 
 __all__ = [
     "Kind",
@@ -20,7 +19,7 @@ __all__ = [
     "TableWriter",
     "Target",
     "is_table",
-    "ledger_of",
+    "open_table",
     "parse",
     "read",
     "writer",

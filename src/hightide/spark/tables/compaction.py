@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from hightide.spark.tables.ledger import Change, Conflict, DataFile, Ledger, NewFile
+from hightide.spark.tables.table_store import Change, Conflict, DataFile, NewFile, TableStore
 
 log = logging.getLogger(__name__)
 
@@ -64,18 +64,18 @@ def _cut(group: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]]:
     return parts
 
 
-def join(ledger: Ledger, group: Sequence[DataFile]) -> NewFile:
+def join(store: TableStore, group: Sequence[DataFile]) -> NewFile:
     """The rows of some files in one, written where no reader sees it yet."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-    paths = [ledger.locate(each) for each in group]
+    paths = [store.locate(each) for each in group]
     schemas = [pq.read_schema(path).remove_metadata() for path in paths]
     schema = pa.unify_schemas(schemas, promote_options="permissive")
-    ledger.workspace.mkdir(parents=True, exist_ok=True)
+    store.workspace.mkdir(parents=True, exist_ok=True)
     name = f"joined-{uuid.uuid4().hex[:12]}.parquet"
-    goal = ledger.workspace / name
+    goal = store.workspace / name
     rows = 0
     with pq.ParquetWriter(goal, schema, compression="zstd") as writer:
         for batch in ds.dataset([str(each) for each in paths], schema=schema).to_batches():
@@ -83,24 +83,24 @@ def join(ledger: Ledger, group: Sequence[DataFile]) -> NewFile:
             rows += batch.num_rows
     assert rows == sum(each.rows for each in group)
     return NewFile(
-        goal, name, goal.stat().st_size, rows, group[0].partition, _folder(ledger, paths[0])
+        goal, name, goal.stat().st_size, rows, group[0].partition, _folder(store, paths[0])
     )
 
 
-def _folder(ledger: Ledger, path: Path) -> str:
+def _folder(store: TableStore, path: Path) -> str:
     """The partition's folder: that of the files that are joined."""
-    return str(path.parent.relative_to(ledger.base())).removeprefix(".")
+    return str(path.parent.relative_to(store.base())).removeprefix(".")
 
 
-def compact(ledger: Ledger, *, target_bytes: int = TARGET_BYTES, fewest: int = 2) -> int:
+def compact(store: TableStore, *, target_bytes: int = TARGET_BYTES, fewest: int = 2) -> int:
     """Join a table's small files; how many there are less."""
-    found = ledger.snapshot()
+    found = store.snapshot()
     fewer = 0
     for group in plan(found.files if found else (), target_bytes=target_bytes, fewest=fewest):
-        joined = join(ledger, group)
+        joined = join(store, group)
         try:
             removed = frozenset(each.path for each in group)
-            ledger.commit(Change(add=(joined,), remove=removed, is_rearranged=True))
+            store.commit(Change(add=(joined,), remove=removed, is_rearranged=True))
             fewer += len(group) - 1
         except Conflict:
             # The table was overwritten meanwhile, so there is nothing to join any more.
@@ -111,8 +111,8 @@ def compact(ledger: Ledger, *, target_bytes: int = TARGET_BYTES, fewest: int = 2
 class Background:
     """Compaction beside the writing of batches, one at a time."""
 
-    def __init__(self, ledger: Ledger, *, fewest: int = FEWEST) -> None:
-        self.ledger = ledger
+    def __init__(self, store: TableStore, *, fewest: int = FEWEST) -> None:
+        self.store = store
         self.fewest = fewest
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._running: Future[int] | None = None
@@ -123,7 +123,7 @@ class Background:
             return
         self.settle()
         if plan(files, fewest=self.fewest):
-            self._running = self._pool.submit(compact, self.ledger, fewest=self.fewest)
+            self._running = self._pool.submit(compact, self.store, fewest=self.fewest)
 
     def settle(self) -> None:
         """Wait for what is running.  A failure costs space and not rows, so it is only told."""

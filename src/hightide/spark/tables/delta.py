@@ -23,7 +23,8 @@ from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 from pyspark.sql.types import StructType
 
-from hightide.spark.tables.ledger import (
+from hightide.spark.tables.schema_evolution import Evolution
+from hightide.spark.tables.table_store import (
     Change,
     Conflict,
     DataFile,
@@ -33,7 +34,6 @@ from hightide.spark.tables.ledger import (
     Snapshot,
     locked,
 )
-from hightide.spark.tables.schema import Evolution
 
 LAYOUT = "hightide.layout"
 RUN = "hightide.run."
@@ -41,7 +41,7 @@ RUN = "hightide.run."
 LONGEST_STATISTIC = 64
 
 
-class DeltaLedger:
+class DeltaStore:
     """The transaction log of one Delta table."""
 
     keeps_partition_columns = False

@@ -24,7 +24,8 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from hightide.spark.tables.ledger import (
+from hightide.spark.tables.schema_evolution import Evolution
+from hightide.spark.tables.table_store import (
     Change,
     Conflict,
     DataFile,
@@ -33,8 +34,7 @@ from hightide.spark.tables.ledger import (
     Snapshot,
     locked,
 )
-from hightide.spark.tables.schema import Evolution
-from hightide.spark.tables.target import TableError
+from hightide.spark.tables.table_target import TableError
 
 NAMESPACE = "default"
 CATALOG_FILE = "iceberg.db"
@@ -43,7 +43,7 @@ MARK = "hightide.mark."
 KEEP = timedelta(days=7)
 
 
-class IcebergLedger:
+class IcebergStore:
     """One table of the catalog beside it."""
 
     keeps_partition_columns = True

@@ -29,7 +29,8 @@ from pathlib import Path
 
 from pyspark.sql.types import StructType
 
-from hightide.spark.tables.ledger import (
+from hightide.spark.tables.schema_evolution import Evolution
+from hightide.spark.tables.table_store import (
     Change,
     Conflict,
     DataFile,
@@ -38,15 +39,14 @@ from hightide.spark.tables.ledger import (
     Snapshot,
     locked,
 )
-from hightide.spark.tables.schema import Evolution
-from hightide.spark.tables.target import TableError
+from hightide.spark.tables.table_target import TableError
 
 MANIFEST = "_hightide.json"
 # How long a version can still be read after the next one came.
 KEEP_S = 300.0
 
 
-class ParquetLedger:
+class ParquetStore:
     """The versions of one table of plain Parquet."""
 
     keeps_partition_columns = False

@@ -1,0 +1,139 @@
+"""Decoding, encoding and partitioning without numba.
+
+Uncompiled, the kernels would pass some ten thousand records a second.  The decoder and the builder
+of `hightide.wire.batch` pass half a million, and numpy could not do better: where a record begins
+is known only when the one before it has been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hightide.spark.columns.arrow_buffers import Constant, Run, corrupt_batch
+from hightide.spark.columns.arrow_input import Items, Rows
+from hightide.wire.batch import HEADER_BYTES, Headers, Record, build, records
+from hightide.wire.compression import Codec
+from hightide.wire.errors import Corrupt
+
+_MICROS = 1000
+_MAX_MILLIS = (2**63 - 1) // _MICROS
+_MOST_NUMBERS_BYTES = 32
+"""What lengths, deltas and counts of a record take at most."""
+
+_SEED = 0x9747B28C
+_MULTIPLIER = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+class PythonBuffers:
+    """Lists of what the plain decoder reads."""
+
+    def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self._schema = schema
+        self._topic = Constant(topic, pa.string())
+        self._partition = Constant(partition, pa.int32())
+        self._types: list[int] = []
+        self._records: list[Record] = []
+
+    def append(self, view: memoryview, run: Run, first: int, stop: int) -> None:
+        for at, header in run:
+            try:
+                read = [each for each in records(view, at) if first <= each.offset < stop]
+            except Corrupt as damage:
+                raise corrupt_batch(header, damage) from None
+            self._records += read
+            self._types += [int(header.is_log_append_time)] * len(read)
+            self.rows += len(read)
+            self.bytes += header.size
+
+    def take(self) -> list[pa.Array]:
+        columns = [self._column(field.name, field.type) for field in self._schema]
+        self._records, self._types = [], []
+        self.rows = self.bytes = 0
+        return columns
+
+    def _column(self, name: str, kind: pa.DataType) -> pa.Array:
+        match name:
+            case "key":
+                return pa.array([each.key for each in self._records], kind)
+            case "value":
+                return pa.array([each.value for each in self._records], kind)
+            case "topic":
+                return self._topic.of(self.rows)
+            case "partition":
+                return self._partition.of(self.rows)
+            case "offset":
+                return pa.array([each.offset for each in self._records], kind)
+            case "timestamp":
+                return pa.array([_micros(each.timestamp) for each in self._records], kind)
+            case "timestampType":
+                return pa.array(self._types, kind)
+        return pa.array([_header_entries(each) for each in self._records], kind)
+
+
+def _micros(timestamp: int) -> int:
+    return min(max(timestamp, -_MAX_MILLIS), _MAX_MILLIS) * _MICROS
+
+
+def _header_entries(record: Record) -> list[dict[str, str | bytes | None]] | None:
+    """As in Spark's Kafka source, no headers are a null."""
+    if not record.headers:
+        return None
+    return [{"key": _readable(key), "value": value} for key, value in record.headers]
+
+
+def _readable(key: str) -> str:
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def encoded(
+    read: Rows, first: int, max_bytes: int, codec: Codec, **producer: Any
+) -> tuple[int, bytes]:
+    """The first row that is not in the batch, and the batch."""
+    taken: list[tuple[int, int, bytes | None, bytes | None, Headers]] = []
+    size = HEADER_BYTES
+    for row in range(first, len(read.timestamps)):
+        key, value = read.key.item(row), read.value.item(row)
+        headers = tuple(_headers(read, row))
+        size += _MOST_NUMBERS_BYTES + len(key or b"") + len(value or b"")
+        size += sum(10 + len(name) + len(content or b"") for name, content in headers)
+        if size > max_bytes and taken:
+            break
+        taken.append((row - first, int(read.timestamps[row]), key, value, headers))
+    batch = build(taken, codec=codec, **producer)
+    return first + len(taken), bytes(batch)
+
+
+def _headers(read: Rows, row: int) -> Iterator[tuple[str, bytes | None]]:
+    if not len(read.header_ends):
+        return
+    for each in range(read.header_ends[row], read.header_ends[row + 1]):
+        key = read.header_key.item(each) or b""
+        yield key.decode("utf-8", "surrogateescape"), read.header_value.item(each)
+
+
+def murmur2(keys: Items, count: int, chosen: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+    """Set the partition of each key that is not null."""
+    for row in range(len(chosen)):
+        key = keys.item(row)
+        if key is not None:
+            chosen[row] = (_hash(key) & 0x7FFFFFFF) % count
+
+
+def _hash(key: bytes) -> int:
+    whole = len(key) // 4 * 4
+    h = _SEED ^ len(key)
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * _MULTIPLIER & _MASK
+        k = (k ^ k >> 24) * _MULTIPLIER & _MASK
+        h = (h * _MULTIPLIER & _MASK) ^ k
+    if whole < len(key):
+        h = (h ^ int.from_bytes(key[whole:], "little")) * _MULTIPLIER & _MASK
+    h = (h ^ h >> 13) * _MULTIPLIER & _MASK
+    return h ^ h >> 15

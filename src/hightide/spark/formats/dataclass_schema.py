@@ -1,0 +1,202 @@
+"""A dataclass as the schema of a topic.
+
+A field is required if it is not Optional and has no default: a record without it is bad.  A default
+is filled in where a record lacks the field.  `Literal` and `Enum` become strings (or whole numbers)
+whose values are checked.  Both facts are kept as metadata of Spark's fields, so that a schema is
+one `StructType` and nothing beside it.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import enum
+import json
+import types
+import typing
+import uuid
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from hightide.spark.formats.value_schema import BadSchema
+
+# Names in the metadata of a field.
+DEFAULT = "hightide.default"
+ALLOWED = "hightide.allowed"
+
+PLAIN: dict[Any, DataType] = {
+    str: StringType(),
+    int: LongType(),
+    float: DoubleType(),
+    bool: BooleanType(),
+    bytes: BinaryType(),
+    datetime.datetime: TimestampType(),
+    datetime.date: DateType(),
+    # What PySpark itself takes for a Decimal of which nothing more is said.
+    Decimal: DecimalType(38, 18),
+    uuid.UUID: StringType(),
+}
+LISTS = (list, set, frozenset, Sequence)
+WANTED = (
+    "str, int, float, bool, bytes, datetime, date, Decimal, UUID, Literal, Enum, list, dict with"
+    " str keys, Optional, or another dataclass"
+)
+
+
+def struct_of(declared: type) -> StructType:
+    """The Spark type of a dataclass."""
+    return _struct(declared, ())
+
+
+def _struct(declared: type, inside: tuple[type, ...]) -> StructType:
+    if declared in inside:
+        raise BadSchema(f"{declared.__name__} contains itself; Spark has no recursive types.")
+    try:
+        hints = typing.get_type_hints(declared, include_extras=True)
+    except NameError as error:
+        raise BadSchema(f"{declared.__name__} has a type that cannot be found: {error}.") from None
+    fields = dataclasses.fields(declared)
+    if not fields:
+        raise BadSchema(f"{declared.__name__} has no fields.")
+    return StructType([_field(declared, each, hints[each.name], inside) for each in fields])
+
+
+def _field(
+    owner: type, field: dataclasses.Field[Any], hint: Any, inside: tuple[type, ...]
+) -> StructField:
+    where = f"{owner.__name__}.{field.name}"
+    hint, optional = _without_none(hint, where)
+    metadata: dict[str, Any] = {}
+    allowed = _allowed(hint)
+    if allowed:
+        metadata[ALLOWED] = allowed
+    default = _default(field, where)
+    if default is not None:
+        metadata[DEFAULT] = default
+    has_default = (
+        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+    )
+    return StructField(
+        field.name,
+        _type(hint, where, (*inside, owner)),
+        nullable=optional or has_default,
+        metadata=metadata,
+    )
+
+
+def _type(hint: Any, where: str, inside: tuple[type, ...]) -> DataType:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _annotated(arguments[0], arguments[1:], where, inside)
+    if hint in PLAIN:
+        return PLAIN[hint]
+    allowed = _allowed(hint)
+    if allowed:
+        return LongType() if isinstance(allowed[0], int) else StringType()
+    if origin in LISTS:
+        element, optional = _without_none(arguments[0], where)
+        return ArrayType(_type(element, where, inside), optional)
+    if origin in (dict, Mapping):
+        if arguments[0] is not str:
+            raise BadSchema(f"{where}: the keys of a dict have to be str, as JSON has them.")
+        element, optional = _without_none(arguments[1], where)
+        return MapType(StringType(), _type(element, where, inside), optional)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _struct(hint, inside)
+    name = getattr(hint, "__name__", None) if isinstance(hint, type) else None
+    raise BadSchema(f"{where} has the type {name or hint}; it should be {WANTED}.")
+
+
+def _annotated(hint: Any, notes: tuple[Any, ...], where: str, inside: tuple[type, ...]) -> DataType:
+    """`Annotated[Decimal, (12, 2)]` says precision and scale; a Spark type says all."""
+    for note in notes:
+        if isinstance(note, DataType):
+            return note
+        match note:
+            case (int(precision), int(scale)) if hint is Decimal:
+                return DecimalType(precision, scale)
+    return _type(hint, where, inside)
+
+
+def _without_none(hint: Any, where: str) -> tuple[Any, bool]:
+    """What an Optional is an Optional of, and whether it was one."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint, False
+    rest = [each for each in get_args(hint) if each is not types.NoneType]
+    if len(rest) != 1:
+        raise BadSchema(f"{where} is a union of several types; a column has one.")
+    return rest[0], True
+
+
+def _allowed(hint: Any) -> list[Any]:
+    """The values that a Literal or an Enum lists: all strings, or all whole numbers."""
+    if get_origin(hint) is Literal:
+        values = list(get_args(hint))
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        values = [each.value for each in hint]
+        # An Enum of anything else is written by the names of its members.
+        if not _are_all(values, str) and not _are_all(values, int):
+            values = [each.name for each in hint]
+    else:
+        return []
+    if not _are_all(values, str) and not _are_all(values, int):
+        raise BadSchema(f"{hint} mixes types; it should list strings, or whole numbers.")
+    return values
+
+
+def _are_all(values: list[Any], kind: type) -> bool:
+    return all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
+
+
+def _default(field: dataclasses.Field[Any], where: str) -> str | None:
+    """A field's default as JSON, which is how it is filled in; None if it is null or none."""
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    else:
+        return None
+    if value is None:
+        return None
+    try:
+        return json.dumps(_plain(value))
+    except TypeError:
+        raise BadSchema(f"{where}: the default {value!r} cannot be written as JSON.") from None
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case enum.Enum():
+            allowed = _allowed(type(value))
+            return value.value if value.value in allowed else value.name
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime.datetime() | datetime.date():
+            return value.isoformat()
+        case Decimal() | uuid.UUID():
+            return str(value)
+        case dict():
+            return {key: _plain(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(each) for each in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    return value

@@ -1,0 +1,97 @@
+"""`format("hightide")` as a sink: plain, at least once, batch and streaming.
+
+Each task writes to all partitions with a producer of its own, whose retries the brokers recognise.
+A task that Spark runs again has another producer, so what the first had written is there twice.
+Who cannot have that uses `exactly_once`.  Spark makes the writer anew for every micro-batch, twice,
+so it asks no broker before it runs on an executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from hightide.spark.blocking_client import brokers
+from hightide.spark.sink.delivery import deliver
+from hightide.spark.sink.routing import Routes, encoded
+from hightide.spark.sink.rows import checked
+from hightide.spark.sink.sink_options import OptionError, SinkOptions, parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class Done(WriterCommitMessage):
+    """What a task has written."""
+
+    records: int
+    bytes: int
+
+
+def write(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> Done:
+    """Write the rows of one task."""
+    cluster = brokers(options.client)
+    counts = cluster.topics(None if options.topic is None else [options.topic])
+    routes = Routes(counts, options.topic, options.codec, options.max_bytes)
+    context = TaskContext.get()
+    task = context.partitionId() if context is not None else 0
+    batches = encoded(rows, routes, task)
+    done = deliver(cluster, batches, cluster.producer(), acks=options.acks)
+    return Done(sum(each.records for each in done), sum(each.bytes for each in done))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`DataFrame.write.format("hightide")`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = checked_options(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+        return write(self._options, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`DataFrame.writeStream.format("hightide")`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = checked_options(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+        return write(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What is written is written."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """The same."""
+
+
+def checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
+    """The options of a write of rows with these columns."""
+    options = parse(given)
+    checked({each.name: each.dataType.simpleString() for each in schema.fields}, options.topic)
+    return options
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    if overwrite:
+        raise OptionError('A topic cannot be overwritten, only appended to: mode("append").')
+    return BatchWriter(options, schema)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, _overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    return StreamWriter(options, schema)

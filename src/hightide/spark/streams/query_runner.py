@@ -1,0 +1,335 @@
+"""The queries of an app while they run: waiting for them, and stopping them between two batches.
+
+`StreamingQuery.stop` cuts a micro-batch off in the middle.  Nothing is lost by that, because the
+batch is repeated at the next start, but work is, and Spark prints pages about it.  So there is a
+gate in front of each batch's write: when it is closed, the batch that is in it is finished, and the
+next one waits at the gate until Spark interrupts it there.  It is opened when all queries have
+started, because those that work make it hard for the others.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hightide.spark.blocking_client import brokers
+from hightide.spark.explain import in_words
+from hightide.spark.source.progress import GroupProgress, commit_progress, offsets_of
+from hightide.spark.source.source_options import client_properties
+from hightide.spark.streams.errors import StreamsError, listed
+from hightide.spark.streams.output import Write, topic_writer, writer
+from hightide.spark.streams.query import BROKER_DECIDES, MEMORY, TOPIC
+from hightide.spark.streams.query_plan import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from hightide.spark.streams.app import App
+    from hightide.spark.streams.topic import Topic
+
+DEAD_LETTERS = "-dead-letters"
+# What a query says of itself before its sources are there.
+NOT_YET = ("Initializing", "Getting offsets")
+TOO_SLOW = "Python worker failed to connect back"
+ATTEMPTS = 5
+PATIENCE_S = 60.0
+Say = Callable[[str], None]
+LOOK_S = 0.05
+TURN_S = 0.5
+FOREVER_MS = 1 << 40
+# Spark knows an interruption inside a Python function by these words (and by no others), and then
+# does not take it for a failure.  The report that it would get otherwise is too long for the
+# search.
+INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling z:java.lang.Thread.sleep.\n"
+    ": java.lang.InterruptedException"
+)
+
+
+def start(app: App, plans: Sequence[Plan], *, once: bool, say: Say) -> RunningQueries:
+    """Start the queries of these plans, or none of them."""
+    dying = dead_letter_topics(app, plans)
+    prepare_topics(app, plans, dying, say)
+    quieten(app)
+    running = RunningQueries(app.spark)
+    starts = {each.query.name: partial(_start_query, app, each, once) for each in plans}
+    for topic in dying:
+        starts[topic.name + DEAD_LETTERS] = partial(_start_dead_letters, app, topic, once)
+    try:
+        for name, begin in starts.items():
+            gate = running.gates[name] = Gate()
+            query = started(partial(begin, gate))
+            running.add(name, query, app.client_options(), app.group(name))
+    except Exception as error:
+        running.stop()
+        if isinstance(error, StreamsError):
+            raise
+        raise StreamsError(f"App {app.name} cannot start: {in_words(error)}") from None
+    for gate in running.gates.values():
+        gate.open()
+    return running
+
+
+def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """A query that has its sources.
+
+    Each source is a process that Spark waits ten seconds for, and no longer.  On a busy machine
+    that can be too short, and nothing has happened yet that would speak against trying again.
+    """
+    for _ in range(ATTEMPTS):
+        query = begin()
+        deadline = time.monotonic() + PATIENCE_S
+        while query.isActive and query.status["message"].startswith(NOT_YET):
+            if time.monotonic() > deadline:  # Brokers are away; whoever waits for the query waits.
+                return query
+            time.sleep(LOOK_S)
+        error = None if query.isActive else query.exception()
+        if error is None or TOO_SLOW not in str(error):
+            break
+    return query
+
+
+def dead_letter_topics(app: App, plans: Sequence[Plan]) -> list[Topic]:
+    """Topics with a dead-letter topic that these plans read, however they do."""
+    read = {topic for each in plans for topic, _ in each.reads}
+    return [
+        topic
+        for name, topic in app.topics.items()
+        if name in read and topic.on_error.action == "dlq"
+    ]
+
+
+# -- topics ----------------------------------------------------------------------------------
+
+
+def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say: Say) -> None:
+    """Make what the app writes to, if it is missing; what it reads has to be there."""
+    wanted: dict[str, tuple[int, int]] = {
+        topic.on_error.topic: (BROKER_DECIDES, BROKER_DECIDES)
+        for topic in dying
+        if topic.on_error.topic is not None
+    }
+    for each in plans:
+        if each.query.to.kind == TOPIC:
+            wanted[each.query.to.place] = (each.query.partitions, each.query.replication)
+    read = {topic for each in plans for topic, _ in each.reads}
+    try:
+        client = brokers(client_properties(app.client_options()))
+        there = client.topics()
+        for name, (partitions, replication) in wanted.items():
+            if name not in there and client.create_topic(name, partitions, replication):
+                say(f"Topic {name} was not there and has been created.")
+    except Exception as error:
+        raise StreamsError(
+            f"The brokers at {app.brokers} do not do what app {app.name} needs: {error}"
+        ) from None
+    missing = sorted(read - there.keys() - wanted.keys())
+    if missing:
+        raise StreamsError(
+            f"App {app.name} reads {listed(missing)}, which {app.brokers} does not have: create it "
+            f"with `hightide topic create {missing[0]}`. There is: {listed(sorted(there))}."
+        )
+
+
+# -- queries ---------------------------------------------------------------------------------
+
+
+def _start_query(app: App, plan: Plan, once: bool, gate: Gate) -> StreamingQuery:
+    query = plan.query
+    if query.to.kind == MEMORY:
+        # Spark's own sink, which forgets all when it ends, and so must its progress.
+        name = query.to.place or query.name
+        stream = plan.rows.drop("_meta").writeStream.format("memory").queryName(name)
+        return _triggered(stream.outputMode(query.mode), query.every, once).start()
+    write = gate.guard(writer(app, query))
+    stream = _writing(app, query.name, plan.rows, write).outputMode(query.mode)
+    return _triggered(stream, query.every, once).start()
+
+
+def _start_dead_letters(app: App, topic: Topic, once: bool, gate: Gate) -> StreamingQuery:
+    assert topic.on_error.topic is not None
+    name = topic.name + DEAD_LETTERS
+    rows = topic.dead_letters(name).drop("topic")
+    write = gate.guard(topic_writer(app, topic.on_error.topic, name))
+    return _triggered(_writing(app, name, rows, write), "1 second", once).start()
+
+
+def _writing(app: App, name: str, rows: DataFrame, write: Write) -> DataStreamWriter:
+    from pyspark.sql import functions as F
+
+    # Spark does not know how many rows leave through a function, so they are counted on the way.
+    counted = rows.observe("written", F.count(F.lit(1)).alias("rows"))
+    return (
+        counted.writeStream.queryName(app.group(name))
+        .option("checkpointLocation", f"{app.place(name)}/checkpoint")
+        .foreachBatch(write)
+    )
+
+
+def _triggered(stream: DataStreamWriter, every: str, once: bool) -> DataStreamWriter:
+    return stream.trigger(availableNow=True) if once else stream.trigger(processingTime=every)
+
+
+def quieten(app: App) -> None:
+    """A failure is told in words, by whoever waits for the queries; Spark need not print it too."""
+    jvm: Any = app.spark._jvm
+    logging = jvm.org.apache.logging.log4j
+    for name in (
+        "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+        "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryListenerBus",
+        "org.apache.spark.sql.execution.datasources.v2",
+        "org.apache.spark.util.Utils",
+        "org.apache.spark.executor.Executor",
+        "org.apache.spark.scheduler.TaskSetManager",
+    ):
+        logging.core.config.Configurator.setLevel(name, logging.Level.OFF)
+
+
+class Interrupted(Exception):
+    """The query was stopped while its next batch waited at the gate."""
+
+
+class Gate:
+    """Lets micro-batches through from when it is opened until it is closed."""
+
+    def __init__(self) -> None:
+        self._decided = threading.Event()
+        self._closed = threading.Event()
+        self._held = threading.Event()
+
+    def open(self) -> None:
+        self._decided.set()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._decided.set()
+
+    @property
+    def is_holding(self) -> bool:
+        return self._held.is_set()
+
+    def guard(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        def guarded(batch: DataFrame, number: int) -> None:
+            self._decided.wait()
+            if self._closed.is_set():
+                self._hold(batch.sparkSession)
+            write(batch, number)
+
+        return guarded
+
+    def _hold(self, spark: SparkSession) -> None:
+        """Wait in the thread of the query, which stopping it interrupts."""
+        self._held.set()
+        jvm: Any = spark._jvm
+        try:
+            jvm.java.lang.Thread.sleep(FOREVER_MS)
+        except Exception:
+            raise Interrupted(INTERRUPTED) from None
+
+
+class RunningQueries:
+    """Made by `App.start`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.queries: dict[str, StreamingQuery] = {}
+        self.gates: dict[str, Gate] = {}
+        self._spark = spark
+        self._lags: dict[str, tuple[GroupProgress, StreamingQueryListener]] = {}
+
+    def add(self, name: str, query: StreamingQuery, options: Mapping[str, str], group: str) -> None:
+        """Take a query in, and show its lag in a group as batches end."""
+        self.queries[name] = query
+        self._lags[name] = (
+            GroupProgress(client_properties(options), group),
+            commit_progress(self._spark, options, group, query.name),
+        )
+
+    @property
+    def is_active(self) -> bool:
+        return any(each.isActive for each in self.queries.values())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether all queries have ended by themselves.  If one fails, the others are stopped."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._check()
+            active = [each for each in self.queries.values() if each.isActive]
+            if not active:
+                self._check()
+                self._forget()
+                return True
+            left = TURN_S if deadline is None else min(TURN_S, deadline - time.monotonic())
+            if left <= 0:
+                return False
+            self._until_one_ends(active, left)
+
+    def stop(self, patience: float = 30) -> None:
+        """Stop all queries, each after the micro-batch that it is in if that does not take long."""
+        for gate in self.gates.values():
+            gate.close()
+        deadline = time.monotonic() + patience
+        while any(map(self._is_busy, self.queries)) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        for query in self.queries.values():
+            query.stop()
+        self._forget()
+
+    def _is_busy(self, name: str) -> bool:
+        query, gate = self.queries[name], self.gates.get(name)
+        if not query.isActive or (gate is not None and gate.is_holding):
+            return False
+        return bool(query.status["isTriggerActive"])
+
+    def _check(self) -> None:
+        for name, query in self.queries.items():
+            error = None if query.isActive else query.exception()
+            if error is not None:
+                self.stop()
+                failed = StreamsError(f"Query {name} has failed: {in_words(error)}")
+                failed.whole = str(error)
+                raise failed from None
+
+    @staticmethod
+    def _until_one_ends(active: list[StreamingQuery], seconds: float) -> None:
+        """Spark can wait for one query or for all that were ever started; so: for one, not long."""
+        deadline = time.monotonic() + seconds
+        while all(each.isActive for each in active) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+    def _forget(self) -> None:
+        """Spark tells its listeners later; how far a query has come at its end is said here."""
+        for name, (progress, listener) in self._lags.items():
+            self._spark.streams.removeListener(listener)
+            last = self.queries[name].lastProgress
+            ends: dict[tuple[str, int], int] = {}
+            for source in last.sources if last is not None else ():
+                ends |= offsets_of(source.endOffset)
+            progress.reached(ends)
+        self._lags.clear()
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[threading.Event]:
+    """Set when somebody presses Ctrl-C or ends the process kindly.
+
+    PySpark's own answer to Ctrl-C is to cancel what runs; here it is finished.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # Only the main thread is told of signals.
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, lambda *_: asked.set()) for kind in kinds}
+    try:
+        yield asked
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

@@ -1,0 +1,166 @@
+"""How a table's columns follow what comes in.
+
+Columns are added and types are widened, also inside of structs; anything else stops with a
+sentence.  A column that no longer comes is kept and filled with null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from hightide.spark.tables.table_target import TableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+WHOLE: Sequence[type[DataType]] = (ByteType, ShortType, IntegerType, LongType)
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What a table's schema becomes, and which columns made it so."""
+
+    schema: StructType
+    added: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+
+
+def evolve(table: StructType, incoming: StructType, fixed: Collection[str] = ()) -> Evolution:
+    """A table's columns after rows of another schema have come; `fixed` ones keep their type."""
+    arriving = {each.name: each.dataType for each in incoming.fields}
+    by_case = {each.name.lower(): each.name for each in table.fields}
+    fields, added, widened = [], [], []
+    for each in table.fields:
+        kind = wider(each.dataType, arriving.get(each.name, each.dataType))
+        if kind is None or (kind != each.dataType and each.name in fixed):
+            raise TableError(
+                f"Column {each.name} is {each.dataType.simpleString()} in the table and"
+                f" {arriving[each.name].simpleString()} in what comes now, which does not fit."
+            )
+        if kind != each.dataType:
+            widened.append(each.name)
+        fields.append(StructField(each.name, kind))
+    for name, kind in arriving.items():
+        known = by_case.get(name.lower())
+        if known is None:
+            added.append(name)
+            fields.append(StructField(name, kind))
+        elif known != name:
+            raise TableError(f"Columns {known} and {name} differ only in upper and lower case.")
+    return Evolution(StructType(fields), tuple(added), tuple(widened))
+
+
+def wider(table: DataType, incoming: DataType) -> DataType | None:
+    """The type that holds the values of both; None if there is none."""
+    table, incoming = as_nullable(table), as_nullable(incoming)
+    if table == incoming or isinstance(incoming, NullType):
+        return table
+    if type(table) in WHOLE and type(incoming) in WHOLE:
+        return max(table, incoming, key=lambda each: WHOLE.index(type(each)))
+    if isinstance(table, FloatType | DoubleType) and isinstance(incoming, FloatType | DoubleType):
+        return DoubleType()
+    # A number that was whole so far: JSON does not tell a whole number from one with a fraction.
+    if type(table) in WHOLE and isinstance(incoming, DoubleType):
+        return incoming
+    if isinstance(table, DoubleType) and type(incoming) in WHOLE:
+        return table
+    if isinstance(table, DecimalType) and isinstance(incoming, DecimalType):
+        scale = max(table.scale, incoming.scale)
+        whole = max(table.precision - table.scale, incoming.precision - incoming.scale)
+        return DecimalType(whole + scale, scale) if whole + scale <= 38 else None
+    return _wider_inside(table, incoming)
+
+
+def _wider_inside(table: DataType, incoming: DataType) -> DataType | None:
+    """The same for what has other types in it: a struct may have more fields than it had."""
+    match table, incoming:
+        case StructType(), StructType():
+            try:
+                return evolve(table, incoming).schema
+            except TableError:
+                return None
+        case ArrayType(), ArrayType():
+            element = wider(table.elementType, incoming.elementType)
+            return None if element is None else ArrayType(element)
+        case MapType(), MapType() if table.keyType == incoming.keyType:
+            value = wider(table.valueType, incoming.valueType)
+            return None if value is None else MapType(table.keyType, value)
+    return None
+
+
+def as_nullable(kind: DataType) -> DataType:
+    """The same type with null allowed everywhere, as all of a table's columns have it."""
+    match kind:
+        case ArrayType():
+            return ArrayType(as_nullable(kind.elementType))
+        case MapType():
+            return MapType(as_nullable(kind.keyType), as_nullable(kind.valueType))
+        case StructType():
+            return nullable(kind)
+    return kind
+
+
+def nullable(schema: StructType) -> StructType:
+    return StructType(
+        [StructField(each.name, as_nullable(each.dataType)) for each in schema.fields]
+    )
+
+
+def fitted(column: Column, found: DataType, wanted: DataType) -> Column:
+    """A column of one type as the wider one that a table has."""
+    from pyspark.sql import functions as F
+
+    if as_nullable(found) == wanted:
+        return column
+    match found, wanted:
+        case StructType(), StructType():
+            types = {each.name: each.dataType for each in found.fields}
+            inside = [
+                fitted(column.getField(each.name), types[each.name], each.dataType)
+                if each.name in types
+                else F.lit(None).cast(each.dataType)
+                for each in wanted.fields
+            ]
+            named = [one.alias(name) for one, name in zip(inside, wanted.names, strict=True)]
+            return F.when(column.isNotNull(), F.struct(*named))
+        case ArrayType(), ArrayType():
+            return F.transform(column, lambda it: fitted(it, found.elementType, wanted.elementType))
+        case MapType(), MapType():
+            return F.transform_values(
+                column, lambda _, it: fitted(it, found.valueType, wanted.valueType)
+            )
+    return column.cast(wanted)
+
+
+def conform(rows: DataFrame, schema: StructType, extra: Sequence[str] = ()) -> DataFrame:
+    """Rows with exactly the columns of a table, in its order; what they lack is null."""
+    from pyspark.sql import functions as F
+
+    types = {each.name: each.dataType for each in rows.schema.fields}
+    return rows.select(
+        *(
+            fitted(F.col(f"`{each.name}`"), types[each.name], each.dataType).alias(each.name)
+            if each.name in types
+            else F.lit(None).cast(each.dataType).alias(each.name)
+            for each in schema.fields
+        ),
+        *extra,
+    )

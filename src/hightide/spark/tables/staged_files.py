@@ -1,0 +1,100 @@
+"""What Spark writes before it belongs to a table.
+
+Executors write Parquet into a folder that no reader looks at, through Spark's own writer, which
+deals with tasks that fail and come again.  The driver then sees which files there are, what their
+footers say, and gives them the names they will have in the table.  Driver and executors have to
+see the folder under the same path.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from hightide.spark.tables.table_store import Layout, NewFile, TableStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+BUCKET = "__bucket"
+
+
+class StagedFiles:
+    """One folder of files that are being written; removed at the end, whatever the end is."""
+
+    def __init__(self, store: TableStore, layout: Layout, prefix: str) -> None:
+        self.store = store
+        self.layout = layout
+        self.prefix = prefix
+        self.folder = store.workspace / f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+    def __enter__(self) -> StagedFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def write(self, frame: DataFrame) -> list[NewFile]:
+        """Write rows as files of the table's layout."""
+        from pyspark.sql import functions as F
+
+        where = self.folder / uuid.uuid4().hex[:8]
+        names = [f"__p{at}" for at in range(len(self.layout.partition_by))]
+        values = [partition_value(self.layout, frame, name) for name in self.layout.partition_by]
+        if self.layout.key:
+            names.append(BUCKET)
+            values.append(bucket(self.layout))
+        spread = frame.withColumns(dict(zip(names, values, strict=True)))
+        if not self.store.keeps_partition_columns:
+            spread = spread.drop(*self.layout.partition_by)
+        # One file for each place rather than one of each task for each: Spark joins what is small.
+        spread = spread.hint("rebalance", *(F.col(name) for name in names))
+        spread.write.partitionBy(*names).parquet(str(where))
+        named = [self._named(where, path, at) for at, path in enumerate(parquet_files(where))]
+        return [each for each in named if each.rows]
+
+    def _named(self, where: Path, path: Path, at: int) -> NewFile:
+        import pyarrow.parquet as pq
+
+        texts = [each.partition("=")[2] for each in path.relative_to(where).parent.parts]
+        partition_by = self.layout.partition_by
+        bucket = f"b{int(texts[-1]):04d}-" if self.layout.key else ""
+        return NewFile(
+            staged=path,
+            name=f"{bucket}{self.prefix}-{at:05d}-{uuid.uuid4().hex[:8]}.parquet",
+            size_bytes=path.stat().st_size,
+            rows=pq.read_metadata(path).num_rows,
+            partition={
+                name: None if text == NULL else unquote(text)
+                for name, text in zip(partition_by, texts, strict=False)
+            },
+            folder="/".join(
+                f"{name}={text}" for name, text in zip(partition_by, texts, strict=False)
+            ),
+        )
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The files of a folder that Spark wrote, without those that it keeps for itself."""
+    return sorted(each for each in folder.rglob("*.parquet") if not each.name.startswith("."))
+
+
+def partition_value(layout: Layout, frame: DataFrame, name: str) -> Column:
+    """The value by which a row's folder is named."""
+    from pyspark.sql import functions as F
+
+    if name not in frame.columns and layout.time is not None:
+        return F.to_date(layout.time)
+    return F.col(name)
+
+
+def bucket(layout: Layout) -> Column:
+    """The file among a table's that has a row's key.  It must never change for a key."""
+    from pyspark.sql import functions as F
+
+    hashed = F.xxhash64(*(F.col(name) for name in layout.key))
+    return F.pmod(hashed, F.lit(layout.buckets)).cast("int")
