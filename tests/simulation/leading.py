@@ -10,7 +10,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from hightide.core.partition.follower import divergence
-from hightide.core.partition.leader import Changes, Leader, Proposal
+from hightide.core.partition.isr import Proposal
+from hightide.core.partition.leader import Changes, Leader
 from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.errors import ErrorCode
 from tests.simulation.disk import Entry, SimLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hightide.core.partition.leader import Proposal
+from hightide.core.partition.isr import Proposal
 from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import PublishStateRequest

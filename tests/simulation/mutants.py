@@ -14,6 +14,7 @@ import pytest
 
 from hightide.core.controller import alter_partition, controller, leader_election, reassignment
 from hightide.core.metadata.image import Follow, MetadataImage, Received
+from hightide.core.partition import leader
 from hightide.core.partition.follower import Follower, Moved, divergence
 from hightide.core.partition.leader import Leader
 from hightide.wire.errors import ErrorCode
@@ -73,7 +74,7 @@ def lets_join_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
     """B4: whoever has reached the new leader's stale high watermark is in sync."""
 
     def may_join(self: Leader, follower: Any) -> bool:
-        return follower.end_offset >= self.high_watermark and self._is_eligible(follower)
+        return follower.end_offset >= self.high_watermark and self._rules.is_eligible(follower)
 
     patch.setattr(Leader, "_may_join", may_join)
 
@@ -111,15 +112,12 @@ def trusts_every_restart(patch: pytest.MonkeyPatch) -> None:
 
 def commits_with_too_few(patch: pytest.MonkeyPatch) -> None:
     """B8: the high watermark moves while fewer than min.insync.replicas are in sync."""
-    advance = Leader._advance
+    commit_offset = leader.commit_offset
 
-    def careless(self: Leader) -> bool:
-        under, self.is_under_min_isr = self.is_under_min_isr, False
-        moved = advance(self)
-        self.is_under_min_isr = under
-        return moved
+    def careless(end_offset: int, followers: Any, _is_too_small: bool, *rest: Any) -> int:
+        return commit_offset(end_offset, followers, False, *rest)
 
-    patch.setattr(Leader, "_advance", careless)
+    patch.setattr(leader, "commit_offset", careless)
 
 
 def obeys_messages_to_a_former_life(patch: pytest.MonkeyPatch) -> None:

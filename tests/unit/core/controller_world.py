@@ -20,7 +20,7 @@ from typing import NamedTuple
 from hightide.core.controller.cluster_state import Partition, TopicRules
 from hightide.core.controller.controller import Controller, PartitionChange
 from hightide.core.controller.leader_election import UNCLEAN, Broker
-from hightide.core.partition.leader import Proposal
+from hightide.core.partition.isr import Proposal
 from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
 from hightide.wire.errors import ErrorCode, KafkaError
 

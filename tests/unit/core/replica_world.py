@@ -13,7 +13,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from hightide.core.partition.follower import Do, Follower, Position, divergence
-from hightide.core.partition.leader import Changes, Leader, Proposal
+from hightide.core.partition.isr import Proposal
+from hightide.core.partition.leader import Changes, Leader
 from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
 from hightide.log.leader_epochs import LeaderEpochs
 from hightide.wire.errors import ErrorCode

@@ -12,7 +12,7 @@ import pytest
 from hightide.core.controller.cluster_state import TopicRules
 from hightide.core.controller.controller import Controller, ElectionKind, PartitionChange, Verdict
 from hightide.core.controller.leader_election import Broker
-from hightide.core.partition.leader import Proposal
+from hightide.core.partition.isr import Proposal
 from hightide.core.partition.state import NOBODY, PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
 

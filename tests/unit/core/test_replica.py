@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hightide.core.partition.follower_progress import Standing
-from hightide.core.partition.leader import NOTHING, Changes, Leader, Proposal
+from hightide.core.partition.isr import Proposal
+from hightide.core.partition.leader import NOTHING, Changes, Leader
 from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from hightide.core.partition import leader
 from hightide.core.partition.follower import Do, Follower, Moved, Position, Step
 from hightide.core.partition.follower_progress import RemoteReplica
 from hightide.core.partition.leader import Changes, Leader
@@ -282,7 +283,7 @@ def joining_below_the_start_of_the_epoch(patch: Patch) -> None:
     """B4.  A new leader's stale high watermark is taken for what is committed."""
 
     def may_join(self: Leader, follower: RemoteReplica) -> bool:
-        return follower.end_offset >= self.high_watermark and self._is_eligible(follower)
+        return follower.end_offset >= self.high_watermark and self._rules.is_eligible(follower)
 
     patch.setattr(Leader, "_may_join", may_join)
 
@@ -301,15 +302,12 @@ def counting_a_member_after_the_answer(patch: Patch) -> None:
 
 def committing_with_too_few(patch: Patch) -> None:
     """B8.  The high watermark moves below min ISR, and those eligible lack what it passed."""
-    advance = Leader._advance
+    commit_offset = leader.commit_offset
 
-    def anyway(self: Leader) -> bool:
-        self.is_under_min_isr, was = False, self.is_under_min_isr
-        moved = advance(self)
-        self.is_under_min_isr = was
-        return moved
+    def careless(end_offset: int, followers: Any, _is_too_small: bool, *rest: Any) -> int:
+        return commit_offset(end_offset, followers, False, *rest)
 
-    patch.setattr(Leader, "_advance", anyway)
+    patch.setattr(leader, "commit_offset", careless)
 
 
 def removing_within_an_epoch(patch: Patch) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from hightide.broker.replication.replica import Replica
 from hightide.client.connection import ConnectionFailed
-from hightide.core.partition.leader import Proposal
+from hightide.core.partition.isr import Proposal
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
     AlterPartitionRequest,

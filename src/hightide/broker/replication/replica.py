@@ -20,7 +20,8 @@ from hightide.client.connection import CODES
 from hightide.core.metadata.topic_names import INTERNAL_TOPICS
 from hightide.core.partition.fetch_session import TopicPartition
 from hightide.core.partition.follower import Do, Follower, Position, Step
-from hightide.core.partition.leader import Changes, Leader, Proposal
+from hightide.core.partition.isr import Proposal
+from hightide.core.partition.leader import Changes, Leader
 from hightide.core.partition.state import PartitionState
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard

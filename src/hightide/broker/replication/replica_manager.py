@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from hightide.broker.replication.purgatory import Purgatory
 from hightide.broker.replication.replica import Replica
 from hightide.core.partition.fetch_session import TopicPartition
-from hightide.core.partition.leader import Proposal
+from hightide.core.partition.isr import Proposal
 from hightide.log.log import Log
 
 
