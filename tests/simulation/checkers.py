@@ -293,7 +293,7 @@ class Checker:
                 f" {len(truth.committed)} are committed"
             )
 
-    def lost(self, following: Following, records: int) -> None:
+    def loses_committed(self, following: Following, records: int) -> None:
         """I1: a leader lacks what its follower knows to be committed, and no election that accepts
         loss explains it.  That is so of a lossy partition as well: what is lost there is lost in a
         recovery."""

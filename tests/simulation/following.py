@@ -114,7 +114,7 @@ class Following:
         self._tell(f"{step.do.name} at {step.offset}")
         broker.checker.truncates(self, step.offset)
         if step.lost and not self.machine.expects_loss:
-            broker.checker.lost(self, step.lost)
+            broker.checker.loses_committed(self, step.lost)
         if step.do is Do.RESTART:
             self.log.restart(step.offset)
         else:

@@ -101,7 +101,7 @@ class ClassicMember:
             member_id=self.id,
             protocol_type="consumer",
             protocol_name="range",
-            assignments=self._shares(answer),
+            assignments=self._assignments(answer),
         )
         answer = await copier.ask_coordinator(GROUP_KIND, GROUP, sync, wait_ms=REBALANCE_MS + 3000)
         if not self._is_well(answer.error_code):
@@ -110,7 +110,7 @@ class ClassicMember:
         self.share = list(answer.assignment)
         return True
 
-    def _shares(self, joined: Any) -> list[SyncGroupRequestAssignment]:
+    def _assignments(self, joined: Any) -> list[SyncGroupRequestAssignment]:
         """As leader: who gets what; a byte for each partition."""
         if joined.leader != joined.member_id:
             return []

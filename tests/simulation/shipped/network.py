@@ -217,7 +217,7 @@ class Pipe:
         self._world = network.world
         self._link = network.link(source, target.process.name)
         self._target = target
-        self._under_way: deque[tuple[float, Any]] = deque()
+        self._in_flight: deque[tuple[float, Any]] = deque()
         self._last = 0.0
 
     def put(self, what: Any) -> None:
@@ -226,16 +226,16 @@ class Pipe:
         if network.loss and random.random() < network.loss:
             delay_s += random.uniform(0.2, 0.6)
         at = self._last = max(self._world.now + delay_s, self._last)
-        self._under_way.append((at, what))
+        self._in_flight.append((at, what))
         self._world.schedule(at, None, (self.arrive, ()), 0)
 
     def arrive(self) -> None:
         if self._link.is_cut:
             self._link.held[self] = None
             return
-        under_way, now = self._under_way, self._world.now
-        while under_way and under_way[0][0] <= now:
-            self._target.received(under_way.popleft()[1])
+        in_flight, now = self._in_flight, self._world.now
+        while in_flight and in_flight[0][0] <= now:
+            self._target.received(in_flight.popleft()[1])
 
 
 class End:

@@ -229,7 +229,7 @@ class Witness:
             )
             checker.truncates(role, min(log.end_offset, role.end_offset))
             if replica.lost_records > role.lost_records:
-                checker.lost(role, replica.lost_records - role.lost_records)
+                checker.loses_committed(role, replica.lost_records - role.lost_records)
         if replica.high_watermark > log.end_offset:
             raise Violated(f"I5 {machine.name} {replica}: {replica.high_watermark} is committed")
         acts_as = replica.leader or replica.follower
