@@ -256,10 +256,13 @@ def throttles(run, topic):
 
 
 def test_a_move_under_way_is_listed_and_called_off(three, run):
-    """A throttle of a kilobyte a second keeps a megabyte on its way for long enough."""
+    """The throttle lets one fetch of a megabyte through in about ten seconds, whatever its rate.
+
+    Thirty megabytes therefore take minutes, which is longer than this test on any machine.
+    """
     topic = three.place_topic({0: [1]})
-    for _ in range(10):
-        three.write(topic, bytes(MEGABYTE // 10))
+    for _ in range(33):
+        three.write(topic, bytes(MEGABYTE * 9 // 10))
     begun = run(
         *("partition", "reassign", f"{topic}/0", "--to", "1,2", "--throttle", 1000, "-o", "json")
     )
