@@ -92,7 +92,7 @@ def head(results: Results, others: Sequence[str]) -> Iterator[str]:
             "Hightide alone: no other broker was measured in this run, so that there are no ratios"
             " here and nothing is held to a bar."
         )
-    yield "This page and its plots are written by one command, and nobody edits them:"
+    yield "One command writes this page and its plots. Do not edit them:"
     yield ""
     yield "    make bench"
     yield ""

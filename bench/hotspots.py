@@ -6,7 +6,7 @@
     python -m bench.hotspots produce-64kb --with cprofile
     python -m bench.hotspots --floor                      what the kernel takes for the same work
 
-A load is first put on the broker for one round that nobody watches: that gives its CPU time for
+A load is first put on the broker for one round without a profiler: that gives its CPU time for
 each request. Then py-spy looks at the broker from outside, 500 times a second, and the shares of
 its samples divide that CPU time among the functions. py-spy needs ptrace, so usually root, or a
 process that it may look at. Where it is missing or may not look, the broker runs under cProfile,
@@ -57,21 +57,27 @@ ONE_RECORD = ("raw", "produce", "--records", "1", "--record-bytes", "100")
 LIBRDKAFKA = ("rdkafka", "produce", "--message-bytes", str(KB), "--batch-bytes")
 
 
-# What a moment is spent on, by the line that is on top of the stack: its text, or where it is.
-# The first that fits counts. C functions are no lines: their time is that of who calls them.
+# The step of a sample, by the text or the place of the line on top of its stack. The first match
+# counts. C functions have no lines: their time is their caller's.
 STEPS = (
     ("prove the CRC of a batch", r"\bcrc32c\("),
     ("write to the page cache: pwrite", r"\b_pwrite\("),
     ("read from the page cache: preadv", r"\bpreadv?\("),
     ("send: write to the socket", r"\bos\.write\(|_transport\.write\("),
     ("event loop: epoll, recv, timers", r"asyncio/|uvloop"),
-    ("frames, buffers and order of answers", r"broker/(connection|server|dispatch)\.py"),
-    ("what a Produce means, and its answer", r"(produce|acknowledgement)\.py|hot/produce"),
-    ("what a Fetch means, and its answer", r"handlers/|hot/(fetch|replica_fetch|read)|sessions"),
-    ("asking the leader, and where followers are", r"fetcher|following|follower|client/"),
-    ("high watermark, and whom it wakes", r"replica\.py|replicas\.py|waiting\.py"),
+    ("frames, buffers and order of answers", r"broker/network/(connection|server|dispatch)\.py"),
+    ("what a Produce means, and its answer", r"handlers/(transactional_)?produce\.py|hot/produce"),
+    (
+        "what a Fetch means, and its answer",
+        r"handlers/|hot/(fetch|replica_fetch|read)|fetch_session\.py",
+    ),
+    (
+        "asking the leader, and where followers are",
+        r"fetcher|fetch_session_client|follower|client/",
+    ),
+    ("high watermark and purgatory", r"replica\.py|replica_manager\.py|purgatory\.py|leader\.py"),
     ("checks, stamp, index", r"hightide/(log|wire)/"),
-    ("the clock", r"surroundings\.py"),
+    ("the clock", r"environment\.py"),
     ("everything else", r""),
 )
 
@@ -172,7 +178,7 @@ def with_topic(lab: Lab, made: Cluster, load: Load) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One broker under a load: its CPU time per unit while nobody looked, and its stacks."""
+    """One broker under a load: its CPU time for each unit without a profiler, and its stacks."""
 
     name: str
     profile: Profile

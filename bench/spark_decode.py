@@ -44,7 +44,7 @@ def rows_of(value_bytes: int) -> pa.RecordBatch:
 
 
 def answer_of(rows: pa.RecordBatch, codec: str, max_bytes: int) -> tuple[memoryview, int]:
-    """Fetch answer and how many records it holds; offsets begin anew in each batch."""
+    """A Fetch response and its number of records; offsets restart at 0 in each batch."""
     batches = list(encode(rows, codec=codec, now_ms=NOW_MS, max_bytes=max_bytes))
     return memoryview(b"".join(each for each, _ in batches)), sum(count for _, count in batches)
 

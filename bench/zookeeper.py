@@ -1,4 +1,4 @@
-"""Measure our coordinator beside ZooKeeper, alone and as an ensemble, in alternating rounds.
+"""Measure the embedded ZooKeeper beside ZooKeeper, alone and as an ensemble, in turns.
 
     python -m bench.zookeeper                        everything
     python -m bench.zookeeper --only latency --rounds 10

@@ -1,12 +1,12 @@
-"""A consumer that catches up on a log which is on the disk and no longer in the page cache.
+"""A consumer catches up on a log that is on disk and not in the page cache.
 
-The log is written once for all rounds, synced, and dropped from the page cache before each of them;
-that it is gone is checked. A virtual disk may still have it in a cache of its host, which nobody
-here can see: what the same files give to a plain reader stands beside the figures.
+The log is written once for all rounds, synced, and dropped from the page cache before each round; the
+harness checks that it is gone. A virtual disk may still have it in its host's cache, which is invisible
+here: the rate of a plain reader of the same files stands beside the figures.
 
-Whoever first copies a page that has come from the disk pays for fetching it into the CPU's caches,
-and in a virtual machine often for more. Hightide copies it itself; Kafka has the kernel hand it on,
-and over loopback the client is the first. So the CPU of both together is what to compare.
+The first process that copies a page from the disk pays for fetching it into the CPU's caches, and in a
+virtual machine often for more. A Hightide broker copies the page itself. A Kafka broker uses sendfile,
+and over loopback the client is the first to copy it. So compare the CPU of broker and client together.
 """
 
 import shutil
@@ -35,7 +35,7 @@ METRICS = (
 
 
 def read_rate_mb_per_s(path: Path) -> float:
-    """What the disk gives to one who only reads the file from the beginning to the end."""
+    """Measure the disk: read the file from beginning to end and do nothing else."""
     buffer, size, began = bytearray(READ_AT_ONCE), 0, time.perf_counter()
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):

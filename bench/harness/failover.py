@@ -8,9 +8,9 @@ victim, and ends when the victim is back.
 Most of a failover is waiting: a broker is taken for dead when it has been silent for so long. That
 time is a setting with different defaults, 18 s for a Hightide that coordinates as with ZooKeeper
 and 9 s for Kafka in KRaft mode. So there is a workload with the defaults, and the others have the
-same time on both sides. It is 6 s, as Hightide's coordinator takes no less than 4 s unless it is
-told to; then both sides give a sign of life every 2 s. The kill falls anywhere between two of them,
-and Hightide's coordinator looks every 2 s, as ZooKeeper does: a round may be 2 s off its neighbour.
+same time on both sides. It is 6 s, as the embedded ZooKeeper accepts no less than 4 s by
+default; then both sides send a heartbeat every 2 s. The kill falls anywhere between two heartbeats, and
+the embedded ZooKeeper expires sessions every 2 s, as ZooKeeper does: rounds may differ by 2 s.
 """
 
 import threading
@@ -37,7 +37,7 @@ DEFAULTS: dict[str, Settings] = {}
 ASK_EVERY_S = 0.01
 WRITE_EVERY_S = 0.005
 WRITTEN_BEFORE = 200
-# A quorum on a busy machine may choose another leader at any time; then a round begins anew.
+# A quorum on a busy machine may choose another leader at any time; then the round starts again.
 TRIES = 3
 # After the creation of many partitions, so long until their followers fetch in peace.
 CALM_S = 3.0
@@ -114,7 +114,7 @@ def writing(made: Cluster, topic: str) -> Iterator[Writer]:
 
 
 class ControllerMoved(Exception):
-    """Another broker is the controller than when the victim was chosen; nobody was killed."""
+    """The controller moved after the victim was chosen, so no broker was killed."""
 
 
 def _replaced(made: Cluster, topic: str, victim: int) -> tuple[float, float]:

@@ -336,7 +336,7 @@ EXACTLY_ONCE = Family(
 )
 GROUPS = Family(
     "Groups",
-    "How long a group takes to share out its partitions anew, against the number of its members.",
+    "How long a rebalance takes, against the number of members.",
     ("rebalance*", "group*"),
     (
         (

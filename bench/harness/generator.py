@@ -75,7 +75,7 @@ def run_and_account(
     """Run a client, and tell the CPU that it, these processes and all others used meanwhile."""
     busy, used, began = machine_busy_s(), cpu_s(pids), time.perf_counter()
     children = os.times()
-    # Figures are read from what it prints, so they shall not follow the user's language.
+    # Figures are read from what it prints, so they must not follow the user's locale.
     environment = os.environ | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -104,7 +104,7 @@ class _Build:
     notes: list[str] = field(default_factory=list)
 
     def compile(self, source: str, *more: str) -> Path | None:
-        """The program for load/`source`, built anew when a source or an option has changed."""
+        """The program for load/`source`, built again when a source or an option has changed."""
         if self.compiler is None:
             return None
         key = hashlib.sha256("\0".join(more).encode())

@@ -2,7 +2,7 @@
 
 Both brokers wait three seconds for more members before they share out for the first time
 (`group.initial.rebalance.delay.ms`), which would hide all else: here they wait none, in clusters
-of their own. A member learns from a heartbeat that it has to join anew, and real clients send one
+of their own. A member learns from a heartbeat that it has to join again, and real clients send one
 every three seconds; here it is one every 50 ms, so that the figures show the broker more than
 that wait, which is half of 50 ms for one member on average and nearly all of it for fifty.
 """
@@ -80,7 +80,7 @@ def sharing_at_once(lab: Lab, candidate: Candidate) -> Iterator[Cluster]:
 
 def wait_for_coordinator(made: Cluster, group: str) -> None:
     """Until the broker keeps this group; the first that is asked for has its topic created."""
-    stranger = text(group) + struct.pack(">i", 0) + text("nobody") + struct.pack(">h", -1)
+    stranger = text(group) + struct.pack(">i", 0) + text("stranger") + struct.pack(">h", -1)
 
     def is_kept(ask: Connection) -> bool:
         if ask.ask(FIND_COORDINATOR, 0, text(group)).i16() != 0:
@@ -196,10 +196,10 @@ class Committer:
 
 
 def commit_request(group: str, partitions: int) -> bytes:
-    """An OffsetCommit of somebody who is no member, in the last version before flexible ones."""
+    """An OffsetCommit from outside the group, in the last version before flexible ones."""
     offsets = (struct.pack(">iqi", index, 1_000_000, 0) + text("") for index in range(partitions))
-    nobody = struct.pack(">i", -1) + text("") + struct.pack(">h", -1)
-    body = text(group) + nobody + listed([text(TOPIC) + listed(offsets)])
+    no_member = struct.pack(">i", -1) + text("") + struct.pack(">h", -1)
+    body = text(group) + no_member + listed([text(TOPIC) + listed(offsets)])
     head = struct.pack(">hhi", OFFSET_COMMIT, OFFSET_COMMIT_VERSION, 1) + text("bench")
     return sized(head + body)
 

@@ -1,7 +1,7 @@
 """Members of a consumer group that do nothing but be members, all in one thread.
 
 They speak the classic protocol as clients do: they ask to join and are given an id, join, the
-leader shares the partitions out, and a heartbeat tells them when to join anew. What they do not do
+leader shares the partitions out, and a heartbeat tells them when to join again. What they do not do
 is fetch: fifty real clients would measure themselves on a small machine.
 """
 
@@ -148,7 +148,7 @@ class Member:
         return text(self.group) + struct.pack(">i", self.generation) + text(self.id)
 
     def _sync(self, answer: Answer) -> None:
-        """Ask for the share; the leader hands out everybody's."""
+        """Send SyncGroup; the leader sends the assignment of all members."""
         self.generation, _, leader, self.id = _joined(answer)
         shares = self._shared_out(answer) if leader == self.id else []
         self.say(SYNC_GROUP, self._as_member() + NO_INSTANCE + listed(shares))
@@ -199,7 +199,7 @@ class Group:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Everybody leaves, so that the broker has no sessions to wait for."""
+        """All members leave, so that the broker has no sessions to wait for."""
         with suppress(OSError):
             for each in [*self.members]:
                 self.part_with(each)
@@ -243,7 +243,7 @@ class Group:
         return time.perf_counter()
 
     def stay(self, seconds: float) -> None:
-        """Be a group that nobody joins or leaves."""
+        """Run a group whose members do not change."""
         end_at = time.perf_counter() + seconds
         while time.perf_counter() < end_at:
             self._turn()
@@ -258,7 +258,7 @@ class Group:
                 each.beat(now)
 
     def _is_shared_out(self) -> bool:
-        """Everybody has a share of one and the same generation, and together they have all."""
+        """Whether all members have assignments of one generation that cover all partitions."""
         if len({each.generation for each in self.members}) != 1:
             return False
         shares = [each.share for each in self.members]

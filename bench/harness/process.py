@@ -53,7 +53,7 @@ def rss_mb(pids: Iterable[int]) -> float:
 
 
 def forget_peak_rss(pids: Iterable[int]) -> None:
-    """Let the peak begin anew. Where the kernel does not allow it, the peak is since the start."""
+    """Reset the peak. Where the kernel does not allow it, the peak counts from the start."""
     for pid in pids:
         with suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -18,7 +18,7 @@ from bench.harness.process import QUIET_CORES
 from bench.harness.wire import WireFailure
 
 BESIDE = ("kafka", "connector")
-"""Whom bars are held against: the broker, and in the pipeline Spark's own connector."""
+"""The reference of the bars: Apache Kafka, and in the pipeline Spark's own connector."""
 
 
 @dataclass(slots=True)

@@ -126,7 +126,7 @@ class Measured:
         return (late / early if metric.more_is_better else early / late) - 1
 
     def series(self, key: str) -> dict[str, Figure]:
-        """Everybody's figure of what a round gives, also if it is not one of the metrics."""
+        """The figure of every candidate, also if it is not one of the metrics."""
         found = {}
         for name, samples in self.rounds.items():
             if values := [sample[key] for sample in samples if key in sample]:
@@ -160,7 +160,7 @@ class Results:
 
     @property
     def names(self) -> list[str]:
-        """Everybody who was measured, the subject first, then in the order of the files."""
+        """All candidates, the subject first, then in the order of the files."""
         found = dict.fromkeys([self.subject])
         for workload in self.workloads.values():
             for row in workload.rows.values():

@@ -1,7 +1,7 @@
 """Clusters that stand for many workloads, so that each is measured warm.
 
 A Java broker needs a while of load before its compiler has done its work. A comparison with one
-that has just started would flatter everybody else, so both sides are started once, put under the
+that has just started would flatter the other side, so both sides are started once, put under the
 same load for a while, and then keep standing, side by side, for all workloads of their size.
 """
 
@@ -13,7 +13,7 @@ from bench.harness.cluster import Cluster, cluster
 from bench.harness.generator import Generators
 
 WARM_UP_TOPIC = "warm-up"
-# What is deleted shall be gone before it is written to the disk.
+# Deleted files are gone before the kernel writes them to disk.
 SETTINGS = {"log.segment.delete.delay.ms": "100"}
 
 

@@ -199,7 +199,7 @@ class Connection:
         return dict(_read_broker(answer) for _ in range(answer.i32()))
 
     def controller(self) -> int:
-        """Whom to ask to create a topic."""
+        """The address of the controller, which creates topics."""
         answer = self.ask(METADATA, 4, struct.pack(">ib", 0, 0))
         answer.i32()
         for _ in range(answer.i32()):
@@ -230,7 +230,7 @@ class Connection:
         return sum(leader >= 0 for leader in self.leaders(topic).values())
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Who leads each partition of the topic; -1 where nobody is known to."""
+        """The leader of each partition of the topic; -1 where there is none."""
         answer = self.ask(METADATA, 4, struct.pack(">i", 1) + _string(topic) + b"\0")
         answer.i32()
         for _ in range(answer.i32()):

@@ -12,7 +12,7 @@
  * batch, whichever is more, so that linger does not cut batches short.
  *
  * With --transaction-messages N it produces N messages, spread over the partitions one by one,
- * commits, and begins anew.  The window then opens and closes between two transactions, and what
+ * commits, and begins again.  The window then opens and closes between two transactions, and what
  * counts are messages that were committed inside it.
  *
  * Consume reads all partitions from offset 0, or with --tail N the last N messages of each and
@@ -206,7 +206,7 @@ static void must(const char *what, rd_kafka_error_t *error) {
 }
 
 /* Begin, produce, commit.  The commit is timed from its call, so it holds the wait for what has
- * not been acknowledged yet, as it does for whoever calls it. */
+ * not been acknowledged yet, as it does for every caller. */
 static void run_transaction(Producer *p) {
     static long sent;
     must("begin", rd_kafka_begin_transaction(p->client));

@@ -1,7 +1,7 @@
-"""Where a random run begins.
+"""The first seed of a random run.
 
-A commit has seeds of its own: `make test` finds the same in a commit each time and everywhere, and
-something new with each commit.  `make sim` and the like, which are asked for more, draw theirs.
+`make test` takes its seeds from the commit: one commit always finds the same, everywhere, and a new
+commit tries other seeds.  `make sim` and other long runs draw new ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def first_seed(*, is_new: bool = False) -> int:
-    """`HIGHTIDE_SEED`, or that of the commit, or one nobody has had."""
+    """Return `HIGHTIDE_SEED`, or the seed of the commit, or a new random one."""
     given = os.environ.get("HIGHTIDE_SEED")
     if given:
         return int(given)
