@@ -69,7 +69,7 @@ STEPS = (
     ("what a Produce means, and its answer", r"handlers/(transactional_)?produce\.py|hot/produce"),
     (
         "what a Fetch means, and its answer",
-        r"handlers/|hot/(fetch|replica_fetch|read)|fetch_session\.py",
+        r"handlers/|hot/|fetch_session\.py",
     ),
     (
         "asking the leader, and where followers are",

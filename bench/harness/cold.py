@@ -1,12 +1,13 @@
 """A consumer catches up on a log that is on disk and not in the page cache.
 
-The log is written once for all rounds, synced, and dropped from the page cache before each round; the
-harness checks that it is gone. A virtual disk may still have it in its host's cache, which is invisible
-here: the rate of a plain reader of the same files stands beside the figures.
+The log is written once for all rounds, synced, and dropped from the page cache before each round;
+the harness checks that it is gone. A virtual disk may still have it in its host's cache, which is
+invisible here: the rate of a plain reader of the same files stands beside the figures.
 
-The first process that copies a page from the disk pays for fetching it into the CPU's caches, and in a
-virtual machine often for more. A Hightide broker copies the page itself. A Kafka broker uses sendfile,
-and over loopback the client is the first to copy it. So compare the CPU of broker and client together.
+The first process that copies a page from the disk pays for fetching it into the CPU's caches, and
+in a virtual machine often for more. A Hightide broker copies the page itself. A Kafka broker uses
+sendfile, and over loopback the client is the first to copy it. So compare the CPU of broker and
+client together.
 """
 
 import shutil

@@ -1,9 +1,9 @@
 """Workloads with streams that the client compresses. Rates are those of messages before it.
 
-Kafka decompresses every batch that it accepts and validates its records. Hightide checks the batch as
-a whole and decompresses it only where the topic's settings require it; the comparison includes that
-difference. No broker decompresses anything for a consumer, so the client's codec takes most of the
-time there.
+Kafka decompresses every batch that it accepts and validates its records. Hightide checks the batch
+as a whole and decompresses it only where the topic's settings require it; the comparison includes
+that difference. No broker decompresses anything for a consumer, so the client's codec takes most of
+the time there.
 """
 
 from collections.abc import Iterator

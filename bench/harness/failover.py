@@ -8,9 +8,9 @@ victim, and ends when the victim is back.
 Most of a failover is waiting: a broker is taken for dead when it has been silent for so long. That
 time is a setting with different defaults, 18 s for a Hightide that coordinates as with ZooKeeper
 and 9 s for Kafka in KRaft mode. So there is a workload with the defaults, and the others have the
-same time on both sides. It is 6 s, as the embedded ZooKeeper accepts no less than 4 s by
-default; then both sides send a heartbeat every 2 s. The kill falls anywhere between two heartbeats, and
-the embedded ZooKeeper expires sessions every 2 s, as ZooKeeper does: rounds may differ by 2 s.
+same time on both sides. It is 6 s, as the embedded ZooKeeper accepts no less than 4 s by default;
+then both sides send a heartbeat every 2 s. The kill falls anywhere between two heartbeats, and the
+embedded ZooKeeper expires sessions every 2 s, as ZooKeeper does: rounds may differ by 2 s.
 """
 
 import threading
