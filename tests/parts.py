@@ -4,14 +4,13 @@
     python -m tests.parts rest           what `make test-all` runs after it
     python -m tests.parts unit spark     some parts by name
 
-Every part runs as a process group of its own. A part that takes longer than its limit is killed, and
-the run fails. All parts run even if one fails, so one run shows everything that is wrong.
+Every part runs in its own process group. A part that takes longer than its limit is killed, and the
+run fails. All parts run even if one fails, so one run shows everything that is wrong.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -116,7 +115,9 @@ def main(names: list[str]) -> int:
     if began := os.environ.get("STARTED"):  # set by make, before it installs anything
         rows.append(("installation", time.time() - float(began), "ok"))
     for part in chosen:
-        print(f"\n== {part.name} {'=' * max(shutil.get_terminal_size().columns - 24, 20)}", flush=True)
+        print(
+            f"\n== {part.name} {'=' * max(shutil.get_terminal_size().columns - 24, 20)}", flush=True
+        )
         start = time.monotonic()
         is_good = run(part)
         rows.append((part.name, time.monotonic() - start, "ok" if is_good else "FAILED"))

@@ -7,7 +7,7 @@ Copiers of each client consume, transform and produce, with the offsets in the t
 paused, a sleeping copier is replaced and wakes again, the coordinator of the cluster is killed, the
 controller resigns.  They go on until everything is copied.  Then each copy must be the source, in
 its order, for a reader of committed records; all replicas must be equal, no transaction may be left
-open, and nobody may have stumbled.
+open, and no broker may have logged an unexpected error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.chaos.run import Report
 from tests.chaos.world import COORDINATORS, World
 from tests.conformance.copying import CLIENTS, SIZE, Copying, fill
 from tests.conformance.raw_transactions import GROUP, find_coordinator, list_transactions
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 SOURCE = "source"
 PARTITIONS = 3
@@ -149,7 +149,7 @@ def run(
 
 
 def compare(cluster, copyings: Sequence[Copying]) -> None:
-    """No transaction hangs, all replicas are equal, and nobody has stumbled."""
+    """Check that no transaction hangs, all replicas are equal, and no broker logged a bug."""
 
     def is_settled() -> bool:
         states = {

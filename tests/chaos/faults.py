@@ -1,8 +1,9 @@
 """What is done to a cluster, chosen by a seed.
 
 A fault is a generator: up to its `yield` it does harm, then it waits to be healed.  It says what it
-did in a line for the report.  Whom it hits is chosen when it happens, because who leads and who is
-the controller cannot be known before; everything else is chosen by the seed alone.
+did in a line for the report.  The victim is chosen when the fault happens, because which broker
+leads and which is the controller cannot be known before; everything else is chosen by the seed
+alone.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Chaos:
         self.notes: list[str] = []
         self._made = 0
 
-    def somebody(self) -> tuple[int, str]:
+    def victim(self) -> tuple[int, str]:
         """A running broker to hit, and why this one."""
         role = self.random.choice(["leader", "controller", "any"])
         index = self.random.randrange(self.partitions)
         anybody = self.random.choice(self.cluster.brokers)
         running = [each for each in self.cluster.brokers if self.cluster.is_running(each)]
-        assert running, "nobody is running"
+        assert running, "no broker is running"
         found = -1
         try:
             if role == "leader":
@@ -82,7 +83,7 @@ class Chaos:
 
 
 def kill_a_broker(chaos: Chaos) -> Iterator[str]:
-    broker_id, why = chaos.somebody()
+    broker_id, why = chaos.victim()
     chaos.cluster.kill(broker_id)
     yield f"killed broker {broker_id} ({why})"
     chaos.start(broker_id)
@@ -107,7 +108,7 @@ def kill_all_brokers(chaos: Chaos) -> Iterator[str]:
 
 
 def kill_a_broker_while_it_starts(chaos: Chaos) -> Iterator[str]:
-    broker_id, why = chaos.somebody()
+    broker_id, why = chaos.victim()
     chaos.cluster.kill(broker_id)
     wait_s = chaos.random.uniform(0.1, 1.5)
     process = chaos.cluster._brokers[broker_id].process
@@ -119,7 +120,7 @@ def kill_a_broker_while_it_starts(chaos: Chaos) -> Iterator[str]:
 
 
 def pause_a_broker(chaos: Chaos) -> Iterator[str]:
-    broker_id, why = chaos.somebody()
+    broker_id, why = chaos.victim()
     chaos.cluster.pause(broker_id)
     yield f"paused broker {broker_id} ({why})"
     chaos.cluster.resume(broker_id)
@@ -135,7 +136,7 @@ def pause_two_brokers(chaos: Chaos) -> Iterator[str]:
 
 
 def restart_a_broker(chaos: Chaos) -> Iterator[str]:
-    broker_id, why = chaos.somebody()
+    broker_id, why = chaos.victim()
     code = chaos.cluster.terminate(broker_id)
     if code != 0:
         raise Broken(f"broker {broker_id} stopped with {code}")

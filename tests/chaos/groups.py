@@ -28,8 +28,9 @@ from pathlib import Path
 from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
 from tests.chaos.conftest import GROUP_SETTINGS
 from tests.conformance.members import MEMBERS, ConfluentMember, KafkaPythonMember
-from tests.conformance.replicated import SETTINGS, Replicated, eventually
+from tests.conformance.replicated import SETTINGS, Replicated
 from tests.conformance.storm import Storm
+from tests.support.eventually import eventually
 
 BROKER_HARM = 0.25
 """How many steps are done to brokers and not to members."""

@@ -6,7 +6,7 @@ Each round is one life of a driver for each of three queries: it dies at a rando
 stopped at a random time, or lives until it has written a batch or two; tasks die after they have
 written. Meanwhile a broker may be killed, stopped or paused.  One query copies numbers, the others
 count them by key, in update and in complete mode.  At the end every row must be there once, for a
-reader of committed records.  With --bootstrap it all happens on somebody's cluster, Apache Kafka's
+reader of committed records.  With --bootstrap it all happens on a given cluster, Apache Kafka's
 for instance, and only drivers and tasks die.
 """
 
@@ -52,7 +52,7 @@ def unlucky(folder: Path) -> type[Append]:
     return Unlucky
 
 
-class Brokers:
+class BlockingClient:
     """Kills and heals brokers in the background, one at a time."""
 
     def __init__(self, cluster: Cluster, dice: random.Random) -> None:
@@ -62,7 +62,7 @@ class Brokers:
         self._thread = threading.Thread(target=self._run)
         self.faults = 0
 
-    def __enter__(self) -> Brokers:
+    def __enter__(self) -> BlockingClient:
         self._thread.start()
         return self
 
@@ -119,7 +119,7 @@ def main() -> int:
         try:
             with contextlib.ExitStack() as meanwhile:
                 if arguments.bootstrap is None:
-                    meanwhile.enter_context(Brokers(cluster, random.Random(seed)))
+                    meanwhile.enter_context(BlockingClient(cluster, random.Random(seed)))
                 for number in range(arguments.rounds):
                     for copy in copies:
                         life(copy, dice, folder, number)

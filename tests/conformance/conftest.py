@@ -118,7 +118,7 @@ def group_broker():
 
 @pytest.fixture
 def topic(broker):
-    """A topic of one partition that nobody else uses."""
+    """A topic of one partition that no other test uses."""
     return broker.create_topic()
 
 

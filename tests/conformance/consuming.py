@@ -118,7 +118,7 @@ class Consuming(threading.Thread):
         try:
             stopping = self._is_stopping.is_set
             consume(self.name, self._client, self._options, self._history.note, stopping)
-        except BaseException as error:  # told by whoever judges the history
+        except BaseException as error:  # the check of the history reports it
             self._history.note(Event(now_s(), self.name, "error", UNKNOWN, {}, text=repr(error)))
 
     def stop(self) -> None:
@@ -182,7 +182,7 @@ class ConsumingProcess:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL: nobody is told anything."""
+        """SIGKILL: no LeaveGroup is sent."""
         self.process.kill()
         self._reap()
         self._history.note(Event(now_s(), self.name, "ended", UNKNOWN, {}))

@@ -1,7 +1,7 @@
 """A process that copies a topic exactly once: consume, transform, produce, in transactions.
 
 It is what the documents of each client tell people to write, and no more careful than that.  It is
-made to be killed: whoever runs it starts another one with the same transactional id, which goes on
+made to be killed: its supervisor starts another one with the same transactional id, which resumes
 from the offsets that are committed together with the copies.
 
     python copier.py '{"client": "aiokafka", "bootstrap": …, "source": …, "target": …, "group": …,
@@ -57,7 +57,7 @@ def say(text: object) -> None:
 
 
 class Watchdog(threading.Thread):
-    """Ends the process when nothing has moved for long, as whoever supervises services does.
+    """Ends the process when nothing has moved for long, as a supervisor of services does.
 
     A transactional producer of kafka-python forgets a request when its coordinator cannot be
     reached at that moment, and then waits for the answer for ever.

@@ -1,6 +1,6 @@
 """A topic that is copied exactly once by processes that die, and the judgement of the copy.
 
-Copiers (`copier.py`) are started anew whenever they end, as a supervisor of processes would do.
+Copiers (`copier.py`) are started again whenever they end, as a supervisor of processes would do.
 The copy is complete when the group's offsets are at the end of the source: they are committed with
 the copies, so nothing more can come then, and the copy is exact or it is not.
 """
@@ -183,7 +183,7 @@ class Copying:
     def done(self) -> int:
         """How many messages are copied, by the offsets that the group has committed.
 
-        Nobody waits for an answer: while it cannot be known it is what was known before.
+        Does not wait for an answer: while the value is unknown, returns the last known one.
         """
         patience_s, self.cluster.patience_s = self.cluster.patience_s, 0.2
         try:

@@ -4,14 +4,14 @@ Members note what happens to them while it happens, in threads or in processes o
 clock is the machine's.  When all is over, `GroupHistory.checked` judges it by Kafka's promises, and
 `check_group_log` does the same with what the coordinator wrote to `__consumer_offsets`.
 
-    unseen                  a record that was delivered to nobody
+    unseen                  a record that was delivered to no member
     gap                     an owner was given an offset, and not the one before
     repeat                  an owner was given an offset again, or one before
     skip                    an owner began behind anything that was ever committed
     went-back               an owner began before an offset that had been committed
     two-owners              one generation, one partition, and records of it for two members
     overlap                 a member was given a partition before another had given it back
-    old-generation          a commit was accepted after somebody read in a later generation
+    old-generation          a commit was accepted after a member read in a later generation
     generation-went-back    of a member, or in the log
     commit-went-back        in the log
     shared-twice            a generation in the log gives a partition to two members
@@ -192,7 +192,7 @@ def ownerships(events: Iterable[Event]) -> Iterator[Ownership]:
         elif each.kind == "delivered":
             for place, read in each.offsets.items():
                 key = each.member, place
-                # What was on its way while it was given back belongs to nobody's time.
+                # Records in flight during the revocation count for no member.
                 if key in open_now:
                     mine = open_now[key]
                     mine.reads.append(read)
@@ -245,7 +245,7 @@ def _beginnings(events: list[Event], owned: Iterable[Ownership]) -> list[Anomaly
             default=0,
         )
         if first > asked:
-            text = f"{each.member} began at {first}, and nobody committed more than {asked}"
+            text = f"{each.member} began at {first}, and no member committed more than {asked}"
             found.append(Anomaly("skip", each.partition, text))
         if first < done:
             text = f"{each.member} began at {first}, and {done} had been committed"

@@ -6,12 +6,12 @@ then, whole and from their first offset on.  It knows nothing of brokers: what a
 said by Kafka's promises alone.  The kinds of anomalies have the names that Jepsen gave them.
 
     lost-write              acknowledged by all replicas, and not in the log
-    inconsistent-offsets    somebody read, or was told, another value at an offset than the log has
+    inconsistent-offsets    a client read, or was told, another value at an offset than the log has
     duplicate               an idempotent writer's record is there twice
     nonmonotonic-send       an idempotent writer's records are not in the order of its sends
     realtime-order          acknowledged before the other was sent, and behind it in the log
     refused-write           refused for good, and written
-    phantom                 in the log, and sent by nobody
+    phantom                 in the log, and sent by no producer
     hole                    an offset of the log without a record
     nonmonotonic-poll       a reader was given an offset again, or one before
     poll-skip               a reader was not given an offset
@@ -103,7 +103,7 @@ class History:
     # -- noting ----------------------------------------------------------------------------
 
     def send(self, writer: Writer, topic: str, index: int) -> Send:
-        """A record is about to be sent; its value is nobody else's."""
+        """A record is about to be sent; its value is unique."""
         with self._lock:
             number = self._numbers[writer, (topic, index)]
             self._numbers[writer, (topic, index)] = number + 1

@@ -296,7 +296,7 @@ class KafkaPythonMember(Member):
         self._consumer.subscribe(self.topics, listener=listener)
 
     def poll(self, timeout_s: float = 0.1, at_most: int = 500) -> list[Delivered]:
-        # It begins to join anew with each poll that was too short to end it.
+        # Every poll that is too short restarts the join.
         timeout_ms = int(timeout_s * 1000) if self._consumer.assignment() else 1000
         try:
             found = self._consumer.poll(timeout_ms=timeout_ms, max_records=at_most)

@@ -40,7 +40,8 @@ from hightide.wire.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from tests.conformance.raw import Raw, produce_request, produced
-from tests.conformance.replicated import LIMIT_S, eventually
+from tests.conformance.replicated import LIMIT_S
+from tests.support.eventually import eventually
 
 GROUP, TRANSACTION = 0, 1
 UNCOMMITTED, COMMITTED = 0, 1
@@ -67,7 +68,7 @@ def find_coordinator(cluster: Any, name: str, kind: int = TRANSACTION) -> int:
 def ask_coordinator(
     cluster: Any, name: str, request: Any, version: int, kind: int = TRANSACTION
 ) -> Any:
-    """The answer of whoever coordinates, as soon as somebody who is alive does."""
+    """The response of the coordinator, as soon as a live broker is the coordinator."""
 
     def attempt() -> Any:
         broker_id = find_coordinator(cluster, name, kind)
@@ -278,7 +279,7 @@ def mark(
     index: int = 0,
     version: int = 1,
 ) -> ErrorCode:
-    """WriteTxnMarkers, as a coordinator would send it, or somebody who is none."""
+    """WriteTxnMarkers, as a coordinator would send it, or as a forged request."""
     marker = WritableTxnMarker(
         producer_id=producer.id,
         producer_epoch=producer.epoch,
@@ -289,7 +290,7 @@ def mark(
     try:
         leader = cluster.leader(topic, index)
     except Exception:
-        leader = cluster.brokers[0]  # nobody knows it
+        leader = cluster.brokers[0]  # no broker knows it
     with Raw(cluster, leader) as raw:
         answer = raw.ask(WriteTxnMarkersRequest(markers=[marker]), version)
     return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)

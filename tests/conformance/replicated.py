@@ -1,6 +1,6 @@
 """Three brokers that replicate, and what can be asked of them one by one.
 
-Every question here goes to the broker that is named and to nobody else, so that a test can tell
+Every request here goes to the named broker and to no other, so that a test can tell
 what each of them knows.  What is waited for has a deadline, and a test that waits in vain tells
 what it saw.
 """
@@ -55,6 +55,7 @@ from hightide.wire.messages.topics import (
 )
 from hightide.wire.types import NO_UUID
 from tests.conformance.raw import Raw, produce_request, produced
+from tests.support.eventually import eventually
 
 T = TypeVar("T")
 LIMIT_S = 30.0
@@ -81,26 +82,11 @@ SETTINGS: Mapping[str, object] = {
 }
 
 
-def eventually(look: Callable[[], T], limit_s: float = LIMIT_S, every_s: float = 0.02) -> T:
-    """What `look` returns as soon as that is anything; AssertionError with the last otherwise."""
-    deadline = time.monotonic() + limit_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"it did not happen in {limit_s} s; now: {found!r}"
-        time.sleep(every_s)
-    return found
-
-
-def seconds_until(look: Callable[[], object], limit_s: float = LIMIT_S) -> float:
-    began = time.monotonic()
-    eventually(look, limit_s, every_s=0.005)
-    return time.monotonic() - began
-
-
 class Replicated(Cluster):
     """A cluster whose brokers are asked one by one."""
 
     patience_s = LIMIT_S
-    """How long a question may take, and how long somebody is looked for who can answer it."""
+    """How long a request may take, and how long to look for a broker that can answer it."""
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -119,7 +105,7 @@ class Replicated(Cluster):
         return asyncio.run(exchange())
 
     def ask_controller(self, request: Any, codes: Callable[[Any], Iterable[int]]) -> Any:
-        """Ask whoever is the controller, until one answers that it is."""
+        """Ask the controller, until a broker answers that it is the controller."""
 
         def attempt() -> Any:
             try:
@@ -323,7 +309,7 @@ class Replicated(Cluster):
     # -- healing ---------------------------------------------------------------------------
 
     def heal(self, *, limit_s: float = 60.0) -> None:
-        """Wake and start everybody, and wait until all replicas are in sync and all agree."""
+        """Resume and start all brokers, and wait until all replicas are in sync and all agree."""
         for broker_id, broker in self._brokers.items():
             if broker.process.is_paused:
                 self.resume(broker_id)
@@ -361,7 +347,7 @@ class Replicated(Cluster):
         return f"brokers {different} differ from broker {self.brokers[0]}" if different else ""
 
     def check_nobody_stumbled(self) -> None:
-        """What a broker did not expect is a bug, even if everybody got over it."""
+        """What a broker did not expect is a bug, even if all clients recovered from it."""
         for broker_id in self.brokers:
             said = self.log(broker_id)
             at = said.find("Traceback")

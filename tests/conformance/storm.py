@@ -1,7 +1,7 @@
 """A group whose members come, leave, are killed and fall asleep, as chance will have it.
 
-The members are of all clients and in processes of their own; somebody writes meanwhile.  At the end
-those that are left read everything, and then the histories of all of them are judged.
+The members are of all clients and in processes of their own; a producer writes meanwhile.  At the
+end those that are left read everything, and then the histories of all of them are judged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.conformance.consuming import ConsumingProcess
 from tests.conformance.group_history import GroupHistory, check_group_log, written_for
 from tests.conformance.history import History
 from tests.conformance.members import MEMBERS
-from tests.conformance.replicated import eventually
 from tests.conformance.workload import ConfluentWriting
+from tests.support.eventually import eventually
 
 SESSION_MS = 1500
 MOST = 4
@@ -90,7 +90,7 @@ class Storm:
         self._stack.callback(made.ended)
         self.members.append(made)
         # Most have work before the next thing happens; with more members than partitions or a
-        # rebalance that does not end, nobody would.
+        # rebalance that does not end, no member would.
         if self.dice.random() < 0.8:
             eventually(lambda: self.history.owned().get(made.name), CALM_S)
 

@@ -44,7 +44,7 @@ from tests.conformance.raw_group import (
     find,
     share,
 )
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 MEGABYTE = 2**20
 GROUP, TRANSACTION = 0, 1
@@ -366,7 +366,8 @@ def test_a_members_request_with_any_byte_overwritten_is_survived(victim, byte):
         whole = encode_request(request, version, 7, "raw")[4:]
         for at in range(14, len(whole)):
             with Raw(victim) as raw:
-                # Some of them join, and would wait for others: nobody waits for the answer.
+                # Some of them join a group and would wait for other members: do not wait for the
+                # response.
                 raw.send_frame(whole[:at] + bytes((byte,)) + whole[at + 1 :])
 
 

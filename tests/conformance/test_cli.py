@@ -14,7 +14,7 @@ from hightide.process import environment
 from hightide.testing import Cluster
 from tests.conformance.adapters import Record, confluent, values
 from tests.conformance.commands import Done, runner
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -160,9 +160,9 @@ def test_a_wrong_setting_is_refused_in_words(run):
 def test_a_brokers_settings_are_shown(run):
     (row,) = run("config", "get", "broker/1", "broker.id", "-o", "json").json
     assert (row["value"], row["read_only"]) == ("1", True)
-    nobody = run("config", "get", "broker/99")
-    assert nobody.code == 1
-    assert "no broker 99" in nobody.err
+    missing = run("config", "get", "broker/99")
+    assert missing.code == 1
+    assert "no broker 99" in missing.err
 
 
 def test_the_cluster_is_shown(run, broker):

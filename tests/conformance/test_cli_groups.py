@@ -18,7 +18,7 @@ from tests.conformance.adapters import Record, confluent
 from tests.conformance.commands import runner
 from tests.conformance.members import MEMBERS, ConfluentMember
 from tests.conformance.raw_group import new_group
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 PARTITIONS = 3
 OLD_S = 100
@@ -52,7 +52,7 @@ def write(cluster, topic, count, ago_s=OLD_S, partitions=range(PARTITIONS)):
 def delete_records(bootstrap, topic, before):
     async def ask():
         async with Admin(bootstrap) as admin:
-            await admin.delete_records({(topic, 0): before})
+            await admin.records.delete({(topic, 0): before})
 
     asyncio.run(ask())
 

@@ -12,7 +12,7 @@ import pytest
 
 from hightide.__main__ import main
 from hightide.process import environment
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 MEGABYTE = 1_000_000
 
@@ -212,7 +212,7 @@ def test_an_unclean_election_asks_first_and_ends_an_outage(three, run):
     assert would[0]["result"] == (
         "would be elected with records up to 1; what 2 may have more cannot be told"
     )
-    # Nobody is there who could be asked.
+    # No replica is left that could be asked.
     assert run(*elect, "--unclean").code == 2
     assert shown(run, topic)["leader"] is None
     (done,) = run(*elect, "--unclean", "--yes", "-o", "json").json

@@ -192,7 +192,7 @@ def test_a_broker_can_have_settings_of_its_own():
 
     async def nodes(bootstrap):
         async with Admin(bootstrap) as admin:
-            return (await admin.describe_cluster()).nodes
+            return (await admin.cluster.describe()).nodes
 
     with Cluster(brokers=2, broker_settings=racks) as cluster:
         wait_until_it_knows(cluster.bootstrap, [1, 2])

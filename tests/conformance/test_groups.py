@@ -14,7 +14,7 @@ from tests.conformance.group_history import GroupHistory, check_group_log, writt
 from tests.conformance.members import MEMBERS, ConfluentMember
 from tests.conformance.raw import Raw
 from tests.conformance.raw_group import describe, fetch_offsets, new_group, offsets_of
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 PARTITIONS = 4
 RECORDS = 50

@@ -19,7 +19,7 @@ from tests.conformance.raw_group import (
     offsets_of,
     share,
 )
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 
 @pytest.fixture(scope="module")

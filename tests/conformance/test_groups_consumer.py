@@ -33,7 +33,7 @@ from tests.conformance.raw_group import (
     new_group,
     offsets_of,
 )
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 NEWER = {"group.protocol": "consumer"}
 CLIENT = ConfluentMember.client
@@ -329,7 +329,7 @@ def test_strangers_and_old_epochs_can_do_nothing(raw, group, topic, member):
         ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ):
         assert commit(raw, group, offsets, generation=generation, member_id=who) == [error]
-    # Before version 9 nobody knew of epochs.
+    # Versions before 9 have no epochs.
     old = commit(raw, group, offsets, 8, generation=epoch + 1, member_id=member_id)
     assert old == [ErrorCode.UNSUPPORTED_VERSION]
     assert offsets_of(raw, group) == {}

@@ -26,12 +26,13 @@ from tests.conformance.raw_group import (
     new_group,
     offsets_of,
 )
-from tests.conformance.replicated import SETTINGS, Replicated, eventually
+from tests.conformance.replicated import SETTINGS, Replicated
 from tests.conformance.workload import ConfluentWriting
+from tests.support.eventually import eventually
 
 PARTITIONS = 4
 SESSION_MS = 10_000
-"""Longer than a coordinator is away: nobody loses their place because of it."""
+"""Longer than a coordinator is away, so no member loses its place."""
 
 
 pytestmark = pytest.mark.timeout(120)
@@ -103,7 +104,7 @@ class Groups:
         )
 
     def go_on(self):
-        """Wait until everybody has committed more than there was."""
+        """Wait until every member has committed more than before."""
         eventually(lambda: len(self.written.ends()) == PARTITIONS)
         ends = self.written.ends()
         eventually(lambda: all(self.written.ends()[each] > ends[each] for each in ends))
@@ -190,7 +191,7 @@ def test_a_commit_to_a_coordinator_that_is_one_no_more_is_not_accepted(trio, gro
             eventually(lambda: commit(other, group, {place: 3}) == [ErrorCode.NONE])
             trio.resume(before)
             answer = raw.end(late, 9)
-            # It may also have hung up: then nobody was told anything.
+            # It may also have closed the connection: then no response was sent.
             if answer is not None:
                 assert answer.topics[0].partitions[0].error_code != 0
             trio.heal()

@@ -18,8 +18,8 @@ from tests.conformance.raw_group import (
     new_group,
     offsets_of,
 )
-from tests.conformance.replicated import eventually
 from tests.conformance.test_groups_consumer import heartbeat
+from tests.support.eventually import eventually
 
 DELAY_MS = 700
 

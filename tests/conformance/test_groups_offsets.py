@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hightide.core.metadata.internal_topics import partition_for
-from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, partition_for
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.offsets import OffsetFetchRequest
 from hightide.wire.records.consumer_offsets import GroupMetadataKey, OffsetCommitKey, decode
@@ -26,10 +25,10 @@ from tests.conformance.raw_group import (
     offsets_of,
     share,
 )
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
-NOBODY = -1
-STRANGER = "nobody-00000000-0000-0000-0000-000000000000"
+NO_OFFSET = -1
+STRANGER = "stranger-00000000-0000-0000-0000-000000000000"
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_every_version_of_a_fetch_tells_it(raw, group, topic, version):
     found = fetch_offsets(raw, group, [(topic, 0), (topic, 1), (topic, 2)], version)
     assert {place: each.committed_offset for place, each in found.items()} == {
         (topic, 0): 7,
-        (topic, 1): NOBODY,
+        (topic, 1): NO_OFFSET,
         (topic, 2): 0,
     }
     assert {each.error_code for each in found.values()} == {0}
@@ -98,7 +97,7 @@ def test_offsets_of_several_groups_are_told_at_once(raw, topic, version):
     assert [each.group_id for each in answer.groups] == [*groups, "unknown"]
     assert [each.topics[0].partitions[0].committed_offset for each in answer.groups] == [
         *range(5),
-        NOBODY,
+        NO_OFFSET,
     ]
 
 
@@ -158,8 +157,8 @@ def test_stable_offsets_are_told_when_nothing_is_open(raw, group, topic):
 
 
 def test_fetching_changes_nothing(raw, group, topic):
-    assert offsets_of(raw, group, (topic, 0)) == {(topic, 0): NOBODY}
-    assert offsets_of(raw, group, ("no-such-topic", 9)) == {("no-such-topic", 9): NOBODY}
+    assert offsets_of(raw, group, (topic, 0)) == {(topic, 0): NO_OFFSET}
+    assert offsets_of(raw, group, ("no-such-topic", 9)) == {("no-such-topic", 9): NO_OFFSET}
     assert describe(raw, group).group_state == "Dead"
 
 

@@ -1,4 +1,4 @@
-"""The classic protocol by hand: who may join, what a generation is, and what nobody may do."""
+"""The classic protocol by hand: joining, generations, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.conformance.raw_group import (
     offsets_of,
     share,
 )
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
-STRANGER = "nobody-00000000-0000-0000-0000-000000000000"
+STRANGER = "stranger-00000000-0000-0000-0000-000000000000"
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.conformance.members import ConfluentMember, KafkaPythonMember
 from tests.conformance.raw_group import new_group
-from tests.conformance.replicated import eventually
 from tests.conformance.storm import Storm
+from tests.support.eventually import eventually
 from tests.support.seeds import first_seed
 
 COOPERATIVE = (ConfluentMember.client, KafkaPythonMember.client)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.conformance.replicated import eventually
 from tests.conformance.workload import Load
+from tests.support.eventually import eventually
 
 PARTITIONS = 3
 
@@ -86,7 +86,7 @@ def test_the_controller_resigns_again_and_again(three):
 
 
 def test_the_coordinator_is_killed(three):
-    """While it is away records are written and read as always; nobody dies when it comes back."""
+    """Records are written and read while it is away; no broker dies when it returns."""
     with loaded(three) as load:
         epochs = {each: three.partition(load.topic, each).leader_epoch for each in range(3)}
         three.kill_coordinator()

@@ -1,4 +1,4 @@
-"""Who is in sync, what is committed, and what is shown to whom, on the bare wire."""
+"""The ISR, the high watermark and what each reader sees, on the bare wire."""
 
 from __future__ import annotations
 
@@ -17,16 +17,8 @@ from hightide.wire.messages.offsets import (
 from hightide.wire.messages.produce import ProduceResponse
 from tests.conformance.adapters import Record, confluent, values
 from tests.conformance.raw import Raw, produced
-from tests.conformance.replicated import (
-    LATEST,
-    eventually,
-    fetch,
-    list_offset,
-    seconds_until,
-    values_of,
-    write,
-    write_request,
-)
+from tests.conformance.replicated import LATEST, fetch, list_offset, values_of, write, write_request
+from tests.support.eventually import eventually, seconds_until
 
 LAG_S = 1.5
 ALL = [1, 2, 3]
@@ -334,7 +326,7 @@ def test_a_broker_without_a_replica_says_so(three):
         assert fetch(raw, topic, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_nobody_who_is_no_broker_can_fetch_as_a_follower(three, topic):
+def test_only_a_broker_can_fetch_as_a_follower(three, topic):
     """A forged replica id must not move the high watermark."""
     leader = three.leader_now(topic)
     first, second = three.followers(topic)

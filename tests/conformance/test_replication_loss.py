@@ -1,4 +1,4 @@
-"""Replicas that come back with less than they had, or with nothing, or after everybody was gone.
+"""Replicas that come back with less than they had, or with nothing, or after all brokers were gone.
 
 Brokers that keep everything in memory lose it when they are killed.  One of three may do so at any
 time, even the leader, and even if it is back before anybody has noticed: what two others have
@@ -15,15 +15,9 @@ import pytest
 from hightide.wire.errors import ErrorCode
 from tests.conformance.adapters import Record, confluent, values
 from tests.conformance.raw import Raw
-from tests.conformance.replicated import (
-    SETTINGS,
-    Replicated,
-    eventually,
-    fetch,
-    list_offset,
-    values_of,
-)
+from tests.conformance.replicated import SETTINGS, Replicated, fetch, list_offset, values_of
 from tests.conformance.workload import Load
+from tests.support.eventually import eventually
 
 ALL = [1, 2, 3]
 EARLIEST = -2
@@ -95,11 +89,11 @@ def test_a_follower_that_is_back_before_its_session_ends_is_not_counted_on(forge
     assert len(confluent.read(forgetful.bootstrap, topic, 100)) == 100
 
 
-# -- everybody stops in order ------------------------------------------------------------------
+# -- all brokers stop in order -----------------------------------------------------------------
 
 
 def test_a_cluster_that_was_stopped_is_led_by_those_who_have_everything(three):
-    """One after the other stops; whoever stopped first does not know what came after."""
+    """One broker after the other stops; the first to stop does not know what came after."""
     topic = three.place_topic({0: ALL})
     three.write(topic, b"a")
     assert three.terminate(1) == 0

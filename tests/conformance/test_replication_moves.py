@@ -15,7 +15,8 @@ from hightide.wire.errors import ErrorCode
 from tests.conformance.adapters import Record, confluent, kafka_python, values
 from tests.conformance.raw import Raw
 from tests.conformance.raw_group import find
-from tests.conformance.replicated import BROKER, TOPIC, eventually, fetch, seconds_until, values_of
+from tests.conformance.replicated import BROKER, TOPIC, fetch, values_of
+from tests.support.eventually import eventually, seconds_until
 
 ALL = [1, 2, 3]
 MEGABYTE = 1_000_000
@@ -128,7 +129,7 @@ def test_a_broker_that_stops_in_order_hands_over_before_it_is_gone(three):
     began = time.monotonic()
     assert three.terminate(1) == 0
     assert three.leader_now(topic) != 1
-    # Nobody had to wait for its session to end.
+    # No client had to wait for its session to end.
     assert time.monotonic() - began < 2
     assert three.write(topic, b"y") == 1
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from hightide.testing import Cluster
-from tests.conformance.adapters import DEADLINE_S, Record, confluent, values
+from tests.conformance.adapters import Record, confluent, values
 from tests.conformance.replicated import segments_in
+from tests.support.eventually import eventually
 
 OLD_MS = 1_700_000_000_000
 
@@ -27,14 +26,6 @@ def tidy_broker():
     with Cluster(settings=settings) as cluster:
         yield cluster
         assert cluster.is_running(), cluster.log()
-
-
-def eventually(condition):
-    """The broker works in its own time; a test can only look until it has."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def fill(cluster, topic, count, *, timestamp=None, size=1000):

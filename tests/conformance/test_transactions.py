@@ -1,4 +1,4 @@
-"""Transactions as clients see them: all or nothing, and nobody but the newest producer."""
+"""Transactions as clients see them: all or nothing, and only the newest producer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.conformance.raw_transactions import (
     end_offset,
     positions,
 )
-from tests.conformance.replicated import eventually, segments_in
+from tests.conformance.replicated import segments_in
+from tests.support.eventually import eventually
 
 END = b"the end"
 
@@ -31,7 +32,7 @@ def topic(transacting):
 
 @pytest.fixture
 def name(topic):
-    """A transactional id that nobody else uses."""
+    """A transactional id that no other test uses."""
     return f"id-{topic}"
 
 
@@ -105,7 +106,7 @@ def test_aborted_records_are_for_readers_of_everything(transacting, client, chec
 
 @pytest.mark.needs("isolation")
 def test_an_open_transaction_holds_back_readers_of_committed_records(transacting, client, topic):
-    """They come as far as its first record, and no further, whoever wrote what is behind it."""
+    """They come as far as its first record and no further, whichever producer wrote the rest."""
     producer = RawProducer(transacting, f"open-{topic}")
     producer.init()
     write(transacting, topic, b"before")
@@ -195,7 +196,7 @@ def test_offsets_share_the_fate_of_their_transaction(transacting, client, topic,
             producer.begin()
             producer.send(topic, b"copy %d" % offset, 1)
             producer.offsets({(topic, 0): offset}, group)
-            # It is not visible yet, and whoever wants to be sure is told to wait.
+            # It is not visible yet, and RequireStable tells the client to wait.
             assert positions(transacting, group, topic) == before
             (stable,) = positions(transacting, group, topic, stable=True)
             assert stable[1].name == "UNSTABLE_OFFSET_COMMIT"

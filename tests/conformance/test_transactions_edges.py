@@ -32,7 +32,8 @@ from tests.conformance.raw_transactions import (
     positions,
     transactional_batch,
 )
-from tests.conformance.replicated import eventually, fetch, values_of
+from tests.conformance.replicated import fetch, values_of
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ def test_an_id_that_nobody_used_for_long_is_forgotten():
         busy.begin(topic, b"x")
         missing = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         eventually(lambda: describe_transaction(cluster, "idle").error_code == missing, 10)
-        # Whoever has a transaction open is not idle.
+        # A producer with an open transaction is not idle.
         assert describe_transaction(cluster, "busy").transaction_state == "Ongoing"
         assert idle.add((topic, 0)) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
         former = idle.id

@@ -16,8 +16,8 @@ from tests.conformance.raw_transactions import (
     find_coordinator,
     positions,
 )
-from tests.conformance.replicated import eventually
 from tests.conformance.transaction_load import WHILE_SOMEBODY_IS_AWAY, TransactionLoad
+from tests.support.eventually import eventually
 
 NAMES = [f"failover-{number}" for number in range(50)]
 
@@ -92,7 +92,7 @@ def test_a_decision_is_carried_out_by_whoever_coordinates_next(three_transacting
         assert each.init() == 0
     commits.begin(topic, b"committed")
     aborts.begin(topic, b"aborted")
-    # The only replica sleeps, so nobody can write its markers.
+    # The only replica is paused, so no broker can write its markers.
     cluster.pause(leader)
     try:
         commits.end(again=False)

@@ -42,7 +42,7 @@ from tests.conformance.raw_transactions import (
     positions,
     transactional_batch,
 )
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 SERVED = {22: (0, 5), 24: (0, 3), 25: (0, 4), 26: (0, 4), 27: (1, 2), 28: (0, 4), 61: (0, 0)}
 SERVED |= {65: (0, 0), 66: (0, 1)}
@@ -199,7 +199,7 @@ def test_nobody_speaks_for_an_id_that_is_not_his(holder, topic, version):
     before = state(holder)
     stranger = RawProducer(holder.cluster, holder.transactional_id)
     stranger.id, stranger.epoch = holder.id + 1000, 0
-    unknown = RawProducer(holder.cluster, "nobody-has-this-id")
+    unknown = RawProducer(holder.cluster, "unknown-id")
     unknown.id, unknown.epoch = holder.id, holder.epoch
     wrong = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     for each in (stranger, unknown):
@@ -482,7 +482,7 @@ NUMBERS = (-1, 0, 2**15 - 1)
 
 
 def liars(key, topic):
-    """Requests in which some of what they say is impossible, and the rest is true of somebody."""
+    """Requests that are partly impossible and partly true of another producer."""
     names = ["", "liar", "x" * 30_000]
     for name, epoch, index in product(names, NUMBERS, (-1, 0, 99)):
         who = {"transactional_id": name, "producer_id": 12345, "producer_epoch": epoch}
@@ -553,7 +553,7 @@ def test_a_control_batch_of_a_client_ends_no_transaction(transacting, holder, to
 
 
 def test_a_client_writes_into_no_internal_topic(transacting, topic):
-    """What coordinators know would be what somebody else says."""
+    """A coordinator would know what a client made up."""
     positions(transacting, "g", topic)
     for name in ("__transaction_state", "__consumer_offsets"):
         with Raw(transacting) as raw:

@@ -15,7 +15,7 @@ from tests.conformance.raw_transactions import (
     end_offset,
     positions,
 )
-from tests.conformance.replicated import eventually
+from tests.support.eventually import eventually
 
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])
@@ -53,7 +53,7 @@ def test_transactions_are_what_they_were_after_a_restart(transacting, how):
     eventually(lambda: positions(cluster, group, topic, stable=True) == [(42, 0)])
     found = confluent.read(cluster.bootstrap, topic, 3, isolation="read_committed")
     assert values(found) == [b"committed", b"open", b"and on"]
-    # Nobody has another's producer id or an epoch that somebody had.
+    # No producer has the producer id of another, or an epoch that was used before.
     epochs = {(each.id, each.epoch) for each in (done, lost, held)}
     for each in (done, lost, held):
         assert each.init() == 0

@@ -16,7 +16,7 @@ of committed records sees them then.  It knows nothing of brokers.
     duplicate           a record is there twice
     nonmonotonic-send   records of a transactional id are not in the order in which it sent them
     realtime-order      committed before the other was begun, and behind it in the log
-    phantom             sent by nobody
+    phantom             sent by no producer
     unread-position     the offsets of a transaction and its records do not fit together
 
 `copy_anomalies` judges a copy that was made in transactions: lost-copy, duplicate, phantom and
@@ -55,7 +55,7 @@ class Producer:
     transactional_id: str
     number: int
     ready_s: float = float("inf")
-    """When it was told that it is the one; nobody before it may commit from then on."""
+    """When it learned that it owns the id; no earlier producer may commit from then on."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class TransactionHistory:
     # -- noting ----------------------------------------------------------------------------
 
     def producer(self, transactional_id: str) -> Producer:
-        """Somebody is about to ask for a transactional id."""
+        """A producer is about to ask for a transactional id."""
         with self._lock:
             lives = self._lives[transactional_id]
             lives.append(Producer(transactional_id, len(lives) + 1))
@@ -122,7 +122,7 @@ class TransactionHistory:
         return made
 
     def send(self, transaction: Transaction, topic: str, index: int) -> bytes:
-        """A record is about to be sent; its value is nobody else's."""
+        """A record is about to be sent; its value is unique."""
         value = f"{transaction.name}/{len(transaction.sent)}".encode()
         transaction.sent.append(Sent((topic, index), value))
         return value
@@ -215,7 +215,7 @@ class TransactionHistory:
         return found
 
     def _successor_s(self, producer: Producer) -> float:
-        """When somebody else was told that the transactional id is his."""
+        """When another producer learned that it owns the transactional id."""
         later = self._lives[producer.transactional_id][producer.number :]
         return min((each.ready_s for each in later), default=float("inf"))
 

@@ -34,7 +34,7 @@ PATIENCE_S = 60.0
 # Not kafka-python's: its producer waits for ever when its coordinator could not be reached once.
 ENDURING = (confluent.NAME, aio.NAME)
 # librdkafka waits for a former coordinator of its group until any broker comes or goes, however
-# long one lets it; copiers of confluent-kafka have somebody who ends them then.
+# long one lets it; copiers of confluent-kafka have a supervisor that ends them then.
 WITHOUT_OFFSETS = confluent.NAME
 WHILE_SOMEBODY_IS_AWAY = (aio.NAME,)
 LAST = b"the last record"
@@ -207,7 +207,7 @@ class TransactionLoad:
         self.history.checked(logs, groups)
 
     def _end_what_is_open(self) -> None:
-        """Whoever was stopped in the middle has left a transaction; the next one aborts it."""
+        """Abort the transactions that stopped producers left, by their successors."""
         for each in self.writers:
             PRODUCERS[each.client](self.cluster.bootstrap, each.transactional_id).close()
 

@@ -7,7 +7,7 @@ lasts.  Nothing here knows which fault that is.
     with Load(cluster.bootstrap, topic, partitions=3) as load:
         cluster.kill(2)
         ...
-    # now everybody has stopped, read to the end, and the history was judged
+    # now all clients have stopped and read to the end, and the history is checked
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GAVE_UP = "kcat gave up: "
 
 
 class Worker(threading.Thread):
-    """A client at work; what makes it fail is told to whoever joins it."""
+    """A client at work; `join` raises what made it fail."""
 
     client: ClassVar[str]
 
@@ -138,7 +138,7 @@ class ConfluentWriting(Writing):
 
 
 class CarelessWriting(ConfluentWriting):
-    """Content with the leader alone: what it wrote may be lost, but not once somebody read it."""
+    """acks=1: its records may be lost, but not once a consumer has read them."""
 
     client = "careless"
     promises: ClassVar[dict[str, object]] = {"acks": 1, "enable.idempotence": False}
@@ -575,7 +575,7 @@ def read_log(
                 first, end = consumer.get_watermark_offsets(where, timeout=5)
             except KafkaException:
                 time.sleep(0.1)
-        assert end >= 0, f"nobody tells where {topic}/{index} ends"
+        assert end >= 0, f"no broker tells where {topic}/{index} ends"
         consumer.assign([TopicPartition(topic, index, first)])
         while (not found or found[-1][0] + 1 < end) and first < end:
             assert time.monotonic() < deadline, f"read {len(found)} of {end} in {topic}/{index}"

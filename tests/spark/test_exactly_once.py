@@ -28,6 +28,7 @@ from tests.spark.copying_queries import (
     Copy,
     committed,
 )
+from tests.support.eventually import eventually
 
 
 @pytest.mark.parametrize(
@@ -45,13 +46,6 @@ def test_a_driver_may_die_at_every_step(spark, broker, checkpoint, mode, tasks, 
     last = copy.live()
     assert last.replayed  # the last one died between the end of its transaction and Spark's log
     copy.check(last.last.batch + 1)
-
-
-def eventually(condition, patience_s: float = DEADLINE_S) -> None:
-    deadline_s = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.05)
 
 
 def test_a_driver_that_hears_nothing_of_its_commit_finds_out_what_became_of_it(
@@ -126,8 +120,8 @@ def waiting(flags: Path):
     class Waiting(Append):
         def append(self, batches):
             def held():
-                for each in batches:
-                    yield each
+                for batch in batches:
+                    yield batch
                     try:
                         (flags / "begun").touch(exist_ok=False)
                     except FileExistsError:
@@ -264,14 +258,14 @@ def test_rows_choose_topic_partition_headers_and_time(spark, broker):
     )
     once(rows, 0)
     seen = committed(broker.bootstrap, "chosen-a", 4) + committed(broker.bootstrap, "chosen-b", 2)
-    assert sorted(int(each.value()) for each in seen) == list(range(100))
-    for each in seen:
-        number = int(each.value())
-        assert each.topic() == ("chosen-b" if number % 2 else "chosen-a")
-        assert each.key() == each.value()
-        assert each.headers() == [("id", each.value())]
-        assert each.timestamp()[1] == 1700000000000 + number
-        assert each.partition() == 1 or number >= 10
+    assert sorted(int(record.value()) for record in seen) == list(range(100))
+    for record in seen:
+        number = int(record.value())
+        assert record.topic() == ("chosen-b" if number % 2 else "chosen-a")
+        assert record.key() == record.value()
+        assert record.headers() == [("id", record.value())]
+        assert record.timestamp()[1] == 1700000000000 + number
+        assert record.partition() == 1 or number >= 10
     assert once.last.records == 100
     (marker,) = client.committed("chosen-batches").values()
     assert marker[0] == 1

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from hightide.ingest.records import Record
 from hightide.ingest.sender import ExactlyOnceSender, IngestError
+from tests.support.eventually import eventually
 
 DEADLINE_S = 120
 KILLS = 3
@@ -62,7 +63,7 @@ def records(cluster, topic, isolation="read_committed"):
         }
     )
     partitions = consumer.list_topics(topic, DEADLINE_S).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     found, ended = [], set()
     while len(ended) < len(partitions):
         message = consumer.poll(DEADLINE_S)
@@ -76,15 +77,7 @@ def records(cluster, topic, isolation="read_committed"):
 
 
 def values(cluster, topic, **given) -> list[str]:
-    return [each.value().decode() for each in records(cluster, topic, **given)]
-
-
-def eventually(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
-    return found
+    return [record.value().decode() for record in records(cluster, topic, **given)]
 
 
 class TestFiles:
@@ -95,8 +88,8 @@ class TestFiles:
         done = run("files", "*.log", "--to", topic, "--once", cluster=broker, folder=tmp_path)
         assert (done.returncode, done.stderr.decode()) == (0, f"3 records to {topic}\n")
         found = records(broker, topic)
-        assert [each.value() for each in found] == [b'{"user":"a"}', b"\xff", b"last"]
-        assert {each.key() for each in found} == {str(log).encode()}
+        assert [record.value() for record in found] == [b'{"user":"a"}', b"\xff", b"last"]
+        assert {record.key() for record in found} == {str(log).encode()}
         assert dict(found[1].headers()) == {
             "hightide.file": str(log).encode(),
             "hightide.position": b"13",
@@ -258,8 +251,8 @@ class TestStdin:
 @pytest.fixture(scope="module")
 def server(broker, tmp_path_factory):
     """A server for two topics; bodies have at most 100 kB."""
-    for each in ("ingest-http", "ingest-http-two"):
-        broker.create_topic(each)
+    for topic in ("ingest-http", "ingest-http-two"):
+        broker.create_topic(topic)
     with ingest(
         "http", "--to", "ingest-http", "--to", "ingest-http-two", "--port", "0", "--max-body",
         "100000", "--max-connections", "4", cluster=broker, folder=tmp_path_factory.mktemp("http"),
@@ -304,7 +297,7 @@ class TestHttp:
         # A body whose length is not known comes in chunks.
         assert call(server, "POST", "/", iter([b'{"a":', b"\n1}"]))[0] == 200
         found = records(broker, "ingest-http")
-        assert [(each.key(), each.value()) for each in found] == [
+        assert [(record.key(), record.value()) for record in found] == [
             (b"k", body), (None, body), (None, body),
         ]  # fmt: skip
 

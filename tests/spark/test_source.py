@@ -14,7 +14,6 @@ from hightide.wire.errors import KafkaError
 from tests.spark.topics import (
     DEADLINE_S,
     delete_records,
-    eventually,
     grow,
     named,
     options,
@@ -24,6 +23,7 @@ from tests.spark.topics import (
     transaction,
     values,
 )
+from tests.support.eventually import eventually
 
 OLD_MS = 1_700_000_000_000
 
@@ -59,7 +59,7 @@ def test_spark_finds_the_source_by_name_and_has_the_columns_of_its_kafka_source(
     )
     assert (first.key, first.value, first.topic) == (b"one", b"one", topic)
     assert (first.partition, first.offset, first.ms, first.timestampType) == (0, 0, OLD_MS + 5, 0)
-    assert [tuple(each) for each in first.headers] == headers
+    assert [tuple(header) for header in first.headers] == headers
     assert (second.key, second.value, second.offset) == (None, None, 1)
     assert not second.headers
 
@@ -183,9 +183,9 @@ def test_gaps_that_compaction_leaves_are_passed_over():
     config = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01}
     with Cluster(settings=settings) as cluster:
         topic = cluster.create_topic(config=config)
-        for each in named(*range(24)):
+        for record in named(*range(24)):
             # One record per batch, so that segments can roll between them.
-            produce(cluster, topic, [each + b"x" * 500], key=lambda value: b"%d" % (value[2] % 3))
+            produce(cluster, topic, [record + b"x" * 500], key=lambda value: b"%d" % (value[2] % 3))
         found = eventually(lambda: gappy(read(cluster, subscribe=topic)))
         again = read(cluster, subscribe=topic, maxRecordsPerPartition=1)
         assert {row["offset"] for row in again} <= {row["offset"] for row in found}
@@ -213,7 +213,7 @@ def test_records_that_are_gone_are_a_loss_or_a_warning(broker, caplog):
         DataLoss, match=r"offsets 2 to 5 are not in the log any more.*failOnDataLoss"
     ):
         rows(early, planned)
-    with pytest.raises(DataLoss, match="starts at offset 2, but the log at 6"):
+    with pytest.raises(DataLoss, match="starts at offset 2, but the log starts at 6"):
         early.partitions()
     assert values(rows(lenient, tolerated)) == named(6, 7, 8, 9)
     assert "offsets 2 to 5 are not in the log any more" in caplog.text

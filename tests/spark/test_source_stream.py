@@ -16,7 +16,6 @@ from hightide.wire.errors import KafkaError
 from tests.spark.topics import (
     delete_records,
     delete_topic,
-    eventually,
     grow,
     named,
     options,
@@ -26,6 +25,7 @@ from tests.spark.topics import (
     transaction,
     values,
 )
+from tests.support.eventually import eventually
 
 ALL = ReadAllAvailable()
 # Topics are looked up again with each batch, so that tests need not wait for it.
@@ -236,7 +236,7 @@ def test_a_topic_made_anew_stops_the_query_or_is_read_from_its_beginning(broker)
     delete_topic(broker, topic)
     broker.create_topic(topic)
     produce(broker, topic, named(7, 8))
-    with pytest.raises(DataLoss, match=r"stands at offset 5, but the log ends at 2\. .* made anew"):
+    with pytest.raises(DataLoss, match=r"is at offset 5, but the log ends at 2\. .* created again"):
         strict.latestOffset(end, ALL)
     lenient = stream(broker, **given, failOnDataLoss="false")
     assert until(lenient, end, told(2, topic=topic)) == named(7, 8)

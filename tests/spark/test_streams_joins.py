@@ -18,7 +18,7 @@ from hightide.spark import tables
 from hightide.spark.formats import avro
 from hightide.testing import Cluster
 from tests.spark.shop_data import NOON, at, order, received, send, values
-from tests.spark.topics import eventually
+from tests.support.eventually import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -95,26 +95,26 @@ def joined(spark, broker, tmp_path_factory):
 
 
 def test_rows_of_two_streams_meet_within_an_interval_or_are_told_alone(broker, joined):
-    met = {each["order_id"] for each in PAID if each["order_id"] * 10 <= WITHIN_S}
+    met = {row["order_id"] for row in PAID if row["order_id"] * 10 <= WITHIN_S}
     assert 2 < len(met) < len(PAID)
     found = received(broker, "joined-outer")
     assert all(key == str(row["id"]) for key, row in found)
     # Of the last orders it is not known yet whether they will be paid.
     assert Counter((row["id"], row["paid"]) for _, row in found) == Counter(
-        (each["id"], float(each["id"]) if each["id"] in met else None) for each in SOLD
+        (row["id"], float(row["id"]) if row["id"] in met else None) for row in SOLD
     )
 
 
 def test_a_table_has_the_latest_of_each_key_until_it_is_deleted(spark, joined):
     found = tables.read(spark, f"parquet:{joined}/cities").collect()
     # Eve is gone; ada was told twice, and the last word counts.
-    expected = {each["id"]: "London" for each in SOLD} | {1001: "London"}
+    expected = {row["id"]: "London" for row in SOLD} | {1001: "London"}
     assert Counter((row["id"], row["city"]) for row in found) == Counter(expected.items())
 
 
 def test_a_topic_with_a_key_is_a_table_in_sql(broker, joined):
     found = [(row["id"], row["city"]) for row in values(broker, "joined-sql")]
-    expected = [(each["id"], "London") for each in SOLD if each["id"] % 10 == 0]
+    expected = [(row["id"], "London") for row in SOLD if row["id"] % 10 == 0]
     assert Counter(found) == Counter([*expected, (1000, None)])
 
 
@@ -322,7 +322,7 @@ def test_the_example_of_the_documentation_passes_its_own_tests(example):
 
 def test_the_example_in_yaml_passes_its_own_tests(spark):
     app = st.App.load(EXAMPLES / "shop.yaml")
-    assert [each.query.name for each in app.plan()] == ["per_minute", "by_city"]
+    assert [plan.query.name for plan in app.plan()] == ["per_minute", "by_city"]
     (check,) = app.tests.values()
     check()
 

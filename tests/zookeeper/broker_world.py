@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -32,6 +31,7 @@ from hightide.wire.messages.configs import (
 )
 from hightide.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from hightide.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from tests.support.eventually import eventually
 
 T = TypeVar("T")
 
@@ -40,21 +40,6 @@ SESSION_MS = 2000
 SESSION_S = SESSION_MS / 1000
 LIMIT_S = 30.0
 TOPIC, BROKER = 2, 4
-
-
-def eventually(look: Callable[[], T], limit_s: float = LIMIT_S, every_s: float = 0.01) -> T:
-    """What `look` returns as soon as that is anything; AssertionError with the last otherwise."""
-    deadline = time.monotonic() + limit_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"it did not happen in {limit_s} s; now: {found!r}"
-        time.sleep(every_s)
-    return found
-
-
-def seconds_until(look: Callable[[], object], limit_s: float = LIMIT_S) -> float:
-    began = time.monotonic()
-    eventually(look, limit_s)
-    return time.monotonic() - began
 
 
 class Tree:

@@ -17,6 +17,7 @@ import uvloop
 
 from hightide.zookeeper.client import ZooKeeperClient
 from hightide.zookeeper.interface import SessionState
+from tests.support.eventually import eventually_async
 
 TIMEOUT_MS = 2000
 LIMIT_S = 60.0
@@ -54,13 +55,6 @@ async def session(hosts: str, **options: Any) -> AsyncIterator[ZooKeeperClient]:
         await client.close()
 
 
-async def eventually(condition: Callable[[], object], limit_s: float = 20.0) -> None:
-    """Wait for something that nobody announces."""
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 def block_until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
     """Hold up the event loop until something happened elsewhere."""
     deadline = time.monotonic() + limit_s
@@ -89,7 +83,7 @@ class States(list[SessionState]):
         self.sessions.append(self._client.session_id)
 
     async def until(self, *states: SessionState) -> None:
-        await eventually(lambda: tuple(self[-len(states) :]) == states)
+        await eventually_async(lambda: tuple(self[-len(states) :]) == states)
 
 
 @contextlib.contextmanager

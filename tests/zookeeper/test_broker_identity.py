@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hightide.client.connection import ConnectionFailed
+from tests.support.eventually import eventually
 from tests.zookeeper import servers
 from tests.zookeeper.broker_world import (
     SESSION_MS,
@@ -17,7 +18,6 @@ from tests.zookeeper.broker_world import (
     Brokers,
     Tree,
     end_of,
-    eventually,
     lone_broker,
     read,
     write,

@@ -8,6 +8,7 @@ import time
 from hightide.broker.membership.zookeeper_connection import SESSION_FILE
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode
+from tests.support.eventually import eventually
 from tests.zookeeper import servers
 from tests.zookeeper.broker_world import (
     HOST,
@@ -16,7 +17,6 @@ from tests.zookeeper.broker_world import (
     Brokers,
     Tree,
     end_of,
-    eventually,
     lone_broker,
 )
 

@@ -26,7 +26,8 @@ from hightide.zookeeper.errors import (
 from hightide.zookeeper.interface import SessionState, delete_recursively, ensure_path
 from hightide.zookeeper.operation import Check, Create, Delete, SetData
 from hightide.zookeeper.watch import EventType, WatchEvent
-from tests.zookeeper.client_world import States, eventually, scenario, session, uvloop_scenario
+from tests.support.eventually import eventually_async
+from tests.zookeeper.client_world import States, scenario, session, uvloop_scenario
 
 
 @scenario
@@ -316,7 +317,7 @@ async def test_no_thread_is_left_of_a_client_that_was_closed(backend):
         async with session(backend.hosts) as client:
             await client.exists("/")
             assert threading.active_count() == before + 1
-    await eventually(lambda: threading.active_count() == before)
+    await eventually_async(lambda: threading.active_count() == before)
 
 
 @scenario

@@ -34,12 +34,12 @@ from hightide.zookeeper.operation import SetData
 from hightide.zookeeper.watch import EventType, WatchEvent
 from hightide.zookeeper.watchdog import Watchdog
 from hightide.zookeeper.write_outcome import compare_and_set, create_ephemeral
+from tests.support.eventually import eventually_async
 from tests.zookeeper.client_world import (
     TIMEOUT_MS,
     States,
     block_for,
     block_until,
-    eventually,
     proxy_to,
     scenario,
     session,
@@ -94,7 +94,7 @@ class TestWatches:
             later: list[WatchEvent] = []
             assert await client.children("/", later.append) == ["a", "b"]
             await other.create("/c")
-            await eventually(lambda: later)
+            await eventually_async(lambda: later)
             assert later == [WatchEvent(EventType.CHILD, "/")]
             assert events == []
 
@@ -209,7 +209,7 @@ class TestBackOff:
                 await client.create("/a")
                 proxy.refuse()
                 proxy.accepted_at.clear()
-                await eventually(lambda: len(proxy.accepted_at) >= 8)
+                await eventually_async(lambda: len(proxy.accepted_at) >= 8)
                 gaps = [
                     b - a for a, b in zip(proxy.accepted_at, proxy.accepted_at[1:], strict=False)
                 ]
@@ -251,7 +251,7 @@ class TestLease:
             await client.create("/e", ephemeral=True)
             await witness.exists("/e", lambda _: gone_at.append(time.monotonic()))
             proxy.silence()
-            await eventually(lambda: gone_at and DOUBTFUL in states)
+            await eventually_async(lambda: gone_at and DOUBTFUL in states)
             assert states.times[states.index(DOUBTFUL)] < gone_at[0]
             proxy.lose_answers()
 
@@ -283,7 +283,7 @@ class TestLease:
             asking = asyncio.create_task(keep_asking())
             silent_at = time.monotonic()
             proxy.silence()
-            await eventually(lambda: SUSPENDED in states)
+            await eventually_async(lambda: SUSPENDED in states)
             assert states.times[0] - silent_at < TIMEOUT_S
             asking.cancel()
             proxy.lose_answers()

@@ -12,15 +12,8 @@ from functools import partial
 import pytest
 
 from hightide.wire.errors import ErrorCode
-from tests.zookeeper.broker_world import (
-    TOPIC,
-    Brokers,
-    Tree,
-    configure,
-    create,
-    eventually,
-    setting,
-)
+from tests.support.eventually import eventually
+from tests.zookeeper.broker_world import TOPIC, Brokers, Tree, configure, create, setting
 from tests.zookeeper.client_world import Proxy
 from tests.zookeeper.traffic import traffic
 

@@ -19,14 +19,8 @@ from hightide.client.admin import Admin
 from hightide.client.connection import Connection
 from hightide.process import environment
 from hightide.wire.errors import ErrorCode
-from tests.zookeeper.broker_world import (
-    HOST,
-    SESSION_S,
-    Brokers,
-    create_request,
-    eventually,
-    seconds_until,
-)
+from tests.support.eventually import eventually, seconds_until
+from tests.zookeeper.broker_world import HOST, SESSION_S, Brokers, create_request
 
 KINDS = ("embedded", "zookeeper", "ensemble")
 
@@ -60,7 +54,7 @@ def named_by(cluster: Brokers, broker_id: int) -> int:
 
 async def resign(cluster: Brokers) -> tuple[int, int]:
     async with Admin(cluster.bootstrap) as admin:
-        return await admin.resign_controller()
+        return await admin.cluster.resign_controller()
 
 
 def hightide(*words: str) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,8 @@ from hightide.wire.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
 )
-from tests.zookeeper.broker_world import Brokers, eventually, seconds_until
+from tests.support.eventually import eventually, seconds_until
+from tests.zookeeper.broker_world import Brokers
 from tests.zookeeper.traffic import OneByOne, traffic
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from hightide.wire.errors import ErrorCode
-from tests.zookeeper.broker_world import BROKER, TOPIC, Brokers, configure, eventually, setting
+from tests.support.eventually import eventually
+from tests.zookeeper.broker_world import BROKER, TOPIC, Brokers, configure, setting
 
 KINDS = ("embedded", "zookeeper", "ensemble")
 SOON_S = 1.0

@@ -20,8 +20,9 @@ from hightide.wire.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tests.support.eventually import eventually
 from tests.zookeeper import servers
-from tests.zookeeper.broker_world import SESSION_S, Brokers, Tree, create, eventually, read, write
+from tests.zookeeper.broker_world import SESSION_S, Brokers, Tree, create, read, write
 
 SOON_S = 1.0
 CREATED_AT_THE_START = (

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hightide.process import environment
 from hightide.wire.errors import ErrorCode
-from tests.zookeeper.broker_world import Tree, create, eventually, metadata, read, write
+from tests.support.eventually import eventually
+from tests.zookeeper.broker_world import Tree, create, metadata, read, write
 
 
 class Up:

@@ -10,7 +10,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.zookeeper.broker_world import Brokers, eventually
+from tests.support.eventually import eventually
+from tests.zookeeper.broker_world import Brokers
 
 # What librdkafka tells of connections while it looks for somebody else to ask.
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)

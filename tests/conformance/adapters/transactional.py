@@ -1,6 +1,6 @@
 """Transactional producers of three clients behind one small set of verbs.
 
-A producer has its transactional id from the moment that it is made, which fences whoever had it.
+A producer has its transactional id from its creation, which fences the previous producer.
 What the broker refuses comes as `Refused`.  `send` only hands a record over; `flush` returns when
 all of them are acknowledged, and `commit` does that by itself.
 """
@@ -31,7 +31,7 @@ class Confluent:
 
     def __init__(self, bootstrap, transactional_id, timeout_ms=60_000, **settings):
         self._failures = []
-        # Consumers that are in no group and connected to nobody: only they can name one.
+        # Consumers without a group and without a connection: only a consumer can name a group.
         self._strangers = {}
         self._producer = confluent_kafka.Producer(
             {

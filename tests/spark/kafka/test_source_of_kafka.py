@@ -9,18 +9,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from hightide.spark.blocking_client import brokers
 from tests.spark.apache import PASSWORD, USER
-from tests.spark.topics import (
-    create_topic,
-    eventually,
-    grow,
-    named,
-    produce,
-    read,
-    rows,
-    stream,
-    transaction,
-)
+from tests.spark.topics import create_topic, grow, named, produce, read, rows, stream, transaction
 from tests.spark.topics import values as values_of
+from tests.support.eventually import eventually
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -33,7 +24,7 @@ def cluster(kafka):
 def test_batches_in_every_codec_and_transaction_are_read(cluster):
     topic = create_topic(cluster, "kafka-batches")
     for codec in CODECS:
-        many = [codec.encode() + each * 50 for each in named(*range(10))]
+        many = [codec.encode() + record * 50 for record in named(*range(10))]
         produce(cluster, topic, many, settings={"compression.type": codec})
     transaction(cluster, topic, named(1), commit=False)
     transaction(cluster, topic, named(2), commit=True)

@@ -8,11 +8,12 @@ import contextlib
 import pytest
 
 from hightide.broker.controller.context import decode_state
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import ConnectionLoss
-from tests.unit.broker.controller_world import World, eventually, in_a_world
+from tests.support.eventually import eventually_async
+from tests.unit.broker.controller_world import World, in_a_world
 
 
 async def something_happens(world: World) -> None:
@@ -43,13 +44,15 @@ async def check_agreement(world: World) -> None:
     """The tree, the controller and all pictures have the same topics and states."""
     control = world.control()
     machine = await control.state_machine()
-    await eventually(lambda: sorted(machine.brokers) == [1, 2, 3] and not machine.audit())
+    await eventually_async(lambda: sorted(machine.brokers) == [1, 2, 3] and not machine.audit())
     machine.check()
     names = await world.tree.children("/brokers/topics")
     assert sorted(machine.topics) == names
     assert await world.tree.children("/admin/delete_topics") == []
     for peer in world.peers.values():
-        await eventually(lambda at=peer: sorted(each.name for each in at.picture) == names)
+        await eventually_async(
+            lambda at=peer: sorted(each.name for each in at.metadata_image) == names
+        )
     for name in names:
         data, _ = await world.tree.get(znodes.topic_path(name))
         assignment = znodes.TopicAssignment.decode(data, name)
@@ -67,8 +70,8 @@ async def check_agreement(world: World) -> None:
                     state.isr,
                 )
 
-            await eventually(is_seen)
-            assert state.leader != NOBODY
+            await eventually_async(is_seen)
+            assert state.leader != NO_BROKER
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -98,7 +101,7 @@ def test_after_any_trouble_all_agree(seed, monkeypatch):
         for election in world.elections.values():
             election.watch_loop.wake()
         await world.up(*({1, 2, 3} - world.peers.keys()))
-        await eventually(
+        await eventually_async(
             lambda: [one.is_controller for one in world.elections.values()].count(True) == 1
         )
         for control in world.controls.values():

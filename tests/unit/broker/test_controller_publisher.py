@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.broker.controller_world import eventually, in_a_world
+from tests.support.eventually import eventually_async
+from tests.unit.broker.controller_world import in_a_world
 
 
 @in_a_world
@@ -19,7 +20,7 @@ async def test_the_first_message_to_each_life_is_full_and_others_are_not(world):
     assert [topic.name for topic in one.messages[-1].topics] == ["u"]
     await world.down(2)
     await world.up(2)
-    await eventually(lambda: world.peers[2].messages)
+    await eventually_async(lambda: world.peers[2].messages)
     first = world.peers[2].messages[0]
     assert first.is_full
     assert first.broker_epoch == world.peers[2].epoch
@@ -49,12 +50,12 @@ async def test_a_slow_broker_holds_up_no_other_and_then_gets_everything_at_once(
     asked = asyncio.gather(
         *(control.create_topic(f"t{n}", {0: [1]}, {}, timeout_ms=700) for n in range(10))
     )
-    await eventually(lambda: all(quick.picture.topic(f"t{n}") for n in range(10)))
+    await eventually_async(lambda: all(quick.metadata_image.topic(f"t{n}") for n in range(10)))
     assert asyncio.get_running_loop().time() - began < 0.6
     assert not asked.done(), "the slow one does not know yet"
     await asked  # it is written, so at the end of the time it is done
     slow.pause.set()
-    await eventually(lambda: all(slow.picture.topic(f"t{n}") for n in range(10)))
+    await eventually_async(lambda: all(slow.metadata_image.topic(f"t{n}") for n in range(10)))
     assert len(slow.messages) - count <= 3
 
 
@@ -69,9 +70,11 @@ async def test_one_that_cannot_be_reached_is_told_later_and_not_waited_for(world
     await control.create_topic("u", {0: [1, 2]}, {}, timeout_ms=30_000)
     await control.delete_topic("t", timeout_ms=30_000)
     assert asyncio.get_running_loop().time() - began < 5
-    assert away.picture.topic("u") is None
+    assert away.metadata_image.topic("u") is None
     away.is_reachable = True
-    await eventually(lambda: away.picture.topic("u") and not away.picture.topic("t"))
+    await eventually_async(
+        lambda: away.metadata_image.topic("u") and not away.metadata_image.topic("t")
+    )
     assert not away.messages[-1].is_full, "what it lacked is enough"
 
 
@@ -83,10 +86,10 @@ async def test_one_that_does_not_know_its_own_epoch_yet_is_told_again(world):
     await world.up(2)
     world.peers[2].knows_its_epoch = False
     await asyncio.sleep(0.02)
-    assert not world.peers[2].picture.is_whole
+    assert not world.peers[2].metadata_image.is_complete
     world.peers[2].knows_its_epoch = True
-    await eventually(lambda: world.peers[2].picture.is_whole)
-    assert world.peers[2].picture.topic("t")
+    await eventually_async(lambda: world.peers[2].metadata_image.is_complete)
+    assert world.peers[2].metadata_image.topic("t")
 
 
 @in_a_world
@@ -94,11 +97,11 @@ async def test_a_controller_stands_down_when_a_broker_knows_a_newer_one(world):
     await world.up(1)
     control = await world.candidate()
     await world.create("t", [1])
-    world.peers[1].picture.controller_epoch = 9
-    world.peers[1].picture._newest = (9, 0, 0)
+    world.peers[1].metadata_image.controller_epoch = 9
+    world.peers[1].metadata_image._newest = (9, 0, 0)
     await world.elections[100].watch_loop.stop()
     asked = asyncio.ensure_future(control.create_topic("u", {0: [1]}, {}, timeout_ms=5000))
-    await eventually(lambda: not world.elections[100].is_controller)
+    await eventually_async(lambda: not world.elections[100].is_controller)
     await asyncio.wait([asked])
 
 
@@ -107,12 +110,12 @@ async def test_what_breaks_on_the_way_to_one_broker_is_its_own_affair(world):
     await world.up(1, 2)
     await world.candidate()
     await world.create("t", [1, 2])
-    receive = world.peers[2].picture.receive
-    world.peers[2].picture.receive = lambda *_message: 1 / 0
+    receive = world.peers[2].metadata_image.receive
+    world.peers[2].metadata_image.receive = lambda *_message: 1 / 0
     await world.create("u", [1, 2])
-    assert world.peers[1].picture.topic("u")
-    world.peers[2].picture.receive = receive
-    await eventually(lambda: world.peers[2].picture.topic("u"))
+    assert world.peers[1].metadata_image.topic("u")
+    world.peers[2].metadata_image.receive = receive
+    await eventually_async(lambda: world.peers[2].metadata_image.topic("u"))
 
 
 @in_a_world
@@ -120,9 +123,11 @@ async def test_the_live_brokers_and_where_they_are_is_told_to_all(world):
     await world.up(1, rack="a")
     await world.candidate()
     await world.up(2, rack="b")
-    await eventually(lambda: all(len(each.picture.live) == 2 for each in world.peers.values()))
-    found = world.peers[1].picture.brokers
+    await eventually_async(
+        lambda: all(len(each.metadata_image.live) == 2 for each in world.peers.values())
+    )
+    found = world.peers[1].metadata_image.brokers
     assert {each: found[each].rack for each in found} == {1: "a", 2: "b"}
-    assert world.peers[1].picture.endpoint(2, "PLAINTEXT").host == "host-2"
+    assert world.peers[1].metadata_image.endpoint(2, "PLAINTEXT").host == "host-2"
     await world.down(2)
-    await eventually(lambda: list(world.peers[1].picture.live) == [1])
+    await eventually_async(lambda: list(world.peers[1].metadata_image.live) == [1])

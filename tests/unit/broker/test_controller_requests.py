@@ -12,7 +12,8 @@ from hightide.core.controller.controller import ElectionKind
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.zookeeper import znodes
-from tests.unit.broker.controller_world import eventually, in_a_world, once
+from tests.support.eventually import eventually_async
+from tests.unit.broker.controller_world import in_a_world, once
 
 
 def refused(code: ErrorCode):
@@ -26,7 +27,7 @@ async def learned(world, topic: str, index: int, **fields) -> None:
         seen = world.seen(topic, index)
         return seen is not None and all(getattr(seen, name) == fields[name] for name in fields)
 
-    await eventually(is_so)
+    await eventually_async(is_so)
 
 
 # -- in sync --------------------------------------------------------------------------------------
@@ -100,12 +101,12 @@ async def test_a_broker_that_leaves_hands_over_what_it_can(world):
     ]
     assert world.seen("t", 0).leader == 2, "all knew it before the answer"
     assert world.seen("t", 0).isr == (2, 3)
-    assert all(peer.picture.shutting_down == {1} for peer in world.peers.values())
+    assert all(peer.metadata_image.shutting_down == {1} for peer in world.peers.values())
     before = world.peers[1].epoch
     await world.down(1)
     await world.up(1, previous=before)
-    await eventually(lambda: world.peers[1].picture.is_whole)
-    assert world.peers[1].picture.shutting_down == frozenset()
+    await eventually_async(lambda: world.peers[1].metadata_image.is_complete)
+    assert world.peers[1].metadata_image.shutting_down == frozenset()
 
 
 @in_a_world
@@ -117,7 +118,7 @@ async def test_a_leaving_broker_waits_a_second_for_those_who_hang(world):
     began = asyncio.get_running_loop().time()
     await control.controlled_shutdown(world.shutdown(1))
     assert 0.9 < asyncio.get_running_loop().time() - began < 5
-    assert world.peers[2].picture.state("t", 0).leader == 2
+    assert world.peers[2].metadata_image.state("t", 0).leader == 2
 
 
 @in_a_world
@@ -139,9 +140,9 @@ async def test_the_preferred_replica_is_elected_when_it_is_in_sync(world):
     control = await world.candidate()
     await world.create("t", [1, 2], [2, 1])
     await world.down(1)
-    await eventually(lambda: world.leaders("t", 2) == [2, 2])
+    await eventually_async(lambda: world.leaders("t", 2) == [2, 2])
     await world.up(1)
-    await eventually(lambda: world.seen("t", 0))
+    await eventually_async(lambda: world.seen("t", 0))
     wanted = [("t", 0), ("t", 1), ("t", 7)]
     verdicts = await control.elect_leaders(ElectionKind.PREFERRED, wanted, timeout_ms=5000)
     assert [verdicts[each].error for each in wanted] == [
@@ -175,12 +176,12 @@ async def test_leadership_goes_back_by_itself(world):
     control = await world.candidate()
     await world.create("t", [1, 2], [2, 1])
     await world.down(1)
-    await eventually(lambda: world.leaders("t", 2) == [2, 2])
+    await eventually_async(lambda: world.leaders("t", 2) == [2, 2])
     await world.up(1)
     for index in (0, 1):
-        await eventually(lambda at=index: world.seen("t", at))
+        await eventually_async(lambda at=index: world.seen("t", at))
         await control.alter_partition(world.proposal("t", index, [1, 2]))
-    await eventually(lambda: world.leaders("t", 2) == [1, 2])
+    await eventually_async(lambda: world.leaders("t", 2) == [1, 2])
 
 
 # -- moves ----------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ async def test_a_move_while_somebody_else_writes_the_topic(world):
     asked = asyncio.ensure_future(control.alter_reassignments({("t", 0): (3, 2)}, timeout_ms=5000))
     await world.tree.set("/brokers/topics/t", grown.encode())
     assert (await asked)["t", 0].error == ErrorCode.NONE
-    await eventually(lambda: world.leaders("t", 2) == [1, 2])
+    await eventually_async(lambda: world.leaders("t", 2) == [1, 2])
     assert (await world.json("/brokers/topics/t"))["partitions"] == {"0": [3, 2, 1], "1": [2, 1]}
 
 
@@ -275,7 +276,7 @@ async def test_a_topics_own_settings_rule_its_elections(world):
     await world.down(1)
     await learned(world, "t", 0, leader=-1)
     await world.up(2)
-    await eventually(lambda: world.peers[2].picture.is_whole)
+    await eventually_async(lambda: world.peers[2].metadata_image.is_complete)
     assert world.seen("t", 0).leader == -1
     world.settings = Settings(unclean_leader_election_enable=True)
     control.configuration_changed("brokers/<default>")

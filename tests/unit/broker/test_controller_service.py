@@ -16,7 +16,8 @@ from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import AlterPartitionRequest
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import BadVersion, ConnectionLoss, NotConnected
-from tests.unit.broker.controller_world import World, eventually, in_a_world, once
+from tests.support.eventually import eventually_async
+from tests.unit.broker.controller_world import World, in_a_world, once
 
 
 def refused(code: ErrorCode):
@@ -35,13 +36,13 @@ async def test_a_term_loads_what_is_there_and_tells_it_to_all(world):
     world.elections[100].stand_down("the test says so")
     await world.candidate(101)
     await world.tree.delete("/controller")
-    await eventually(
+    await eventually_async(
         lambda: world.elections[101].is_controller or world.elections[100].is_controller
     )
     for peer in world.peers.values():
-        await eventually(lambda at=peer: at.picture.controller_epoch == 2)
-        assert peer.picture.topic("t").topic_id == topic_id
-        assert sorted(peer.picture.live) == [1, 2, 3]
+        await eventually_async(lambda at=peer: at.metadata_image.controller_epoch == 2)
+        assert peer.metadata_image.topic("t").topic_id == topic_id
+        assert sorted(peer.metadata_image.live) == [1, 2, 3]
     assert world.leaders("t", 3) == [1, 2, 3]
 
 
@@ -86,7 +87,7 @@ async def test_a_term_that_is_found_to_go_on_numbers_its_messages_on(world):
     election.stand_down("in doubt")
     await election.check()
     assert election.is_controller
-    await eventually(lambda: world.peers[1].messages[-1].sequence > before.sequence)
+    await eventually_async(lambda: world.peers[1].messages[-1].sequence > before.sequence)
     after = world.peers[1].messages[-1]
     assert (after.controller_epoch, after.is_full) == (before.controller_epoch, True)
     await world.create("u", [1])
@@ -118,7 +119,7 @@ async def test_a_failure_inside_is_told_and_a_new_term_begins(world):
     machine = await control.state_machine()
     machine.brokers_seen = lambda _found: 1 / 0
     await world.up(2)
-    await eventually(lambda: world.peers[2].picture.is_whole)
+    await eventually_async(lambda: world.peers[2].metadata_image.is_complete)
     await world.create("t", [2])
     assert world.leaders("t", 1) == [2]
 
@@ -174,7 +175,7 @@ async def test_dead_brokers_are_not_in_sync_in_a_new_topic(world):
     assert world.seen("t", 1).leader == -1
     assert await world.tree.exists(znodes.partition_state_path("t", 1)) is None
     await world.up(3)
-    await eventually(lambda: world.leaders("t", 2) == [2, 3])
+    await eventually_async(lambda: world.leaders("t", 2) == [2, 3])
 
 
 @in_a_world
@@ -182,7 +183,7 @@ async def test_a_topic_that_anybody_announces_is_found_and_led(world):
     await world.up(1, 2)
     await world.candidate()
     await announce_topic(world.tree, "t", {0: [1, 2], 1: [2, 1]}, {"retention.ms": "5"}, uuid.uuid4)
-    await eventually(lambda: world.leaders("t", 2) == [1, 2])
+    await eventually_async(lambda: world.leaders("t", 2) == [1, 2])
     assert (await world.json("/config/topics/t"))["config"] == {"retention.ms": "5"}
     with refused(ErrorCode.TOPIC_ALREADY_EXISTS):
         await announce_topic(world.tree, "t", {0: [1]}, {}, uuid.uuid4)
@@ -194,13 +195,13 @@ async def test_a_topic_of_an_old_tool_gets_an_id_and_states(world):
     await world.candidate()
     old = {"version": 1, "partitions": {"0": [1, 2], "1": [3, 2]}}
     await world.tree.create("/brokers/topics/t", json.dumps(old).encode())
-    await eventually(lambda: world.leaders("t", 2) == [1, 3])
+    await eventually_async(lambda: world.leaders("t", 2) == [1, 3])
     found = await world.json("/brokers/topics/t")
     assert (found["version"], found["partitions"]) == (3, old["partitions"])
-    assert znodes.id_of(found["topic_id"]) == world.peers[1].picture.topic("t").topic_id
+    assert znodes.id_of(found["topic_id"]) == world.peers[1].metadata_image.topic("t").topic_id
     grown = found | {"partitions": {**old["partitions"], "2": [2]}}
     await world.tree.set("/brokers/topics/t", json.dumps(grown).encode())
-    await eventually(lambda: world.leaders("t", 3) == [1, 3, 2])
+    await eventually_async(lambda: world.leaders("t", 3) == [1, 3, 2])
 
 
 @in_a_world
@@ -219,7 +220,7 @@ async def test_what_makes_no_sense_is_told_once_and_left_alone(world):
         await world.tree.set(path, b"not json")
         world.elections[100].stand_down("again")
         await world.elections[100].check()
-        await eventually(lambda: world.leaders("t", 2) == [1, -1])
+        await eventually_async(lambda: world.leaders("t", 2) == [1, -1])
         assert (await world.tree.get(path))[0] == b"not json"
         assert sum("topic junk cannot be used" in each for each in complaints) == 2, "per term"
         assert sum("t-1 has no leader" in each for each in complaints) == 1
@@ -263,7 +264,7 @@ async def test_a_deleted_topic_is_gone_everywhere_and_can_be_made_again(world):
         await control.delete_topic("t", timeout_ms=5000)
         assert await traces(world, "t") == []
         for peer in world.peers.values():
-            assert peer.picture.topic("t") is None
+            assert peer.metadata_image.topic("t") is None
             assert peer.messages[-1].removed_topics == [topic_id]
         with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             await control.delete_topic("t", timeout_ms=5000)
@@ -285,7 +286,7 @@ async def test_a_mark_is_followed_whoever_made_it(world):
     await world.create("t", [1], [1])
     await world.tree.create("/admin/delete_topics/t")
     await world.tree.create("/admin/delete_topics/never-was")
-    await eventually(lambda: world.peers[1].picture.topic("t") is None)
+    await eventually_async(lambda: world.peers[1].metadata_image.topic("t") is None)
     await unmarked(world)
     assert await traces(world, "t") == []
 
@@ -307,7 +308,7 @@ async def test_two_thousand_partitions_come_and_go(world):
     await world.create("t", *([[1, 2]] * 2000))
     await control.delete_topic("t", timeout_ms=20_000)
     assert await traces(world, "t") == []
-    assert world.peers[1].picture.topic("t") is None
+    assert world.peers[1].metadata_image.topic("t") is None
 
 
 @in_a_world
@@ -320,10 +321,10 @@ async def test_what_was_deleted_while_a_broker_was_away_is_missing_there(world):
     await world.down(2)
     await control.delete_topic("t", timeout_ms=5000)
     await world.up(2)
-    world.peers[2].picture = gone.picture
-    await eventually(lambda: world.peers[2].messages)
+    world.peers[2].metadata_image = gone.metadata_image
+    await eventually_async(lambda: world.peers[2].messages)
     assert world.peers[2].messages[0].is_full
-    assert [each.name for each in world.peers[2].picture] == ["u"]
+    assert [each.name for each in world.peers[2].metadata_image] == ["u"]
 
 
 # -- failover -------------------------------------------------------------------------------------
@@ -335,16 +336,16 @@ async def test_others_lead_when_a_leader_dies_and_it_joins_again_by_fetching(wor
     control = await world.candidate()
     await world.create("t", [1, 2, 3], [2, 3, 1], [3, 1, 2])
     await world.down(1)
-    await eventually(lambda: world.leaders("t", 3) == [2, 2, 3])
+    await eventually_async(lambda: world.leaders("t", 3) == [2, 2, 3])
     state = world.seen("t", 0)
     assert (state.leader_epoch, state.isr, state.partition_epoch) == (1, (2, 3), 1)
     assert (await world.state("t", 0))["isr"] == [2, 3]
     await world.up(1)
-    await eventually(lambda: world.seen("t", 0))
+    await eventually_async(lambda: world.seen("t", 0))
     answer = await control.alter_partition(world.proposal("t", 0, [1, 2, 3]))
     (partition,) = answer.topics[0].partitions
     assert (partition.error_code, partition.isr, partition.partition_epoch) == (0, [1, 2, 3], 2)
-    await eventually(lambda: (seen := world.seen("t", 0)) and seen.isr == (1, 2, 3))
+    await eventually_async(lambda: (seen := world.seen("t", 0)) and seen.isr == (1, 2, 3))
 
 
 @in_a_world(min_insync_replicas=2)
@@ -353,15 +354,15 @@ async def test_the_last_in_sync_is_waited_for_and_trusted_when_it_ended_cleanly(
     control = await world.candidate()
     await world.create("t", [1, 2])
     await world.down(2)
-    await eventually(lambda: (seen := world.seen("t", 0)) and seen.isr == (1,))
+    await eventually_async(lambda: (seen := world.seen("t", 0)) and seen.isr == (1,))
     assert world.seen("t", 0).elr == (2,)
     epoch = world.peers[1].epoch
     await world.down(1)
     await world.up(3)
-    await eventually(lambda: world.leaders("t", 1) == [-1])
+    await eventually_async(lambda: world.leaders("t", 1) == [-1])
     assert (await world.state("t", 0))["elr"] == [1, 2]
     await world.up(1, previous=epoch)
-    await eventually(lambda: world.leaders("t", 1) == [1])
+    await eventually_async(lambda: world.leaders("t", 1) == [1])
     assert control.unclean_elections == 0
 
 
@@ -371,14 +372,14 @@ async def test_an_unclean_election_is_told_loudly_and_counted(world):
     control = await world.candidate()
     await world.create("t", [1, 2])
     await world.down(2)
-    await eventually(lambda: (seen := world.seen("t", 0)) and seen.isr == (1,))
+    await eventually_async(lambda: (seen := world.seen("t", 0)) and seen.isr == (1,))
     await world.down(1)
     told = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: told.append(record.getMessage())
     logging.getLogger("hightide").addHandler(handler)
     await world.up(2)
-    await eventually(lambda: world.leaders("t", 1) == [2])
+    await eventually_async(lambda: world.leaders("t", 1) == [2])
     logging.getLogger("hightide").removeHandler(handler)
     assert control.unclean_elections == 1
     assert any("t-0 is led by broker 2" in each for each in told)
@@ -396,7 +397,7 @@ async def test_a_thousand_leaders_fail_over(world):
     calls.clear()
     began = time.perf_counter()
     await world.down(1)
-    await eventually(
+    await eventually_async(
         lambda: all(world.leaders(f"t{topic}", 100) == [2] * 100 for topic in range(10))
     )
     took_ms = (time.perf_counter() - began) * 1000
@@ -417,7 +418,7 @@ def test_a_decision_whose_outcome_is_unknown_is_read_and_made_good(how, after):
         await world.create("t", *([[1, 2, 3]] * 700))
         setattr(world.sessions[100], how, once(after=after))
         await world.down(1)
-        await eventually(lambda: world.leaders("t", 700) == [2] * 700)
+        await eventually_async(lambda: world.leaders("t", 700) == [2] * 700)
         epochs = {world.seen("t", index).leader_epoch for index in range(700)}
         assert epochs == {1}, "each was decided once"
 
@@ -431,7 +432,7 @@ async def test_a_topic_whose_creation_got_no_answer_is_found_to_be_there(world):
     await world.create("a", [1])
     world.sessions[100].lose = once()
     topic_id = await world.create("t", [1])
-    assert world.peers[1].picture.topic("t").topic_id == topic_id
+    assert world.peers[1].metadata_image.topic("t").topic_id == topic_id
     world.sessions[100].fail = once()
     with refused(ErrorCode.REQUEST_TIMED_OUT):
         await world.create("u", [1])
@@ -457,7 +458,7 @@ async def test_a_state_that_somebody_else_wrote_is_read_again(world):
     state = await world.state("t", 3)
     await world.tree.set(path, json.dumps(state | {"isr": [1, 3], "leader_epoch": 7}).encode())
     await world.down(1)
-    await eventually(lambda: world.leaders("t", 5) == [2, 2, 2, 3, 2])
+    await eventually_async(lambda: world.leaders("t", 5) == [2, 2, 2, 3, 2])
     assert world.seen("t", 3).leader_epoch == 8
 
 
@@ -468,7 +469,7 @@ async def test_a_state_that_is_spoiled_holds_up_no_other(world):
     await world.create("t", *([[1, 2]] * 5))
     await world.tree.set(znodes.partition_state_path("t", 3), b"junk")
     await world.down(1)
-    await eventually(lambda: world.leaders("t", 5) == [2, 2, 2, 1, 2])
+    await eventually_async(lambda: world.leaders("t", 5) == [2, 2, 2, 1, 2])
 
 
 @in_a_world
@@ -478,11 +479,11 @@ async def test_a_state_that_somebody_deleted_is_written_as_it_was(world):
     await world.create("t", [1, 2, 3], [2, 3, 1])
     for isr in ([1, 2], [1, 2, 3], [1, 3]):
         await control.alter_partition(world.proposal("t", 0, isr))
-        await eventually(lambda: world.seen("t", 0))
+        await eventually_async(lambda: world.seen("t", 0))
     await world.tree.delete(znodes.partition_state_path("t", 0))
     await world.tree.delete(znodes.partition_path("t", 0))
     await world.down(1)
-    await eventually(lambda: world.leaders("t", 2) == [3, 2])
+    await eventually_async(lambda: world.leaders("t", 2) == [3, 2])
     state = await world.state("t", 0)
     assert (state["leader"], state["isr"], state["leader_epoch"]) == (3, [3], 1)
 
@@ -497,9 +498,9 @@ async def test_a_coordinator_that_is_away_loses_no_event(world):
     await world.down(1)
     await world.tree.create("/admin/delete_topics/never-was")
     await asyncio.sleep(0.05)
-    assert world.peers[2].picture.state("t", 0).leader == 1
+    assert world.peers[2].metadata_image.state("t", 0).leader == 1
     session.fail = lambda _name, _about: None
-    await eventually(lambda: world.leaders("t", 1) == [2])
+    await eventually_async(lambda: world.leaders("t", 1) == [2])
     await unmarked(world)
 
 
@@ -551,12 +552,12 @@ def test_whatever_fails_the_tree_and_the_pictures_agree_in_the_end(seed):
         session.fail = session.lose = lambda _name, _about: None
         await world.up(*({1, 2, 3} - world.peers.keys()))
         machine = await world.control().state_machine()
-        await eventually(lambda: sorted(machine.brokers) == [1, 2, 3])
-        await eventually(lambda: not machine.audit())
+        await eventually_async(lambda: sorted(machine.brokers) == [1, 2, 3])
+        await eventually_async(lambda: not machine.audit())
         machine.check()
         for topic in range(4):
             for index in range(15):
-                seen = await eventually(
+                seen = await eventually_async(
                     lambda at=(f"t{topic}", index): (
                         world.seen(*at)
                         if world.seen(*at) is not None
@@ -585,4 +586,4 @@ async def test_a_fenced_write_is_refused_and_told_apart(world):
     await world.create("t", [1, 2])
     world.sessions[100].fail = once(BadVersion(), of="get")
     await world.down(1)
-    await eventually(lambda: world.leaders("t", 1) == [2])
+    await eventually_async(lambda: world.leaders("t", 1) == [2])
