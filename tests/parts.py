@@ -115,9 +115,7 @@ def main(names: list[str]) -> int:
     if began := os.environ.get("STARTED"):  # set by make, before it installs anything
         rows.append(("installation", time.time() - float(began), "ok"))
     for part in chosen:
-        print(
-            f"\n== {part.name} {'=' * max(shutil.get_terminal_size().columns - 24, 20)}", flush=True
-        )
+        print(f"\n== {part.name} {'=' * (60 - len(part.name))}", flush=True)
         start = time.monotonic()
         is_good = run(part)
         rows.append((part.name, time.monotonic() - start, "ok" if is_good else "FAILED"))
