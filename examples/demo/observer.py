@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from examples.demo.topics import SHOWN
 from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
-from hightide.client.replicas import Partition, PartitionReplicas
-from hightide.core.partition.state import NOBODY
+from hightide.client.model.cluster import Partition
+from hightide.client.model.replicas import PartitionReplicas
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import KafkaError
 
 PAUSE_S = 0.7
@@ -32,7 +33,7 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class ClusterState:
     live: frozenset[int] = frozenset()
-    controller: int = NOBODY
+    controller: int = NO_BROKER
     partitions: Mapping[Partition, PartitionState] = field(default_factory=dict)
 
     def led_by(self, broker: int) -> list[Partition]:
@@ -67,7 +68,7 @@ def changes(before: ClusterState, after: ClusterState) -> list[str]:
     if before.live:
         sentences += [f"Broker {broker} is gone." for broker in sorted(before.live - after.live)]
         sentences += [f"Broker {broker} is back." for broker in sorted(after.live - before.live)]
-    if before.controller not in (after.controller, NOBODY):
+    if before.controller not in (after.controller, NO_BROKER):
         sentences.append(f"Broker {after.controller} is the controller now.")
     led: dict[int | None, list[str]] = defaultdict(list)
     in_sync: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = defaultdict(list)
@@ -124,8 +125,8 @@ class Observer:
                 await asyncio.sleep(PAUSE_S)
 
     async def _describe(self, admin: Admin) -> ClusterState:
-        existing = {topic.name for topic in await admin.list_topics()}
-        found = await admin.describe_replicas([topic for topic in SHOWN if topic in existing])
+        existing = {topic.name for topic in await admin.topics.list()}
+        found = await admin.replicas.describe([topic for topic in SHOWN if topic in existing])
         return ClusterState(
             live=found.live,
             controller=found.controller,

@@ -17,7 +17,7 @@ from examples.demo.pipeline import PipelineProcess
 from examples.demo.topics import REVENUE
 from examples.demo.traffic import order_number
 from hightide.client.connection import ConnectionFailed
-from hightide.spark.blocking_client import BlockingClient, Fetched
+from hightide.spark.blocking_client import BlockingClient, FetchedBatches
 from hightide.spark.pipelines.status import AppStatus
 from hightide.wire import batch
 from hightide.wire.batch import Record
@@ -28,7 +28,7 @@ REVENUE_ROWS = 50
 LATEST = -1
 
 
-def committed(fetched: Fetched, start: int, end: int) -> Iterator[Record]:
+def committed(fetched: FetchedBatches, start: int, end: int) -> Iterator[Record]:
     """Yield the records of a fetch that are in the range and in no aborted transaction."""
     aborted = fetched.aborted
     for at, header in batch.batches(fetched.data):

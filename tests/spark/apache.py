@@ -1,10 +1,10 @@
 """A real Apache Kafka, one node in KRaft mode, from its own jars.
 
-Maven brings the jars and keeps them; where it is not there or reaches nothing, `NoKafka` says so.
-The node listens four times: in plain, with SASL, with TLS, and with both.  As a program it runs
-until it is ended, and prints where it listens:
+Maven downloads and keeps the jars; without Maven or a network, `NoKafka` says so. The node has four
+listeners: plaintext, SASL, TLS, and both. As a program it prints its listeners and runs until it is
+stopped:
 
-    python tests/spark/apache.py [PORT]
+    python -m tests.spark.apache [PORT]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from bench.harness.maven import APACHE_KAFKA, NoMaven, jars_of
+from tests.support.certificates import CertificateAuthority
 
 USER, PASSWORD = "alice", "wonder; land = 'x'"
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "CONTROLLER")
@@ -30,7 +31,7 @@ class NoKafka(Exception):
 
 
 class Kafka:
-    """One node that lives as long as the `with` block."""
+    """One node, which runs during the `with` block."""
 
     def __init__(self, port: int | None = None, heap: str = "512m") -> None:
         self._ports = {
@@ -45,18 +46,18 @@ class Kafka:
 
     @property
     def bootstrap(self) -> str:
-        """What a client takes as `bootstrap.servers`."""
+        """The `bootstrap.servers` of a client."""
         return self.address()
 
     @property
     def authority(self) -> Path:
-        """The certificate that has signed the node's and the client's."""
+        """The certificate of the authority that issued the node's and the client's."""
         return self._folder / "ca.pem"
 
     @property
     def client_store(self) -> Path:
-        """Key and certificate of a client."""
-        return self._folder / "client.pem"
+        """Key and certificate of a client, as a PEM key store."""
+        return self._folder / "client-both.pem"
 
     def __enter__(self) -> Kafka:
         self._folder = Path(tempfile.mkdtemp(prefix="hightide-kafka-"))
@@ -84,7 +85,7 @@ class Kafka:
         format_it += ["--standalone", "-c", str(config), *users]
         done = subprocess.run(format_it, check=False, capture_output=True, text=True)
         if done.returncode:
-            raise NoKafka(f"The storage of Kafka could not be made: {done.stderr or done.stdout}")
+            raise NoKafka(f"Kafka's storage could not be formatted: {done.stderr or done.stdout}")
         with (self._folder / "kafka.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*java, "kafka.Kafka", str(config)], stdout=log, stderr=log, cwd=self._folder
@@ -141,7 +142,7 @@ class Kafka:
             "group.initial.rebalance.delay.ms": "0",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self._folder / "server.pem"),
+            "ssl.keystore.location": str(self._folder / "server-both.pem"),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.authority),
             "ssl.client.auth": "requested",
@@ -160,7 +161,7 @@ class Kafka:
 
 
 def escaped(text: str) -> str:
-    """As it stands between the quotes of a JAAS option."""
+    """Escape a text for a quoted JAAS option."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -171,10 +172,9 @@ def free_port() -> int:
 
 
 def classpath() -> str:
-    """The jars of Kafka, brought by Maven if they are not there yet."""
-    for program in ("java", "openssl"):
-        if shutil.which(program) is None:
-            raise NoKafka(f"{program} is not installed, so Apache Kafka cannot be run here.")
+    """Return Kafka's jars; Maven downloads them if they are missing."""
+    if shutil.which("java") is None:
+        raise NoKafka("java is not installed, so Apache Kafka cannot be run here.")
     try:
         return ":".join(map(str, jars_of(APACHE_KAFKA)))
     except NoMaven as error:
@@ -182,26 +182,10 @@ def classpath() -> str:
 
 
 def certificates(folder: Path) -> None:
-    """An authority, and what it has signed for localhost and for a client."""
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl(
-        "req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority"
-    )
+    """Write the authority, and PEM key stores for localhost and for a client."""
+    authority = CertificateAuthority(folder)
     for name in ("server", "client"):
-        openssl(
-            "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
-        )
-        (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-        openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
-            *("-CAcreateserial", "-out", f"{name}.crt", "-days", "10", "-extfile", "names"),
-        )
-        parts = [(folder / f"{name}.{kind}").read_text() for kind in ("key", "crt")]
-        (folder / f"{name}.pem").write_text("".join(parts))
+        authority.issue(name)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hightide.spark.blocking_client import Fetched, Identity
+from hightide.spark.blocking_client import FetchedBatches, Identity
 from hightide.wire import batch
 
 NOBODY = Identity(-1, -1)
@@ -30,7 +30,7 @@ def made(
     )
 
 
-def values(fetched: Iterable[Fetched], start: int, end: int) -> list[bytes]:
+def values(fetched: Iterable[FetchedBatches], start: int, end: int) -> list[bytes]:
     """The values in a range, those of aborted transactions left out."""
     found = []
     for each in fetched:

@@ -177,7 +177,7 @@ class Copy:
         """What readers must see after so many batches."""
         if self.mode == "append":
             return Counter(
-                (b"k%d" % (each % KEYS), b"%d" % each) for each in range(batches * BATCH)
+                (b"k%d" % (number % KEYS), b"%d" % number) for number in range(batches * BATCH)
             )
         found: Counter = Counter()
         for batch in range(1, batches + 1):
@@ -190,8 +190,8 @@ class Copy:
     def check(self, batches: int) -> None:
         """0 missing, 0 twice."""
         seen = Counter(
-            (each.key(), each.value())
-            for each in committed(self.bootstrap, self.name, self.partitions)
+            (record.key(), record.value())
+            for record in committed(self.bootstrap, self.name, self.partitions)
         )
         expected = self.expected(batches)
         assert not expected - seen, f"missing: {expected - seen}"
@@ -209,7 +209,7 @@ def committed(bootstrap: str, topic: str, partitions: int = 1) -> Sequence:
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     found, ended = [], set()
     while len(ended) < partitions:
         message = consumer.poll(DEADLINE_S)

@@ -80,10 +80,10 @@ class SparkCluster:
         self.workers[number].wait()
 
     def stop(self) -> None:
-        for each in reversed(self._processes):
-            if each.poll() is None:
-                os.killpg(each.pid, signal.SIGKILL)
-                each.wait()
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def _start(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
         environment = {

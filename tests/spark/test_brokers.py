@@ -246,7 +246,7 @@ def test_a_leader_that_is_killed_costs_neither_reader_nor_writer_a_record(three)
 def test_a_range_that_ends_after_the_log_is_not_waited_for_forever(one):
     one.create_topic("brokers-cut")
     write(one, "brokers-cut", 0, 5)
-    reading = one.read("brokers-cut", 0, 0, 9, patience_ms=300)
+    reading = one.read("brokers-cut", 0, 0, 9, retry_ms=300)
     assert values([next(reading)], 0, 9) == numbers(5)
     with pytest.raises(OffsetOutOfRange, match="at offset 5: it begins at 0 and ends at 5"):
         next(reading)
@@ -288,5 +288,7 @@ def test_what_compaction_has_emptied_is_passed_over():
             for end in range(start, 41, 4):
                 # Compaction may go on, but the last of each key stays.
                 least = set(range(max(31, start), end))
-                assert least <= set(found(start, end)) <= {each for each in kept if each < end}
+                assert (
+                    least <= set(found(start, end)) <= {record for record in kept if record < end}
+                )
         cluster.close()

@@ -75,7 +75,7 @@ def raw(spark, *values):
 
 def reasons(bad) -> list[str]:
     return [
-        {each.key: bytes(each.value).decode() for each in row.headers}["hightide.error"]
+        {header.key: bytes(header.value).decode() for header in row.headers}["hightide.error"]
         for row in bad.collect()
     ]
 
@@ -122,11 +122,11 @@ class TestJson:
         first, second = good.orderBy("_meta.offset").collect()
         assert first.user == "a {x}{y}"
         assert (first.to, first.items, first.currency, first.kind) == (None, [], "EUR", None)
-        assert [tuple(each) for each in second["items"]] == [("s", 1), ("t", 7)]
+        assert [tuple(item) for item in second["items"]] == [("s", 1), ("t", 7)]
         assert (tuple(second.to), second.currency, second.kind) == (("Ulm", None), "USD", "old")
         assert second.at.astimezone(datetime.UTC) == AT
         assert (second._key, second._meta.topic, second._meta.offset) == ("1", "orders", 1)
-        assert [tuple(each) for each in second._meta.headers] == [("h", b"1")]
+        assert [tuple(header) for header in second._meta.headers] == [("h", b"1")]
 
     def test_that_does_not_fit_is_told_in_words(self, spark) -> None:
         frame = raw(spark, *(value for value, _ in self.BAD), b'{"user":"u","amount":1}', None)
@@ -226,7 +226,7 @@ class TestAvro:
         assert [row.ms for row in found] == [AT.timestamp() * 1000] * 2
         (letter,) = bad.collect()
         assert (letter.topic, letter.key, letter.value) == ("dead", b"2", b"oops")
-        told = {each.key: bytes(each.value).decode() for each in letter.headers}
+        told = {header.key: bytes(header.value).decode() for header in letter.headers}
         assert told.pop("hightide.error").startswith("the value is not Avro of the schema")
         assert told == {
             "h": "2",
@@ -317,7 +317,7 @@ def test_a_stream_of_dead_letters_reaches_its_topic_with_the_record_as_it_was(
         assert query.awaitTermination(120)
     assert [row.user for row in spark.table("formats_good").collect()] == ["u", "u"]
     letters = records(broker, dead, 2)
-    assert [(each.key(), each.value()) for each in letters] == [
+    assert [(letter.key(), letter.value()) for letter in letters] == [
         (b"k1", b"oops"),
         (b"k4", b"\xff\xff"),
     ]

@@ -75,15 +75,15 @@ def hightide(spark, capfd):
 def line_of(words: str, further: int = 0) -> str:
     """Where in the file of the app these words are, or so many lines further."""
     lines = Path("shop.py").read_text().splitlines()
-    return f"shop.py:{next(at for at, each in enumerate(lines, 1) if words in each) + further}"
+    return f"shop.py:{next(at for at, line in enumerate(lines, 1) if words in line) + further}"
 
 
 def orders(broker, name, numbers):
-    send(broker, f"{name}-orders", [{"id": each, "amount": float(each)} for each in numbers])
+    send(broker, f"{name}-orders", [{"id": number, "amount": float(number)} for number in numbers])
 
 
 def written(broker, name):
-    return sorted(each["id"] for each in values(broker, f"{name}-big"))
+    return sorted(value["id"] for value in values(broker, f"{name}-big"))
 
 
 def test_an_app_is_planned_and_tested_without_data(app, hightide) -> None:
@@ -182,7 +182,7 @@ def test_an_app_that_is_told_to_stop_finishes_what_it_has_begun(
         finally:
             process.kill()
     assert "Stopping after the micro-batches" in talk.read_text()
-    lines = [json.loads(each) for each in data.read_text().splitlines()]
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
     assert lines[0]["state"] == "starting"
     assert lines[-1]["state"] == "stopped"
     assert lines[-1]["queries"][0]["rows_in"] == 100

@@ -63,23 +63,23 @@ def test_an_app_on_a_cluster_loses_and_repeats_nothing_when_a_worker_is_killed(
     (tmp_path / "app" / "scaled.py").write_text(APP)
     for topic in ("numbers", "doubled", "counted"):
         broker.create_topic(topic, partitions=2)
-    send(broker, "numbers", [{"n": each} for each in range(BEFORE)])
+    send(broker, "numbers", [{"n": number} for number in range(BEFORE)])
 
     with running(cluster, broker, tmp_path) as driver:
         until(driver, lambda: values(broker, "doubled") and values(broker, "counted"))
-        send(broker, "numbers", [{"n": each} for each in range(BEFORE, NUMBERS)])
+        send(broker, "numbers", [{"n": number} for number in range(BEFORE, NUMBERS)])
         cluster.kill(0)
         until(driver, lambda: len(values(broker, "doubled")) >= NUMBERS)
         until(driver, lambda: counted(broker) >= NUMBERS)
         driver.send_signal(signal.SIGTERM)
         assert driver.wait(DEADLINE_S) == 0
 
-    found = Counter((each["n"], each["twice"]) for each in values(broker, "doubled"))
-    assert found == Counter((each, 2 * each) for each in range(NUMBERS))
+    found = Counter((value["n"], value["twice"]) for value in values(broker, "doubled"))
+    assert found == Counter((number, 2 * number) for number in range(NUMBERS))
     # In update mode every record is a new count, so one that came twice would not be greater.
     by_last: dict[int, list[int]] = {}
-    for each in values(broker, "counted"):
-        by_last.setdefault(each["last"], []).append(each["count"])
+    for value in values(broker, "counted"):
+        by_last.setdefault(value["last"], []).append(value["count"])
     assert {last: max(counts) for last, counts in by_last.items()} == dict.fromkeys(
         range(10), NUMBERS // 10
     )
@@ -87,7 +87,7 @@ def test_an_app_on_a_cluster_loses_and_repeats_nothing_when_a_worker_is_killed(
 
 
 def counted(broker):
-    latest = {each["last"]: each["count"] for each in values(broker, "counted")}
+    latest = {value["last"]: value["count"] for value in values(broker, "counted")}
     return sum(latest.values())
 
 

@@ -35,12 +35,12 @@ def test_a_batch_goes_where_other_clients_would_have_sent_it(spark, broker):
     for number in range(500):
         producer.produce("plain-theirs", str(number), f"user-{number}")
     assert producer.flush(DEADLINE_S) == 0
-    ours = {each.value(): each for each in committed(broker.bootstrap, "plain", 5)}
-    theirs = {each.value(): each for each in committed(broker.bootstrap, "plain-theirs", 5)}
+    ours = {record.value(): record for record in committed(broker.bootstrap, "plain", 5)}
+    theirs = {record.value(): record for record in committed(broker.bootstrap, "plain-theirs", 5)}
     assert len(ours) == len(theirs) == 500
-    for value, each in ours.items():
-        assert each.headers() == [("n", b"1")]
-        assert (each.key(), each.partition()) == (theirs[value].key(), theirs[value].partition())
+    for value, our in ours.items():
+        assert our.headers() == [("n", b"1")]
+        assert (our.key(), our.partition()) == (theirs[value].key(), theirs[value].partition())
 
 
 def test_a_stream_is_written_and_goes_on_from_its_checkpoint(spark, broker, checkpoint):
@@ -59,7 +59,7 @@ def test_a_stream_is_written_and_goes_on_from_its_checkpoint(spark, broker, chec
         )
         assert query.awaitTermination(DEADLINE_S)
     seen = committed(broker.bootstrap, "plain-stream", 2)
-    assert sorted(int(each.value()) for each in seen) == list(range(100))
+    assert sorted(int(record.value()) for record in seen) == list(range(100))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Driver:
 
     def batch(self, number, meanwhile=lambda: None) -> Verdict:
         rows = pa.RecordBatch.from_pydict(
-            {"value": [b"%d" % each for each in range(number * ROWS, (number + 1) * ROWS)]}
+            {"value": [b"%d" % row for row in range(number * ROWS, (number + 1) * ROWS)]}
         )
         routes = Routes({self.name: PARTITIONS}, self.name, is_transactional=True)
 
@@ -58,7 +58,7 @@ def create(cluster, name):
 
 
 def check(cluster, name, batches):
-    seen = [int(each.value()) for each in committed(cluster.bootstrap, name, PARTITIONS)]
+    seen = [int(record.value()) for record in committed(cluster.bootstrap, name, PARTITIONS)]
     assert sorted(seen) == list(range(batches * ROWS))
 
 
@@ -78,7 +78,7 @@ def test_a_driver_may_die_at_every_request(broker):
     assert done == len(moments)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda each: f"{each[0]}-{each[1]}")
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda pair: f"{pair[0]}-{pair[1]}")
 def test_an_attempt_of_unknown_end_is_cleared_up_by_the_next(broker, loss):
     name = f"unknown-{loss[0]}-{loss[1]}".replace("_", "-")
     create(broker, name)

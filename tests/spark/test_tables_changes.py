@@ -36,13 +36,13 @@ def test_a_key_has_one_row_the_newest_and_is_deleted(spark, target):
     expected = dict.fromkeys(range(20), "first") | {3: "new", 5: "again", 20: "more"}
     del expected[4]
     found = rows_of(spark, target)
-    assert {each: name for each, name, _ in found} == expected
+    assert {number: name for number, name, _ in found} == expected
     assert len(found) == len(expected)
 
     files = len(open_table(target).snapshot().files)
     assert files <= 4
     write(spark.createDataFrame([(3, None, 3, True)], schema), 2)
-    assert 3 not in {each for each, *_ in rows_of(spark, target)}
+    assert 3 not in {number for number, *_ in rows_of(spark, target)}
     write(spark.createDataFrame([], schema), 3)
     assert len(rows_of(spark, target)) == len(expected) - 1
 
@@ -97,7 +97,7 @@ def test_plain_parquet_has_days_as_folders_that_every_reader_knows(spark, tmp_pa
         write(spark.createDataFrame([(batch, at)], "n INT, at TIMESTAMP"), batch)
     write(spark.createDataFrame([(2, at, "new")], "n INT, at TIMESTAMP, more STRING"), 2)
 
-    assert [each.name for each in sorted(table.glob("day=*"))] == [
+    assert [folder.name for folder in sorted(table.glob("day=*"))] == [
         "day=2026-11-16",
         "day=2026-11-17",
     ]

@@ -116,11 +116,11 @@ def ids_by_reader(spark, kind: str, table: Path) -> dict[str, Counter]:
         found["spark by path"] = [row.id for row in plain.select("id").collect()]
         found["pandas"] = list(pd.read_parquet(table)["id"])
         rows = duckdb.sql(f"select id from '{table}/**/*.parquet'").fetchall()
-        found["duckdb"] = [each for (each,) in rows]
+        found["duckdb"] = [row for (row,) in rows]
         return {name: Counter(ids) for name, ids in found.items()}
     rows = arrow_of(kind, table)
     found["pandas"] = list(rows.to_pandas()["id"])
-    found["duckdb"] = [each for (each,) in duckdb.sql("select id from rows").fetchall()]
+    found["duckdb"] = [number for (number,) in duckdb.sql("select id from rows").fetchall()]
     return {name: Counter(ids) for name, ids in found.items()}
 
 

@@ -68,13 +68,13 @@ def test_a_topic_of_json_becomes_parquet_that_grows_with_it(spark, broker, table
     assert spark.read.parquet(str(target)).count() == 7
 
     listed = json.loads(table("list", "-o", "json"))
-    assert [(each["table"], each["rows"], each["state"]) for each in listed] == [
+    assert [(table["table"], table["rows"], table["state"]) for table in listed] == [
         ("clicks", 7, "finished")
     ]
     client = brokers({"bootstrap.servers": broker.bootstrap})
     partitions = [("clicks-table", 0), ("clicks-table", 1)]
     reached = client.committed("clicks-table", partitions)
-    assert [reached[each][0] for each in partitions] == [5, 2]
+    assert [reached[partition][0] for partition in partitions] == [5, 2]
     table("compact", "clicks")
     table("drop", "clicks", "--yes")
     assert not target.exists()

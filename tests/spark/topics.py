@@ -18,9 +18,9 @@ def produce(
 ):
     """Write records; each value is the key of its record too, unless `key` makes another of it."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, **(settings or {})})
-    for each in values:
-        made = each if key is None else key(each)
-        producer.produce(topic, each, made, partition=partition, **fields)
+    for value in values:
+        made = value if key is None else key(value)
+        producer.produce(topic, value, made, partition=partition, **fields)
     assert producer.flush(DEADLINE_S) == 0
 
 
@@ -30,8 +30,8 @@ def transaction(cluster, topic, values, *, commit, partition=0):
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": name})
     producer.init_transactions(DEADLINE_S)
     producer.begin_transaction()
-    for each in values:
-        producer.produce(topic, each, each, partition=partition)
+    for value in values:
+        producer.produce(topic, value, value, partition=partition)
     producer.flush(DEADLINE_S)
     if commit is None:
         return producer
@@ -45,8 +45,8 @@ def transaction(cluster, topic, values, *, commit, partition=0):
 def administer(cluster, what):
     """Have an administrator do something, and wait until it is done."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for each in what(client).values():
-        each.result(DEADLINE_S)
+    for found in what(client).values():
+        found.result(DEADLINE_S)
 
 
 def create_topic(cluster, name, partitions=1):
@@ -84,7 +84,12 @@ def read(cluster, **given):
 
 
 def rows(reader, partitions):
-    return [row for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]
+    return [
+        row
+        for partition in partitions
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
 
 
 def values(found):
@@ -98,13 +103,4 @@ def stream(cluster, **given):
 
 def named(*numbers):
     """Values that tell where they belong."""
-    return [b"%03d" % each for each in numbers]
-
-
-def eventually(condition):
-    """A cluster works in its own time; a test can only look until it has."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-    return found
+    return [b"%03d" % number for number in numbers]

@@ -155,7 +155,7 @@ def _exactly_once(
     )
     known = load_from_topic(bootstrap, POSITIONS_TOPIC, name, client)
     kept = existing(known)
-    forgotten = [each for each in known if each not in kept]
+    forgotten = [identity for identity in known if identity not in kept]
     follower = FileFollower(rules, kept, say)
     return Collector(follower, sender, shape, None, forgotten, is_stopping=stopping)
 
@@ -164,7 +164,7 @@ async def _positions_topic(admin: Admin) -> None:
     from hightide.ingest.positions import POSITIONS_TOPIC
 
     try:
-        await admin.create_topic(
+        await admin.topics.create(
             POSITIONS_TOPIC, partitions=1, config={"cleanup.policy": "compact"}
         )
     except KafkaError as error:
@@ -232,8 +232,8 @@ def http(
         check_key(key, "none")
     except ValueError as error:
         misused(str(error))
-    for each in to:
-        _ensure(bootstrap, each)
+    for topic in to:
+        _ensure(bootstrap, topic)
     client = {
         "message.timeout.ms": 30_000,
         "topic.metadata.propagation.max.ms": 5_000,
@@ -245,8 +245,8 @@ def http(
             producer(bootstrap, client, say), to, key=key, limits=Limits(body_bytes, connections)
         )
         stop = asyncio.Event()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, stop.set)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
         await server.serve(
             host,
             port,
@@ -260,7 +260,7 @@ def http(
 
 def _ensure(bootstrap: str, topic: str) -> None:
     """Before anything is read: a wrong address or topic should be said at once."""
-    ask(bootstrap, lambda admin: admin.ensure_topic(topic))
+    ask(bootstrap, lambda admin: admin.topics.ensure(topic))
 
 
 def _told(collect: Callable[[], int], to: str) -> None:
@@ -288,6 +288,6 @@ def _until_signal() -> Callable[[], bool]:
         told.append(number)
         signal.signal(number, signal.SIG_DFL)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, on_signal)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, on_signal)
     return lambda: bool(told)

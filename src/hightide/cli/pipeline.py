@@ -209,8 +209,8 @@ def _reset(found: App, only: list[str], *, yes: bool, dry_run: bool) -> None:
     try:
         with app_lock(folder_of(found), found.name):
             due = checkpoint_reset.stored_progress(found, only)
-            for each in due:
-                render.say(f"{each.query}: {each.kind} {each.name} {each.result}")
+            for entry in due:
+                render.say(f"{entry.query}: {entry.kind} {entry.name} {entry.result}")
             if not due:
                 render.say(f"App {found.name} has nothing to forget.")
             elif not dry_run:
@@ -243,11 +243,11 @@ def plan(
     names = check_names(found, only)
     with explained(found, file, trace=trace):
         _start_spark(found, file)
-        rows = [pipeline_rows.planned(each) for each in found.plan(names)]
+        rows = [pipeline_rows.planned(plan) for plan in found.plan(names)]
     if output is Output.JSON:
         render.show(rows, output)
     else:
-        render.write("\n".join(pipeline_rows.plan_page(each, logical=logical) for each in rows))
+        render.write("\n".join(pipeline_rows.plan_page(row, logical=logical) for row in rows))
 
 
 @app.command("test")
@@ -274,10 +274,10 @@ def try_(
         _start_spark(found, file)
         rows = [pipeline_rows.tried(name, found.tests[name], file) for name in names or found.tests]
     render.show(rows, output, ("test", "result", "seconds"))
-    for each in rows:
-        if each.error and output is not Output.JSON:
-            render.say(f"\n{each.test}: {each.error}")
-    wrong = sum(each.result != "passed" for each in rows)
+    for row in rows:
+        if row.error and output is not Output.JSON:
+            render.say(f"\n{row.test}: {row.error}")
+    wrong = sum(row.result != "passed" for row in rows)
     if wrong:
         raise Failed(f"{wrong} of {len(rows)} tests failed.")
 
@@ -300,7 +300,7 @@ def list_(state: StateOption = None, output: OutputOption = Output.TABLE) -> Non
     """List the apps that have run with a state folder, and whether they do now."""
     from hightide.spark.pipelines.status import known
 
-    rows = [pipeline_rows.app_row(each) for each in known(_state(state))]
+    rows = [pipeline_rows.app_row(status) for status in known(_state(state))]
     if not rows:
         render.say(f"No app has run with its state in {_state(state)}.")
     render.show(rows, output)
@@ -323,11 +323,11 @@ def status(
 
     async def look() -> list[AppStatus]:
         while True:
-            found = [each for each in known(_state(state)) if name in (None, each.app)]
+            found = [status for status in known(_state(state)) if name in (None, status.app)]
             if not found and not watch:
                 who = f"App {name!r} has never" if name else "No app has"
                 raise Failed(f"{who} run with its state in {_state(state)}.")
-            _show_status([await _with_lag(each) for each in found], output, watch=watch)
+            _show_status([await _with_lag(status) for status in found], output, watch=watch)
             if not watch:
                 return found
             await asyncio.sleep(interval)
@@ -336,7 +336,7 @@ def status(
         found = asyncio.run(look())
     except KeyboardInterrupt:
         return
-    if name and any(each.state in (State.FAILED, State.DIED) for each in found):
+    if name and any(status.state in (State.FAILED, State.DIED) for status in found):
         raise typer.Exit(UNHEALTHY)
 
 
@@ -357,5 +357,5 @@ def _show_status(found: list[AppStatus], output: Output, *, watch: bool) -> None
         else:
             render.show(found, output)
         return
-    text = "\n".join(pipeline_rows.status_page(each, int(time.time() * 1000)) for each in found)
+    text = "\n".join(pipeline_rows.status_page(status, int(time.time() * 1000)) for status in found)
     render.write(render.fresh_page(text) if watch else text)

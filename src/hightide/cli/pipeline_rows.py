@@ -69,7 +69,8 @@ def planned(plan: Plan) -> PlanRow:
         every=query.every,
         guarantee=query.guarantee,
         columns=[
-            Column(each.name, each.dataType.simpleString(), each.nullable) for each in plan.columns
+            Column(column.name, column.dataType.simpleString(), column.nullable)
+            for column in plan.columns
         ],
         logical_plan=plan.explained,
     )
@@ -120,7 +121,7 @@ def app_row(status: AppStatus) -> AppRow:
     return AppRow(
         status.app,
         str(status.state),
-        [each.name for each in status.queries],
+        [query.name for query in status.queries],
         status.pid if status.state in ALIVE else None,
         status.file,
         status.brokers,
@@ -137,14 +138,17 @@ def status_page(status: AppStatus, now_ms: int) -> str:
         f"{status.app}: {status.state}, {status.file} on {status.master}, "
         f"brokers {status.brokers}, seen {seconds:.0f} s ago\n"
     )
-    rows = [display.cells(each) for each in status.queries]
+    rows = [display.cells(query) for query in status.queries]
     if rows:
         used = [
-            each
-            for each in display.HEADINGS
-            if each in ("query", "lag") or any(row[each] != "-" for row in rows)
+            heading
+            for heading in display.HEADINGS
+            if heading in ("query", "lag") or any(row[heading] != "-" for row in rows)
         ]
-        lines = [[each.upper() for each in used], *([row[each] for each in used] for row in rows)]
+        lines = [
+            [heading.upper() for heading in used],
+            *([row[heading] for heading in used] for row in rows),
+        ]
         widths = [max(len(line[at]) for line in lines) for at in range(len(used))]
         head += "".join(
             "  ".join(

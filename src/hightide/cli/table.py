@@ -171,7 +171,7 @@ def list_(state: StateOption = STATE, output: OutputOption = Output.TABLE) -> No
     """List the tables that were made with a state folder."""
     require_spark()
     with _words():
-        rows = [_row(each, _known(each)) for each in _folders(state)]
+        rows = [_row(folder, _known(folder)) for folder in _folders(state)]
     if not rows:
         render.say(f"No table was made with its state in {state}.")
     render.show(rows, output, ("table", "topic", "state", "batch", "lag", "rows", "files", "to"))
@@ -240,7 +240,7 @@ def _forget(folder: Path, state: Path) -> None:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    return tuple(each.strip() for each in text.split(",") if each.strip())
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @contextlib.contextmanager
@@ -261,8 +261,8 @@ def _words() -> Iterator[None]:
 
 
 def _folders(state: Path) -> list[Path]:
-    found = sorted(each for each in state.iterdir() if each.is_dir()) if state.is_dir() else []
-    return [each for each in found if _definition(each) is not None]
+    found = sorted(entry for entry in state.iterdir() if entry.is_dir()) if state.is_dir() else []
+    return [folder for folder in found if _definition(folder) is not None]
 
 
 def _definition(folder: Path) -> Definition | None:
@@ -286,7 +286,7 @@ def _found(which: str, state: Path) -> tuple[Path | None, str]:
         if folder.name == which or (is_table(which) and to == str(parse(which))):
             return folder, to
     if not is_table(which):
-        known = ", ".join(each.name for each in _folders(state)) or "none"
+        known = ", ".join(folder.name for folder in _folders(state)) or "none"
         misused(f"there is no table {which!r} with its state in {state}; there is {known}")
     return None, str(parse(which))
 
@@ -305,13 +305,13 @@ def _row(folder: Path | None, to: str) -> TableRow:
         state=str(work.state) if work else "-",
         batch=query.batch if query else None,
         lag=query.lag if query else None,
-        rows=sum(each.rows for each in found.files) if found else None,
+        rows=sum(file.rows for file in found.files) if found else None,
         files=len(found.files) if found else None,
-        size_bytes=sum(each.size_bytes for each in found.files) if found else None,
+        size_bytes=sum(file.size_bytes for file in found.files) if found else None,
         to=to,
         error=work.error if work else None,
         columns=[
-            ColumnRow(each.name, each.dataType.simpleString())
-            for each in (found.schema.fields if found else ())
+            ColumnRow(field.name, field.dataType.simpleString())
+            for field in (found.schema.fields if found else ())
         ],
     )

@@ -139,7 +139,7 @@ class FileFollower:
         ended: set[Identity] = set()
         # A file that was cut may bring its copy with it, so what is open is looked at anew.
         while taken < byte_limit and (busy := [it for it in self.open if it not in ended]):
-            for followed in [self.open[each] for each in busy]:
+            for followed in [self.open[identity] for identity in busy]:
                 if followed.is_cut():
                     for line in self._begin_anew(followed, now_s):
                         yield followed, line

@@ -92,7 +92,7 @@ class Joiner:
     def finish(self) -> list[Line]:
         if not self.held:
             return []
-        text = b"\n".join(each.text for each in self.held)
+        text = b"\n".join(line.text for line in self.held)
         made = Line(self.held[0].start, self.held[-1].end, text)
         self.held.clear()
         self.size = 0

@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hightide.client.admin import Admin
+from hightide.client.admin.records import list_offsets
 from hightide.client.connection import CLIENT_ID, TIMEOUT_MS, ConnectionFailed
-from hightide.client.leaders import Leaders
-from hightide.client.partition_producer import PartitionProducer
-from hightide.client.range_fetcher import FETCH_BYTES, Fetched, OffsetOutOfRange, RangeReader
-from hightide.client.record_admin import offsets_question
-from hightide.client.retry import PATIENCE_MS, Backoff
+from hightide.client.fetcher import FETCH_BYTES, FetchedBatches, OffsetOutOfRange, RangeFetcher
+from hightide.client.leader_cache import LeaderCache
+from hightide.client.producer import PartitionProducer
+from hightide.client.retry import RETRY_MS, Backoff
 from hightide.client.security import FAMILIES, security_of
 from hightide.client.transactional import Fenced, Identity, Transactional
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -34,7 +34,7 @@ from hightide.wire.errors import ErrorCode, KafkaError
 __all__ = [
     "BlockingClient",
     "Fenced",
-    "Fetched",
+    "FetchedBatches",
     "Identity",
     "OffsetOutOfRange",
     "PartitionWriter",
@@ -49,7 +49,7 @@ TopicPartition = tuple[str, int]
 HEEDED = ("bootstrap.servers", "client.id", "request.timeout.ms")
 SEQUENCES = 2**31
 STOP_S = 5.0
-DOUBT_MS = 2_000
+DOUBT_S = 2.0
 """A topic is looked for this long, since not all brokers hear of a new one at once."""
 
 
@@ -60,7 +60,9 @@ def brokers(options: Mapping[str, str]) -> BlockingClient:
 
 def ignored(options: Mapping[str, str]) -> list[str]:
     """Those of the options that change nothing here; whoever set them may want to know."""
-    return sorted(each for each in options if each not in HEEDED and not each.startswith(FAMILIES))
+    return sorted(
+        option for option in options if option not in HEEDED and not option.startswith(FAMILIES)
+    )
 
 
 class _Kept:
@@ -86,30 +88,14 @@ class _Kept:
         self._lock, self._known = threading.Lock(), {}
 
     def close(self) -> None:
-        for each in self._known.values():
-            each.close()
+        for client in self._known.values():
+            client.close()
         self._known.clear()
 
 
 _KEPT = _Kept()
 os.register_at_fork(after_in_child=_KEPT.begin_anew)
 atexit.register(_KEPT.close)
-
-
-class _Client(Transactional, Admin):
-    """All that is asked of brokers here."""
-
-    def leaders(self) -> Leaders:
-        return Leaders(self._routes, timeout_ms=self._timeout_ms)
-
-    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it succeeds or there is no hope."""
-        patience = Backoff(doubt_ms=DOUBT_MS)
-        while True:
-            try:
-                return await attempt()
-            except (KafkaError, ConnectionFailed) as error:
-                await patience.after(error, doubtful=not self._routes.nodes)
 
 
 class _Loop:
@@ -157,8 +143,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 async def _cancel_others() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    for each in others:
-        each.cancel()
+    for other in others:
+        other.cancel()
     await asyncio.gather(*others, return_exceptions=True)
 
 
@@ -170,18 +156,29 @@ class BlockingClient:
         if not bootstrap:
             raise ValueError("bootstrap.servers is not set; it should be host:port,host:port.")
         self._timeout_ms = int(options.get("request.timeout.ms", TIMEOUT_MS))
-        self._client = _Client(
+        self._admin = Admin(
             bootstrap,
             client_id=options.get("client.id", CLIENT_ID),
             timeout_ms=self._timeout_ms,
             security=security_of(options),
+            long_running=True,
         )
-        self._leaders = self._client.leaders()
+        self._transactional = Transactional(self._admin.router)
+        self._leaders = LeaderCache(self._admin.router)
         self._loop = _Loop()
 
     def close(self) -> None:
-        self._loop.call(self._client.close)
+        self._loop.call(self._admin.close)
         self._loop.stop()
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until an attempt succeeds or the error is final."""
+        backoff = Backoff(limit_s=RETRY_MS / 1000, doubt_s=DOUBT_S)
+        while True:
+            try:
+                return await attempt()
+            except (KafkaError, ConnectionFailed) as error:
+                await backoff.after(error, doubtful=not self._admin.router.nodes)
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -190,12 +187,13 @@ class BlockingClient:
 
         async def ask() -> dict[str, int]:
             if names is None:
-                found = [each for each in await self._client.list_topics() if not each.internal]
+                topics = await self._admin.topics.list()
+                found = [topic for topic in topics if not topic.internal]
             else:
-                found = await self._client.describe_topics(names)
-            return {each.name: len(each.partitions) for each in found}
+                found = [*await self._admin.topics.describe(names)]
+            return {topic.name: len(topic.partitions) for topic in found}
 
-        return self._loop.run(self._client.patiently(ask))
+        return self._loop.run(self._retry(ask))
 
     def create_topic(
         self,
@@ -208,7 +206,7 @@ class BlockingClient:
 
         async def ask() -> bool:
             try:
-                await self._client.create_topic(
+                await self._admin.topics.create(
                     name,
                     partitions=partitions,
                     replication_factor=replication_factor,
@@ -220,7 +218,7 @@ class BlockingClient:
                 raise
             return True
 
-        made = self._loop.run(self._client.patiently(ask))
+        made = self._loop.run(self._retry(ask))
         self.topics([name])
         return made
 
@@ -231,9 +229,9 @@ class BlockingClient:
     ) -> dict[TopicPartition, int]:
         """The first offset at or after a timestamp, -1 if there is none; the timestamp -1 stands
         for the end and -2 for the beginning."""
-        question = offsets_question(self._timeout_ms, read_committed=read_committed)
+        question = list_offsets(self._timeout_ms, read_committed=read_committed)
         found = self._loop.run(self._leaders.ask(wanted, question))
-        return {each: at.offset for each, at in found.items()}
+        return {partition: at.offset for partition, at in found.items()}
 
     def read(
         self,
@@ -244,14 +242,14 @@ class BlockingClient:
         *,
         read_committed: bool = False,
         max_bytes: int = FETCH_BYTES,
-        patience_ms: int = PATIENCE_MS,
-    ) -> Iterator[Fetched]:
+        retry_ms: int = RETRY_MS,
+    ) -> Iterator[FetchedBatches]:
         """All record batches with offsets from `start` up to `end`, fetched ahead.
 
         The first and the last may hold records outside of the range.  Raises `OffsetOutOfRange`
         when retention has taken what is to be read, or the log ends before `end` for `patience_ms`.
         """
-        reader = RangeReader(
+        reader = RangeFetcher(
             self._leaders,
             topic,
             partition,
@@ -259,7 +257,7 @@ class BlockingClient:
             end,
             read_committed=read_committed,
             fetch_bytes=max_bytes,
-            patience_ms=patience_ms,
+            retry_ms=retry_ms,
         )
         try:
             while not reader.is_done and (fetched := self._loop.run(reader.next())) is not None:
@@ -281,13 +279,13 @@ class BlockingClient:
         `require_stable` waits for open transactions that commit offsets of the named partitions.
         """
         found = self._loop.run(
-            self._client.committed(group, stable=require_stable, partitions=partitions)
+            self._admin.groups.committed(group, stable=require_stable, partitions=partitions)
         )
-        return {key: (each.offset, each.metadata) for key, each in found.items()}
+        return {key: (commit.offset, commit.metadata) for key, commit in found.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int | tuple[int, str]]) -> None:
         """Commit in the name of a group that has no members."""
-        told = self._loop.run(self._client.commit_for(group, offsets))
+        told = self._loop.run(self._admin.groups.commit(group, offsets))
         for refusal in told.values():
             if refusal is not None:
                 raise refusal
@@ -297,7 +295,7 @@ class BlockingClient:
     def producer(self, transactional_id: str | None = None, timeout_ms: int = 60_000) -> Identity:
         """A producer id and epoch.  With a transactional id this fences all who had it before,
         aborts what they left open, and returns when what they committed is complete."""
-        return self._loop.run(self._client.init_producer(transactional_id, timeout_ms))
+        return self._loop.run(self._transactional.init_producer(transactional_id, timeout_ms))
 
     def writer(
         self,
@@ -315,7 +313,7 @@ class BlockingClient:
         begin = None
         if transactional_id is not None and identity is not None:
             begin = partial(
-                self._client.add_partition, transactional_id, identity, (topic, partition)
+                self._transactional.add_partition, transactional_id, identity, (topic, partition)
             )
         producer = PartitionProducer(
             self._leaders,
@@ -336,13 +334,15 @@ class BlockingClient:
     ) -> None:
         """Offsets of a group without members that count if and when the transaction commits."""
         self._loop.run(
-            self._client.commit_in_transaction(transactional_id, identity, group, offsets)
+            self._transactional.commit_in_transaction(transactional_id, identity, group, offsets)
         )
 
     def end_transaction(self, transactional_id: str, identity: Identity, *, commit: bool) -> None:
         """Commit or abort.  `Fenced` if another has taken over; then nothing was committed here,
         unless an earlier attempt was, whose answer was lost: the group's offsets tell."""
-        self._loop.run(self._client.end_transaction(transactional_id, identity, commit=commit))
+        self._loop.run(
+            self._transactional.end_transaction(transactional_id, identity, commit=commit)
+        )
 
 
 class PartitionWriter:

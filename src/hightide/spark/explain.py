@@ -182,7 +182,7 @@ def place(text: str, file: Path | None = None) -> str | None:
     """
     frames = list(FRAME.finditer(text))
     if file is not None:
-        mine = [each for each in frames if Path(each["file"]).name == file.name]
+        mine = [frame for frame in frames if Path(frame["file"]).name == file.name]
     else:
-        mine = [each for each in frames if not ELSEWHERE.search(each["file"])]
+        mine = [frame for frame in frames if not ELSEWHERE.search(frame["file"])]
     return f"{file or Path(mine[-1]['file']).name}:{mine[-1]['line']}" if mine else None

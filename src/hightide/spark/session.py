@@ -64,7 +64,7 @@ def java_version() -> int | None:
     parts = words[1].split(".") if len(words) > 1 else []
     if len(parts) > 1 and parts[0] == "1":  # 1.8.0 is what Java 8 calls itself.
         parts = parts[1:]
-    digits = "".join(each for each in parts[0] if each.isdecimal()) if parts else ""
+    digits = "".join(part for part in parts[0] if part.isdecimal()) if parts else ""
     return int(digits) if digits else None
 
 

@@ -14,7 +14,7 @@ from examples.demo.output_reader import committed
 from examples.demo.snapshot import Rate, verdict
 from examples.demo.topics import CLICKS, ORDERS, USERS
 from examples.demo.traffic import Traffic, order_number
-from hightide.spark.blocking_client import Fetched
+from hightide.spark.blocking_client import FetchedBatches
 from hightide.wire import batch
 
 steps = st.lists(st.tuples(st.sampled_from(["acknowledged", "read back"]), st.integers(0, 3000)))
@@ -141,5 +141,5 @@ def test_what_a_transaction_aborted_is_no_result():
             part(7, b"beyond"),
         ]
     )
-    fetched = Fetched(memoryview(data), [(5, 0), (5, 4)], 8, 8, 0)
+    fetched = FetchedBatches(memoryview(data), [(5, 0), (5, 4)], 8, 8, 0)
     assert [record.value for record in committed(fetched, 0, 7)] == [b"kept", b"plain"]

@@ -110,7 +110,7 @@ def test_a_renamed_file_is_read_to_its_end_beside_the_new_one(log) -> None:
     assert watch.look(later_s=5) == ["last"]
     assert len(watch.follower.open) == 2
     watch.look()
-    assert [each.path for each in watch.follower.open.values()] == [str(log)]
+    assert [followed.path for followed in watch.follower.open.values()] == [str(log)]
 
 
 def test_a_file_renamed_while_nobody_looked_is_found_by_its_inode(log) -> None:

@@ -108,7 +108,7 @@ class Checkpoint:
 
     def planned(self, batch: int) -> tuple[str, ...]:
         if batch == len(self.inputs):
-            self.inputs.append(tuple(f"{batch}.{each}" for each in range(SIZE)))
+            self.inputs.append(tuple(f"{batch}.{row}" for row in range(SIZE)))
         return self.inputs[batch]
 
 
@@ -179,7 +179,7 @@ class Driver(threading.Thread):
             claim = Claim(checkpoint.query, self.name, batch, str(rows))
 
             def write(identity, rows=rows):
-                for each in rows:
+                for row in rows:
                     self._request(lambda each=each: self.world.broker.produce(identity, each))
                 return ["out"]
 
@@ -232,7 +232,7 @@ class World:
         return driver
 
     def alive(self) -> list[Driver]:
-        return [each for each in self.drivers if not each.is_over]
+        return [driver for driver in self.drivers if not driver.is_over]
 
     def deliver(self, at: int) -> None:
         """One of the requests that are late comes now."""
@@ -240,8 +240,8 @@ class World:
             Driver._try(self.late.pop(at % len(self.late)))
 
     def kill_all(self) -> None:
-        for each in self.alive():
-            each.step(Fate.KILLED)
+        for driver in self.alive():
+            driver.step(Fate.KILLED)
 
     def finish(self) -> None:
         """Everybody dies, and a driver to whom nothing happens does the rest."""
@@ -256,6 +256,6 @@ class World:
 
     def check(self) -> None:
         """Nothing is there twice, and batches are whole and in order."""
-        everything = [each for rows in self.checkpoint.inputs for each in rows]
+        everything = [row for rows in self.checkpoint.inputs for row in rows]
         assert self.broker.records == everything[: len(self.broker.records)]
         assert len(self.broker.records) % SIZE == 0

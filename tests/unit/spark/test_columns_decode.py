@@ -112,10 +112,10 @@ def as_rows(made: Sequence[Plain], kind: int = 0) -> list[dict[str, object]]:
 def whole_rows(data: bytes, **how: object) -> list[dict[str, object]]:
     """With times as numbers, since datetime has no year 10,000."""
     found = []
-    for each in decoded(data, headers=True, **how):  # type: ignore[arg-type]
-        place = each.schema.get_field_index("timestamp")
-        times = each.column(place).cast(pa.int64())
-        found += each.set_column(place, "timestamp", times).to_pylist()
+    for batch in decoded(data, headers=True, **how):  # type: ignore[arg-type]
+        place = batch.schema.get_field_index("timestamp")
+        times = batch.column(place).cast(pa.int64())
+        found += batch.set_column(place, "timestamp", times).to_pylist()
     return found
 
 
@@ -224,12 +224,12 @@ class TestWhatIsTaken:
     def test_header_keys_that_are_no_text_are_made_text(self) -> None:
         made: list[Plain] = [(0, 1, None, None, (("\udcffé", b"1"), ("a", None)))]
         (row,) = rows(bytes(build(made)), headers=True)
-        assert [each["key"] for each in row["headers"]] == ["\ufffdé", "a"]  # type: ignore[attr-defined]
+        assert [header["key"] for header in row["headers"]] == ["\ufffdé", "a"]  # type: ignore[attr-defined]
 
     def test_small_batches_are_made_large_ones_and_large_ones_are_sliced(self) -> None:
         data = b"".join(batch(at * 3) for at in range(100))
-        assert [each.num_rows for each in decoded(data, batch_rows=60)] == [60] * 5
-        assert [each.num_rows for each in decoded(batch(0, 130), batch_rows=60)] == [60, 60, 10]
+        assert [part.num_rows for part in decoded(data, batch_rows=60)] == [60] * 5
+        assert [part.num_rows for part in decoded(batch(0, 130), batch_rows=60)] == [60, 60, 10]
         assert len(decoded(data, batch_bytes=100)) > 5
         assert len(decoded(data)) == 1
 
@@ -317,8 +317,13 @@ def reference(data: bytes) -> list[tuple[object, ...]] | None:
     """What the plain decoder reads, None if it finds damage."""
     try:
         return [
-            (each.offset, each.key, each.value, tuple(content for _, content in each.headers))
-            for each in records(data)
+            (
+                record.offset,
+                record.key,
+                record.value,
+                tuple(content for _, content in record.headers),
+            )
+            for record in records(data)
         ]
     except Corrupt:
         return None
@@ -349,7 +354,7 @@ def test_the_kernel_finds_damage_exactly_where_the_plain_decoder_does(data: byte
                 row["offset"],
                 row["key"],
                 row["value"],
-                tuple(each["value"] for each in row["headers"] or ()),  # type: ignore[attr-defined]
+                tuple(header["value"] for header in row["headers"] or ()),  # type: ignore[attr-defined]
             )
             for row in whole_rows(data)
         ]

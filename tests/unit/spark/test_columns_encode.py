@@ -66,7 +66,10 @@ def read(batches: Iterator[tuple[bytes, int]]) -> list[Plain]:
         header = check(batch, 0, len(batch))
         assert header.size == len(batch)
         assert header.record_count == count
-        found += [(each.timestamp, each.key, each.value, each.headers) for each in records(batch)]
+        found += [
+            (record.timestamp, record.key, record.value, record.headers)
+            for record in records(batch)
+        ]
     return found
 
 
@@ -95,7 +98,9 @@ def test_other_clients_read_what_is_encoded(made: list[Plain], codec: str) -> No
         kafka_records.DefaultRecordBatch(bytearray(batch)),
     ):
         assert reader.validate_crc()
-        found = [(each.timestamp, each.key, each.value, tuple(each.headers)) for each in reader]
+        found = [
+            (record.timestamp, record.key, record.value, tuple(record.headers)) for record in reader
+        ]
         assert found == expected(made)
 
 

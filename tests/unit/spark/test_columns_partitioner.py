@@ -37,7 +37,7 @@ def test_known_hashes_of_java_hold() -> None:
     keys = pa.array(list(known))
     count = 2**31 - 1
     assert partitions_of(keys, count).tolist() == [
-        (each & 0x7FFFFFFF) % count for each in known.values()
+        (partition & 0x7FFFFFFF) % count for partition in known.values()
     ]
 
 

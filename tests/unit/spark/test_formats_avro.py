@@ -85,7 +85,7 @@ def test_a_record_becomes_a_struct_with_spark_types() -> None:
         "tags:array<string>,more:map<string,int>,to:struct<city:string,zip:int>,"
         "back:struct<city:string,zip:int>,kind:string,id:string>"
     )
-    nullable = [each.name for each in avro(ORDER).type.fields if each.nullable]
+    nullable = [field.name for field in avro(ORDER).type.fields if field.nullable]
     assert nullable == ["count", "back"]
 
 

@@ -63,7 +63,7 @@ class Order:
 
 
 def fields(declared) -> dict:
-    return {each.name: each for each in schema_of(declared).type.fields}
+    return {field.name: field for field in schema_of(declared).type.fields}
 
 
 def test_every_type_has_one_in_spark() -> None:
@@ -77,7 +77,7 @@ def test_every_type_has_one_in_spark() -> None:
 
 
 def test_a_field_is_required_unless_it_is_optional_or_has_a_default() -> None:
-    optional = [name for name, each in fields(Order).items() if each.nullable]
+    optional = [name for name, field in fields(Order).items() if field.nullable]
     assert optional == ["back", "currency", "more", "note"]
     assert not fields(Order)["to"].dataType["city"].nullable
     assert fields(Order)["to"].dataType["zip"].nullable

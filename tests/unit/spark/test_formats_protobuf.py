@@ -35,7 +35,7 @@ def field(name, number, kind, *, of=None, repeated=False, optional=False, messag
 def shop() -> bytes:
     """The file that protoc would make of a shop with orders."""
     file = described.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
-    file.dependency.extend(each.DESCRIPTOR.name for each in KNOWN)
+    file.dependency.extend(file.DESCRIPTOR.name for file in KNOWN)
     first = file.message_type.add(name="First")
     first.field.append(field("n", 1, FIELD.TYPE_INT32))
     order = file.message_type.add(name="Order")

@@ -113,7 +113,7 @@ def test_a_cluster_gets_hightide_and_the_modules_beside_the_app_but_not_the_app(
     names = set(zipfile.ZipFile(settings["spark.submit.pyFiles"]).namelist())
     assert {"hightide/__init__.py", "pyspark_hightide/__init__.py", "prices_to_ship.py"} <= names
     assert not {"shop.py", "not_imported.py"} & names
-    assert not [each for each in names if "__pycache__" in each]
+    assert not [name for name in names if "__pycache__" in name]
     assert settings["spark.driver.host"] == "127.0.0.1"
 
 

@@ -75,17 +75,17 @@ def test_the_table_shows_every_query_and_the_error() -> None:
 
 
 def test_a_table_of_queries_without_state_has_no_columns_for_it() -> None:
-    columns = [each.header for each in display.table(an_app(NEW)).columns]
+    columns = [column.header for column in display.table(an_app(NEW)).columns]
     assert "state size" not in columns
     assert "lag" in columns
 
 
 def test_figures_are_written_for_people() -> None:
-    assert [display.size(each) for each in (None, 12, 1500, 2_500_000)] == [
+    assert [display.size(value) for value in (None, 12, 1500, 2_500_000)] == [
         "-",
         "12 B",
         "1.5 kB",
         "2.5 MB",
     ]
-    assert [display.duration(each) for each in (None, 90, 12_340)] == ["-", "90 ms", "12.3 s"]
-    assert [display.rate(each) for each in (None, 0.0, 0.25, 99.6)] == ["-", "0", "0.2", "100"]
+    assert [display.duration(value) for value in (None, 90, 12_340)] == ["-", "90 ms", "12.3 s"]
+    assert [display.rate(value) for value in (None, 0.0, 0.25, 99.6)] == ["-", "0", "0.2", "100"]

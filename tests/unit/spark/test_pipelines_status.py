@@ -111,7 +111,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     status.write(tmp_path / "shop", written)
     assert status.read(tmp_path / "shop") == written
     assert list(status.known(tmp_path)) == [written]
-    assert [each.name for each in (tmp_path / "shop").iterdir()] == ["status.json"]
+    assert [path.name for path in (tmp_path / "shop").iterdir()] == ["status.json"]
 
 
 def test_a_folder_without_a_status_is_no_app(tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ def table(**columns):
 def written(batches):
     """The records of each partition, as a reader would see them."""
     found = defaultdict(list)
-    for each in batches:
-        check(each.batch, 0, len(each.batch))
-        read = list(records(memoryview(each.batch)))
-        assert len(read) == each.records
-        found[each.topic, each.partition] += [(record.key, record.value) for record in read]
+    for batch in batches:
+        check(batch.batch, 0, len(batch.batch))
+        read = list(records(memoryview(batch.batch)))
+        assert len(read) == batch.records
+        found[batch.topic, batch.partition] += [(record.key, record.value) for record in read]
     return dict(found)
 
 
@@ -72,7 +72,7 @@ def test_every_row_goes_once_where_its_partition_or_key_says(rows, cut, round_by
         for part in [rows[start : start + cut]]
     ]
     found = written(encoded(batches, Routes(COUNTS), task, round_bytes))
-    values = [value for each in found.values() for _, value in each]
+    values = [value for rows in found.values() for _, value in rows]
     assert Counter(values) == Counter(b"%d" % at for at in range(len(rows)))
     for (topic, partition), each in found.items():
         numbers = [int(value) for _, value in each]
@@ -103,7 +103,7 @@ def test_rows_without_a_key_are_spread_in_long_runs(rows, count, start):
 def test_a_task_that_goes_on_spreads_on():
     batches = [table(value=[b"x"])] * 30
     found = written(encoded(batches, Routes({"a": 3}, "a"), round_bytes=1))
-    assert {where: len(each) for where, each in found.items()} == dict.fromkeys(
+    assert {where: len(rows) for where, rows in found.items()} == dict.fromkeys(
         [("a", 0), ("a", 1), ("a", 2)], 10
     )
 
@@ -141,7 +141,7 @@ def test_a_batch_is_stamped_with_who_writes_it_and_stays_whole():
     header = check(batch, 0, len(batch))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4711, 9, 123)
     assert header.attributes & TRANSACTIONAL_FLAG
-    assert [each.value for each in records(memoryview(made.batch))] == [b"x", b"y"]
+    assert [record.value for record in records(memoryview(made.batch))] == [b"x", b"y"]
 
 
 def test_partitions_are_numbered_through():

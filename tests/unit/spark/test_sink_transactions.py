@@ -62,7 +62,7 @@ def test_whatever_happens_every_row_is_there_once(moves, home):
     assert len(world.broker.records) == BATCHES * SIZE
 
 
-@pytest.mark.parametrize("fate", list(Fate)[1:], ids=lambda each: each.value)
+@pytest.mark.parametrize("fate", list(Fate)[1:], ids=lambda verdict: verdict.value)
 @pytest.mark.parametrize("at", range(24))
 def test_each_request_may_fail_in_each_way(at, fate):
     world = World()
@@ -75,7 +75,7 @@ def test_each_request_may_fail_in_each_way(at, fate):
         world.check()
     if fate not in (Fate.KILLED, Fate.KILLED_AFTER):
         assert driver.failure is None
-        assert world.broker.records == [each for rows in world.checkpoint.inputs for each in rows]
+        assert world.broker.records == [row for rows in world.checkpoint.inputs for row in rows]
         assert driver.replayed == []
     world.finish()
     world.check()

@@ -105,8 +105,8 @@ def test_every_loss_is_said_with_its_partition_and_offsets() -> None:
     said = losses({A: 50, C: 3}, {A: 9, B: 20}, {A: 0, B: 4})
     assert len(said) == 3
     assert said[0].startswith("u/0: deleted or no longer chosen")
-    assert "t/0: the query stands at offset 50, but the log ends at 9" in said[1]
-    assert "t/1: a new partition that already begins at offset 4" in said[2]
+    assert "t/0: the query is at offset 50, but the log ends at 9" in said[1]
+    assert "t/1: a new partition whose log starts at offset 4" in said[2]
 
 
 def test_a_topic_that_is_new_to_the_query_just_starts_where_its_log_starts() -> None:
@@ -143,11 +143,11 @@ def test_a_limited_batch_gets_on_and_never_reads_too_much(
     start: dict, waiting: list[int], limit: int
 ) -> None:
     latest = {
-        each: offset + waiting[number % len(waiting)]
-        for number, (each, offset) in enumerate(start.items())
+        partition: offset + waiting[number % len(waiting)]
+        for number, (partition, offset) in enumerate(start.items())
     }
     ends = shared_out(start, latest, limit)
-    assert all(start[each] < ends[each] <= latest[each] for each in start)
+    assert all(start[partition] < ends[partition] <= latest[partition] for partition in start)
     # Whoever has a share of less than one record gets one.
     assert backlog(start, ends) <= limit + len(start)
 
@@ -167,18 +167,18 @@ def test_batch_after_batch_reads_every_record_once_whatever_comes_and_when(histo
     known: dict = {}
     read: dict = {}
     for grown, limit in [*history, ({}, None), ({}, None)]:
-        for each, count in grown.items():
-            latest[each] = latest.get(each, 3) + count
+        for partition, count in grown.items():
+            latest[partition] = latest.get(partition, 3) + count
         begins = changes(known, latest).to_begin
         # Each log begins at offset 3.
         end = end_of_batch(known, latest, dict.fromkeys(begins, 3), limit)
-        for each in ranges(known, end):
-            where = (each.topic, each.partition)
-            assert each.start == read.get(where, 3)
-            read[where] = each.end
+        for piece in ranges(known, end):
+            where = (piece.topic, piece.partition)
+            assert piece.start == read.get(where, 3)
+            read[where] = piece.end
         known = end
     assert known == latest
-    assert all(read.get(each, 3) == end for each, end in latest.items())
+    assert all(read.get(partition, 3) == end for partition, end in latest.items())
 
 
 # -- tasks -----------------------------------------------------------------------------------
@@ -191,12 +191,12 @@ def test_a_range_is_a_task_if_nothing_else_is_said() -> None:
 
 def test_more_tasks_are_made_of_the_large_ranges() -> None:
     cut = split([Range("t", 0, 0, 900), Range("t", 1, 0, 10)], at_least=4)
-    assert [each.size for each in cut] == [300, 300, 300, 10]
+    assert [piece.size for piece in cut] == [300, 300, 300, 10]
 
 
 def test_no_task_has_more_records_than_wanted() -> None:
     cut = split([Range("t", 0, 5, 30), Range("t", 1, 0, 10)], records=10)
-    assert [each[2:4] for each in cut] == [(5, 13), (13, 21), (21, 30), (0, 10)]
+    assert [piece[2:4] for piece in cut] == [(5, 13), (13, 21), (21, 30), (0, 10)]
 
 
 @settings(deadline=None)
@@ -206,11 +206,11 @@ def test_cut_ranges_are_the_same_offsets_in_the_same_order(
 ) -> None:
     whole = [Range("t", number, 7, 7 + length) for number, length in enumerate(lengths)]
     cut = split(whole, at_least=at_least, records=records)
-    assert all(0 < each.size <= records for each in cut)
-    for each in whole:
-        parts = [part for part in cut if part.partition == each.partition]
-        assert parts[0].start == each.start
-        assert parts[-1].end == each.end
+    assert all(0 < piece.size <= records for piece in cut)
+    for piece in whole:
+        parts = [part for part in cut if part.partition == piece.partition]
+        assert parts[0].start == piece.start
+        assert parts[-1].end == piece.end
         assert all(one.end == next_one.start for one, next_one in pairwise(parts))
     assert split(whole, at_least=at_least, records=records) == cut
 
@@ -260,6 +260,6 @@ def test_a_batch_is_cut_to_what_the_logs_have_and_says_what_is_missing() -> None
     start, end, said = within({A: 2, B: 0}, {A: 20, B: 8}, {A: 5, B: 0}, {A: 10, B: 8})
     assert (start, end) == ({A: 5, B: 0}, {A: 10, B: 8})
     assert said == [
-        "t/0: the batch starts at offset 2, but the log at 5.",
+        "t/0: the batch starts at offset 2, but the log starts at 5.",
         "t/0: the batch ends at offset 20, but the log ends at 10.",
     ]

@@ -162,13 +162,13 @@ def test_files_are_joined_within_their_partition_and_up_to_a_size(sizes, fewest)
         DataFile(f"{at}.parquet", size, 1, {"day": day}) for at, (size, day) in enumerate(sizes)
     ]
     groups = plan(files, target_bytes=4_000, fewest=fewest)
-    joined = [each.path for group in groups for each in group]
+    joined = [file.path for group in groups for file in group]
     assert len(joined) == len(set(joined))
     for group in groups:
         assert len(group) >= fewest
-        assert len({each.partition["day"] for each in group}) == 1
-        assert sum(each.size_bytes for each in group) <= 4_000
-        assert all(each.size_bytes < 2_000 for each in group)
+        assert len({file.partition["day"] for file in group}) == 1
+        assert sum(file.size_bytes for file in group) <= 4_000
+        assert all(file.size_bytes < 2_000 for file in group)
 
 
 def test_a_large_file_is_not_copied_for_a_few_small_ones():

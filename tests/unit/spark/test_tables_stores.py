@@ -47,7 +47,7 @@ def staged(store, ids, schema=None) -> NewFile:
 def ids_in(store) -> list[int]:
     found = store.snapshot()
     return sorted(
-        n for each in found.files for n in pq.read_table(store.locate(each))["id"].to_pylist()
+        n for file in found.files for n in pq.read_table(store.locate(file))["id"].to_pylist()
     )
 
 
@@ -56,19 +56,19 @@ def test_rows_and_marks_change_together(store):
     store.commit(Change((staged(store, [3]),), writer="b", mark=Mark("other", 7)))
     first = store.snapshot().files[0].path
     before = ids_in(store)
-    gone = frozenset(each.path for each in store.snapshot().files if each.rows == 2)
+    gone = frozenset(file.path for file in store.snapshot().files if file.rows == 2)
     store.commit(Change((staged(store, [9]),), gone, writer="a", mark=Mark("run", 1)))
 
     assert first
     assert before == [1, 2, 3]
     assert ids_in(store) == [3, 9]
     assert store.snapshot().marks == {"a": Mark("run", 1), "b": Mark("other", 7)}
-    assert [each.rows for each in store.snapshot().files] == [1, 1]
+    assert [file.rows for file in store.snapshot().files] == [1, 1]
 
 
 def test_files_that_are_no_longer_there_cannot_be_replaced(store):
     store.commit(Change((staged(store, [1]),)))
-    gone = frozenset(each.path for each in store.snapshot().files)
+    gone = frozenset(file.path for file in store.snapshot().files)
     store.commit(Change((staged(store, [2]),), gone))
     with pytest.raises(Conflict):
         store.commit(Change((staged(store, [3]),), gone))
@@ -83,7 +83,7 @@ def test_a_column_is_added_and_a_whole_table_can_change_its_types(store):
     assert store.snapshot().schema == wider
     assert ids_in(store) == [1, 2]
     if isinstance(store, DeltaStore):
-        everything = frozenset(each.path for each in store.snapshot().files)
+        everything = frozenset(file.path for file in store.snapshot().files)
         double = StructType([StructField("id", DoubleType()), wider["more"]])
         file = staged(store, [1.0, 2.0], pa.schema([("id", pa.float64())]))
         store.commit(Change((file,), everything, double))
@@ -198,7 +198,7 @@ def test_versions_of_parquet_go_when_nobody_can_be_reading_them(tmp_path):
     assert len(list(store.versions.glob("0*"))) == 4
     again = ParquetStore(tmp_path / "rows", keep_s=0)
     again.clean()
-    assert [each.name for each in store.versions.glob("0*")] == ["0000000003"]
+    assert [path.name for path in store.versions.glob("0*")] == ["0000000003"]
     assert ids_in(again) == [0, 1, 2]
     again.drop()
     assert list(tmp_path.iterdir()) == []
@@ -211,7 +211,7 @@ def test_delta_can_skip_files_by_what_their_footers_say(tmp_path):
         store.commit(Change((staged(store, range(n * 10, n * 10 + 10)),)))
     table = DeltaTable(str(store.path))
     found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    assert sorted((each["min.id"], each["max.id"], each["null_count.id"]) for each in found) == [
+    assert sorted((file["min.id"], file["max.id"], file["null_count.id"]) for file in found) == [
         (0, 9, 0),
         (10, 19, 0),
         (20, 29, 0),

@@ -99,7 +99,7 @@ class CompiledBuffers:
         at, header = run[0]
         if header.codec is Codec.NONE:
             data = _read_only(view)
-            plans = [_plan(at + HEADER_BYTES, at + each.size, each) for at, each in run]
+            plans = [_plan(at + HEADER_BYTES, at + header.size, header) for at, header in run]
         else:
             data = _read_only(_unpacked(view, at, header))
             plans = [_plan(0, len(data), header)]
@@ -117,7 +117,7 @@ class CompiledBuffers:
             raise _damage(view, *run[place])
         self._counts = counts = self._filled.tolist()
         self.rows = counts[kernels.ROWS]
-        self.bytes = sum(counts[each] for each in _BYTES)
+        self.bytes = sum(counts[name] for name in _BYTES)
 
     def _make_room(self, rows: int, size: int) -> None:
         """For more rows with so many bytes, of which all may be keys, or values, or headers."""
@@ -200,7 +200,7 @@ class CompiledBuffers:
 def _as_text(keys: pa.Array) -> pa.Array:
     """Keys of headers are text only by convention; what is not becomes a question mark."""
     raw = keys.view(pa.binary()).to_pylist()
-    return pa.array([each.decode("utf-8", "replace") for each in raw], pa.string())
+    return pa.array([entry.decode("utf-8", "replace") for entry in raw], pa.string())
 
 
 def _allocate(dtype: type[np.generic], items: int) -> tuple[pa.Buffer, np.ndarray[Any, Any]]:

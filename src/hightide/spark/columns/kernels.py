@@ -406,10 +406,10 @@ def _encode(
         if len(header_ends):
             header, header_end = header_ends[row], header_ends[row + 1]
         size += _size((header_end - header) << 1)
-        for each in range(header, header_end):
-            length = header_key_ends[each + 1] - header_key_ends[each]
+        for index in range(header, header_end):
+            length = header_key_ends[index + 1] - header_key_ends[index]
             size += _size(length << 1) + length
-            length = _length(header_value_valid, header_value_ends, each)
+            length = _length(header_value_valid, header_value_ends, index)
             size += 1 if length < 0 else _size(length << 1) + length
 
         after = at + _size(size << 1) + size
@@ -427,12 +427,12 @@ def _encode(
         start = value_ends[row] if value_size > 0 else np.int64(0)
         at = _put_bytes(out, at, value_bytes, start, value_size)
         at = _put(out, at, (header_end - header) << 1)
-        for each in range(header, header_end):
-            start = header_key_ends[each]
-            length = header_key_ends[each + 1] - start
+        for index in range(header, header_end):
+            start = header_key_ends[index]
+            length = header_key_ends[index + 1] - start
             at = _put_bytes(out, at, header_key_bytes, start, length)
-            length = _length(header_value_valid, header_value_ends, each)
-            at = _put_bytes(out, at, header_value_bytes, header_value_ends[each], length)
+            length = _length(header_value_valid, header_value_ends, index)
+            at = _put_bytes(out, at, header_value_bytes, header_value_ends[index], length)
         largest = max(largest, timestamp)
         row += 1
     told[0], told[1] = at, largest

@@ -44,7 +44,7 @@ class PythonBuffers:
     def append(self, view: memoryview, run: Run, first: int, stop: int) -> None:
         for at, header in run:
             try:
-                read = [each for each in records(view, at) if first <= each.offset < stop]
+                read = [record for record in records(view, at) if first <= record.offset < stop]
             except Corrupt as damage:
                 raise corrupt_batch(header, damage) from None
             self._records += read
@@ -61,20 +61,20 @@ class PythonBuffers:
     def _column(self, name: str, kind: pa.DataType) -> pa.Array:
         match name:
             case "key":
-                return pa.array([each.key for each in self._records], kind)
+                return pa.array([record.key for record in self._records], kind)
             case "value":
-                return pa.array([each.value for each in self._records], kind)
+                return pa.array([record.value for record in self._records], kind)
             case "topic":
                 return self._topic.of(self.rows)
             case "partition":
                 return self._partition.of(self.rows)
             case "offset":
-                return pa.array([each.offset for each in self._records], kind)
+                return pa.array([record.offset for record in self._records], kind)
             case "timestamp":
-                return pa.array([_micros(each.timestamp) for each in self._records], kind)
+                return pa.array([_micros(record.timestamp) for record in self._records], kind)
             case "timestampType":
                 return pa.array(self._types, kind)
-        return pa.array([_header_entries(each) for each in self._records], kind)
+        return pa.array([_header_entries(record) for record in self._records], kind)
 
 
 def _micros(timestamp: int) -> int:
@@ -113,9 +113,9 @@ def encoded(
 def _headers(read: Rows, row: int) -> Iterator[tuple[str, bytes | None]]:
     if not len(read.header_ends):
         return
-    for each in range(read.header_ends[row], read.header_ends[row + 1]):
-        key = read.header_key.item(each) or b""
-        yield key.decode("utf-8", "surrogateescape"), read.header_value.item(each)
+    for index in range(read.header_ends[row], read.header_ends[row + 1]):
+        key = read.header_key.item(index) or b""
+        yield key.decode("utf-8", "surrogateescape"), read.header_value.item(index)
 
 
 def murmur2(keys: Items, count: int, chosen: np.ndarray[Any, np.dtype[np.int32]]) -> None:

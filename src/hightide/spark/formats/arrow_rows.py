@@ -57,11 +57,11 @@ def encoded_by(
     def encode(rows: pa.Array) -> pa.Array:
         write = encoder()
         made = []
-        for each in rows.to_pylist(maps_as_pydicts="strict"):
+        for fields in rows.to_pylist(maps_as_pydicts="strict"):
             try:
-                made.append(None if each is None else write(each))
+                made.append(None if fields is None else write(fields))
             except (ValueError, TypeError, KeyError, OverflowError) as error:
-                raise ValueError(f"The row {each} cannot be written as {what}: {error}") from None
+                raise ValueError(f"Row {fields} cannot be written as {what}: {error}") from None
         return pa.array(made, pa.binary())
 
     make: Any = vectorised.arrow_udf

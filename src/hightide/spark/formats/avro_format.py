@@ -195,8 +195,8 @@ class AvroCodec:
         """The named types of other subjects that a schema uses."""
         assert self.registry is not None
         named: dict[str, Any] = {}
-        for each in found.get("references") or ():
-            used = self.registry.version(each["subject"], each["version"])
+        for reference in found.get("references") or ():
+            used = self.registry.version(reference["subject"], reference["version"])
             named |= self._references(used)
             _parsed(json.loads(used["schema"]), named)
         return named

@@ -105,14 +105,14 @@ def without_logical(schema: Any, names: frozenset[str]) -> Any:
     """The schema in which some logical types are only the plain types they are made of."""
     match schema:
         case list():
-            return [without_logical(each, names) for each in schema]
+            return [without_logical(branch, names) for branch in schema]
         case dict():
             return {
-                key: without_logical(each, names) if key in ("type", "items", "values") else each
-                for key, each in schema.items()
-                if not (key == "logicalType" and each in names)
+                key: without_logical(inner, names) if key in ("type", "items", "values") else inner
+                for key, inner in schema.items()
+                if not (key == "logicalType" and inner in names)
             } | (
-                {"fields": [without_logical(each, names) for each in schema["fields"]]}
+                {"fields": [without_logical(field, names) for field in schema["fields"]]}
                 if "fields" in schema
                 else {}
             )
@@ -160,7 +160,7 @@ def _record(schema: dict[str, Any], named: dict[str, Any], inside: tuple[str, ..
     if not schema.get("fields"):
         raise BadSchema(f"The Avro record {schema['name']} has no fields.")
     inside = (*inside, schema["name"])
-    kinds = {each["name"]: _kind(each["type"], named, inside) for each in schema["fields"]}
+    kinds = {field["name"]: _kind(field["type"], named, inside) for field in schema["fields"]}
     return Kind(
         StructType([StructField(name, it.spark, it.is_nullable) for name, it in kinds.items()]),
         pa.struct([(name, it.arrow) for name, it in kinds.items()]),
@@ -168,10 +168,10 @@ def _record(schema: dict[str, Any], named: dict[str, Any], inside: tuple[str, ..
 
 
 def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) -> Kind:
-    rest = [each for each in schema if each != "null"]
+    rest = [branch for branch in schema if branch != "null"]
     is_nullable = len(rest) < len(schema)
     for pair, wider in WIDER:
-        if all(isinstance(each, str) and each in pair for each in rest) and len(rest) > 1:
+        if all(isinstance(branch, str) and branch in pair for branch in rest) and len(rest) > 1:
             rest = [wider]
     if not rest:
         return PRIMITIVE["null"]

@@ -76,7 +76,7 @@ def _struct(declared: type, inside: tuple[type, ...]) -> StructType:
     fields = dataclasses.fields(declared)
     if not fields:
         raise BadSchema(f"{declared.__name__} has no fields.")
-    return StructType([_field(declared, each, hints[each.name], inside) for each in fields])
+    return StructType([_field(declared, field, hints[field.name], inside) for field in fields])
 
 
 def _field(
@@ -140,7 +140,7 @@ def _without_none(hint: Any, where: str) -> tuple[Any, bool]:
     """What an Optional is an Optional of, and whether it was one."""
     if get_origin(hint) not in (Union, types.UnionType):
         return hint, False
-    rest = [each for each in get_args(hint) if each is not types.NoneType]
+    rest = [argument for argument in get_args(hint) if argument is not types.NoneType]
     if len(rest) != 1:
         raise BadSchema(f"{where} is a union of several types; a column has one.")
     return rest[0], True
@@ -151,10 +151,10 @@ def _allowed(hint: Any) -> list[Any]:
     if get_origin(hint) is Literal:
         values = list(get_args(hint))
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
-        values = [each.value for each in hint]
+        values = [member.value for member in hint]
         # An Enum of anything else is written by the names of its members.
         if not _are_all(values, str) and not _are_all(values, int):
-            values = [each.name for each in hint]
+            values = [member.name for member in hint]
     else:
         return []
     if not _are_all(values, str) and not _are_all(values, int):
@@ -163,7 +163,7 @@ def _allowed(hint: Any) -> list[Any]:
 
 
 def _are_all(values: list[Any], kind: type) -> bool:
-    return all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
 def _default(field: dataclasses.Field[Any], where: str) -> str | None:
@@ -194,9 +194,11 @@ def _plain(value: Any) -> Any:
         case Decimal() | uuid.UUID():
             return str(value)
         case dict():
-            return {key: _plain(each) for key, each in value.items()}
+            return {key: _plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_plain(each) for each in value]
+            return [_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     return value

@@ -10,9 +10,10 @@ Confluent's prefix of five bytes begins with a zero, as no JSON does, and is ski
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, cast
@@ -43,7 +44,7 @@ class JsonSchema(Schema):
     """A DDL is kept as text until it is needed: only a Spark session can read it."""
 
     given: StructType | str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     format = "json"
 
     @property
@@ -98,30 +99,30 @@ def _filled(found: Column, struct: StructType) -> Column:
     """The struct without Spark's own field, and with defaults where a record has nothing."""
     from pyspark.sql import functions as F
 
-    def column(each: StructField) -> Column:
-        here = found.getField(each.name)
-        kind = each.dataType
+    def column(field: StructField) -> Column:
+        here = found.getField(field.name)
+        kind = field.dataType
         if isinstance(kind, StructType) and _has_defaults(kind):
             here = F.when(here.isNotNull(), _filled(here, kind))
         elif isinstance(kind, ArrayType) and _has_defaults(kind.elementType):
             inner = cast(StructType, kind.elementType)
             here = F.transform(here, lambda it: F.when(it.isNotNull(), _filled(it, inner)))
-        default = each.metadata.get(dataclass_schema.DEFAULT)
+        default = field.metadata.get(dataclass_schema.DEFAULT)
         if default is not None:
-            text = json.dumps({each.name: json.loads(default)})
-            alone = relaxed(StructType([each]))
-            here = F.coalesce(here, F.from_json(F.lit(text), alone).getField(each.name))
-        return here.alias(each.name)
+            text = json.dumps({field.name: json.loads(default)})
+            alone = relaxed(StructType([field]))
+            here = F.coalesce(here, F.from_json(F.lit(text), alone).getField(field.name))
+        return here.alias(field.name)
 
-    return F.struct(*(column(each) for each in struct.fields))
+    return F.struct(*(column(field) for field in struct.fields))
 
 
 def _has_defaults(kind: DataType) -> bool:
     return isinstance(kind, StructType) and any(
-        dataclass_schema.DEFAULT in each.metadata
-        or _has_defaults(each.dataType)
-        or (isinstance(each.dataType, ArrayType) and _has_defaults(each.dataType.elementType))
-        for each in kind.fields
+        dataclass_schema.DEFAULT in field.metadata
+        or _has_defaults(field.dataType)
+        or (isinstance(field.dataType, ArrayType) and _has_defaults(field.dataType.elementType))
+        for field in kind.fields
     )
 
 
@@ -170,11 +171,11 @@ def _faults(found: Column, struct: StructType, path: str) -> Iterator[tuple[Colu
     """What can be wrong with a record whose types are right, each with its words."""
     from pyspark.sql import functions as F
 
-    for each in struct.fields:
-        here, name, kind = found.getField(each.name), f"{path}{each.name}", each.dataType
-        if not each.nullable:
+    for field in struct.fields:
+        here, name, kind = found.getField(field.name), f"{path}{field.name}", field.dataType
+        if not field.nullable:
             yield here.isNull(), F.lit(f"{name} is missing")
-        allowed = each.metadata.get(dataclass_schema.ALLOWED)
+        allowed = field.metadata.get(dataclass_schema.ALLOWED)
         if allowed:
             words = F.lit(f"{name} should be one of {', '.join(map(str, allowed))}, but is ")
             yield here.isNotNull() & ~here.isin(allowed), F.concat(words, here.cast("string"))
@@ -205,7 +206,9 @@ def _misfits(text: Column, found: Column, wanted: StructType) -> Column:
     """The members that are in the text but were not understood; null if there are none."""
     from pyspark.sql import functions as F
 
-    types = F.lit(json.dumps({each.name: each.dataType.simpleString() for each in wanted.fields}))
+    types = F.lit(
+        json.dumps({field.name: field.dataType.simpleString() for field in wanted.fields})
+    )
     given = F.map_filter(_members(text), lambda _, value: value.isNotNull())
     lost = F.array_except(F.map_keys(given), F.map_keys(_members(F.to_json(found))))
     lost = F.array_intersect(lost, F.map_keys(_members(types)))

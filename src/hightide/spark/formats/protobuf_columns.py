@@ -102,25 +102,27 @@ def columns_of(message: Descriptor, inside: tuple[str, ...] = ()) -> list[Column
         raise BadSchema(f"The message {message.full_name} contains itself; Spark cannot have that.")
     if not message.fields:
         raise BadSchema(f"The message {message.full_name} has no fields.")
-    return [_column(each, (*inside, message.full_name)) for each in message.fields]
+    return [_column(field, (*inside, message.full_name)) for field in message.fields]
 
 
 def struct_of(columns: Iterable[Column]) -> StructType:
-    return StructType([StructField(each.name, each.spark, each.is_nullable) for each in columns])
+    return StructType(
+        [StructField(column.name, column.spark, column.is_nullable) for column in columns]
+    )
 
 
 def array_of(columns: list[Column], messages: list[Any]) -> pa.Array:
     return pa.StructArray.from_arrays(
-        [each.array(messages) for each in columns], names=[each.name for each in columns]
+        [column.array(messages) for column in columns], names=[column.name for column in columns]
     )
 
 
 def arguments_of(columns: list[Column], row: dict[str, Any]) -> dict[str, Any]:
     """What a message is made of, from a row."""
     return {
-        each.name: each.written(row[each.name])
-        for each in columns
-        if row.get(each.name) is not None
+        column.name: column.written(row[column.name])
+        for column in columns
+        if row.get(column.name) is not None
     }
 
 
@@ -141,7 +143,7 @@ def _column(field: FieldDescriptor, inside: tuple[str, ...]) -> Column:
             ArrayType(values.spark, False),
             False,
             repeated,
-            lambda row: [values.written(each) for each in row],
+            lambda row: [values.written(item) for item in row],
         )
 
     def always(messages: list[Any]) -> pa.Array:
@@ -155,8 +157,10 @@ def _optional(name: str, values: Values) -> Callable[[list[Any]], pa.Array]:
     get = attrgetter(name)
 
     def array(messages: list[Any]) -> pa.Array:
-        there = [each.HasField(name) for each in messages]
-        found = values.array([get(each) for each, has in zip(messages, there, strict=True) if has])
+        there = [message.HasField(name) for message in messages]
+        found = values.array(
+            [get(message) for message, has in zip(messages, there, strict=True) if has]
+        )
         if len(found) == len(messages):
             return found
         positions = [
@@ -174,7 +178,7 @@ def _map(field: FieldDescriptor, inside: tuple[str, ...]) -> Column:
 
     def array(messages: list[Any]) -> pa.Array:
         maps = list(map(get, messages))
-        pairs = list(chain.from_iterable(each.items() for each in maps))
+        pairs = list(chain.from_iterable(entries.items() for entries in maps))
         return pa.MapArray.from_arrays(
             _offsets(maps),
             keys.array([key for key, _ in pairs]),
@@ -200,11 +204,11 @@ def _values(field: FieldDescriptor, inside: tuple[str, ...]) -> Values:
 
 def _enum(field: FieldDescriptor) -> Values:
     # An unknown number, which a newer writer may send, is kept as its digits.
-    names = {each.number: each.name for each in field.enum_type.values}
-    numbers = {each.name: each.number for each in field.enum_type.values}
+    names = {value.number: value.name for value in field.enum_type.values}
+    numbers = {value.name: value.number for value in field.enum_type.values}
     return Values(
         StringType(),
-        lambda found: pa.array([names.get(each) or str(each) for each in found], pa.string()),
+        lambda found: pa.array([names.get(value) or str(value) for value in found], pa.string()),
         lambda name: numbers[name] if name in numbers else int(name),
     )
 
@@ -229,14 +233,14 @@ def _message(message: Descriptor, inside: tuple[str, ...]) -> Values:
         inner = _values(message.fields_by_name["value"], inside)
         return Values(
             inner.spark,
-            lambda found: inner.array([each.value for each in found]),
+            lambda found: inner.array([value.value for value in found]),
             lambda value: make({"value": inner.written(value)}),
         )
     if name in JSON_LIKE:
         return Values(
             StringType(),
             lambda found: pa.array(
-                [json_format.MessageToJson(each, indent=None) for each in found]
+                [json_format.MessageToJson(value, indent=None) for value in found]
             ),
             lambda text: json_format.Parse(text, make({})),
         )
@@ -255,7 +259,7 @@ def _maker(message: Descriptor) -> Callable[[dict[str, Any]], Any]:
 
 
 def _moments(found: list[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array([each.seconds * MICROSECONDS + each.nanos // 1000 for each in found], kind)
+    return pa.array([value.seconds * MICROSECONDS + value.nanos // 1000 for value in found], kind)
 
 
 def _seconds(length: datetime.timedelta) -> dict[str, int]:

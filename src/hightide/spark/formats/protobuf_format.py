@@ -78,8 +78,8 @@ def _checked(schema: ProtobufSchema) -> Schema:
 
 def _collect(file: Any, files: dict[str, Any]) -> None:
     """A file's descriptor behind those it depends on."""
-    for each in file.dependencies:
-        _collect(each, files)
+    for dependency in file.dependencies:
+        _collect(dependency, files)
     if file.name not in files:
         made = descriptor_pb2.FileDescriptorProto()
         file.CopyToProto(made)
@@ -101,7 +101,7 @@ class ProtobufCodec:
         self.columns = protobuf_columns.columns_of(descriptor)
         self.type = protobuf_columns.struct_of(self.columns)
         # Only the second version of the language has fields that must be there.
-        self.has_required = any(each.is_required for each in descriptor.fields)
+        self.has_required = any(field.is_required for field in descriptor.fields)
         self.prefix = b""
         if schema.prefix_id is not None:
             path = confluent.indexes(_path(descriptor))

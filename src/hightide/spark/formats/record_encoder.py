@@ -92,7 +92,7 @@ def _fitted(rows: DataFrame, schema: Schema) -> Column:
 
     made = []
     # Spark refuses to cast what may hold nulls into what may not, though it holds none.
-    types = {each.name: each.dataType for each in relaxed(schema.type).fields}
+    types = {field.name: field.dataType for field in relaxed(schema.type).fields}
     for field in schema.type.fields:
         if field.name in rows.columns:
             made.append(_quoted(field.name).cast(types[field.name]).alias(field.name))

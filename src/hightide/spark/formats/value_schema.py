@@ -73,5 +73,5 @@ def relaxed(struct: StructType, *more: StructField) -> StructType:
                 return MapType(kind.keyType, within(kind.valueType), True)
         return kind
 
-    fields = (StructField(each.name, within(each.dataType), True) for each in struct.fields)
+    fields = (StructField(field.name, within(field.dataType), True) for field in struct.fields)
     return StructType([*fields, *more])

@@ -41,12 +41,12 @@ def settings(master: str, app_file: Path, folder: Path) -> dict[str, str]:
 
 def look_here(*folders: Path) -> None:
     """Let the Python processes that are started from here on find what this one has found."""
-    wanted = [str(each) for each in folders]
+    wanted = [str(folder) for folder in folders]
     root = _root("hightide")
     if root.name not in {"site-packages", "dist-packages"}:
         wanted.append(str(root))
-    known = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    added = [each for each in wanted if each not in known]
+    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    added = [path for path in wanted if path not in known]
     os.environ["PYTHONPATH"] = os.pathsep.join((*added, *known))
 
 

@@ -41,7 +41,9 @@ def load(file: Path) -> App:
 def _module(file: Path) -> ModuleType:
     from pyspark import cloudpickle
 
-    module = ModuleType(MODULE + "".join(each if each.isalnum() else "_" for each in file.stem))
+    module = ModuleType(
+        MODULE + "".join(character if character.isalnum() else "_" for character in file.stem)
+    )
     module.__file__ = str(file.absolute())
     folder = str(file.absolute().parent)
     # As `python app.py` does, so that an app can have modules beside it.

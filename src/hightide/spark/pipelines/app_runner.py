@@ -138,7 +138,7 @@ class Watch:
 
     def look(self, running: RunningQueries) -> None:
         """Ask every query how it is doing."""
-        known = {each.name: each for each in self.status.queries}
+        known = {query.name: query for query in self.status.queries}
         queries = tuple(
             self._looked_at(known.get(name) or self._new(name), query)
             for name, query in running.queries.items()
@@ -157,16 +157,16 @@ class Watch:
 
     def end(self, state: State) -> None:
         """Note how it ended: the same for all queries."""
-        queries = tuple(dataclasses.replace(each, state=state) for each in self.status.queries)
+        queries = tuple(dataclasses.replace(query, state=state) for query in self.status.queries)
         self.tell(state=state, queries=queries)
 
     def fail(self, error: str, failed: Collection[str]) -> None:
         """Note that some queries have failed, and that the others were stopped."""
         queries = tuple(
-            dataclasses.replace(each, state=State.FAILED, error=error)
-            if each.name in failed
-            else dataclasses.replace(each, state=State.STOPPED)
-            for each in self.status.queries
+            dataclasses.replace(query, state=State.FAILED, error=error)
+            if query.name in failed
+            else dataclasses.replace(query, state=State.STOPPED)
+            for query in self.status.queries
         )
         self.tell(state=State.FAILED, queries=queries, error=error)
 
@@ -181,8 +181,8 @@ def _reports(query: StreamingQuery, seen: int | None) -> Iterator[dict[str, Any]
     if last is None:
         return
     if seen is None or last.batchId > seen + 1:
-        for each in query.recentProgress:
-            yield json.loads(each.json)
+        for progress in query.recentProgress:
+            yield json.loads(progress.json)
     else:
         yield json.loads(last.json)
 
@@ -259,6 +259,6 @@ def _failed(
     with suppress(Exception):
         if running is not None:
             watch.look(running)
-            failed = [name for name, each in running.queries.items() if each.exception()]
+            failed = [name for name, query in running.queries.items() if query.exception()]
     watch.fail(text, failed)
     return RunFailed(text, trace, log)

@@ -50,8 +50,8 @@ def stored_progress(app: App, only: Sequence[str] = ()) -> list[StoredProgress]:
             f"{app.name} there yourself, or use another --state."
         )
     folder = Path(app.state) / app.name
-    found = sorted(each.parent for each in folder.glob(f"*/{CHECKPOINT}"))
-    names = [each.name for each in found if not only or each.name in only]
+    found = sorted(path.parent for path in folder.glob(f"*/{CHECKPOINT}"))
+    names = [folder.name for folder in found if not only or folder.name in only]
     groups = [
         f"{app.group(query)}{end}"
         for query in dict.fromkeys((*names, *(only or app.queries)))
@@ -60,7 +60,11 @@ def stored_progress(app: App, only: Sequence[str] = ()) -> list[StoredProgress]:
     existing = asyncio.run(_existing(app, groups))
     return [
         *(StoredProgress(name, "checkpoint and state", str(folder / name)) for name in names),
-        *(StoredProgress(_query(app, each), "group", each) for each in groups if each in existing),
+        *(
+            StoredProgress(_query(app, group), "group", group)
+            for group in groups
+            if group in existing
+        ),
     ]
 
 
@@ -70,11 +74,11 @@ def _query(app: App, group: str) -> str:
 
 def forget(app: App, due: Sequence[StoredProgress]) -> list[StoredProgress]:
     """Remove it; the groups first, because without them a second try still finds the rest."""
-    asyncio.run(_delete(app, [each.name for each in due if each.kind == "group"]))
-    for each in due:
-        if each.kind != "group":
-            shutil.rmtree(each.name)
-    return [StoredProgress(each.query, each.kind, each.name, "removed") for each in due]
+    asyncio.run(_delete(app, [entry.name for entry in due if entry.kind == "group"]))
+    for entry in due:
+        if entry.kind != "group":
+            shutil.rmtree(entry.name)
+    return [StoredProgress(entry.query, entry.kind, entry.name, "removed") for entry in due]
 
 
 def _admin(app: App) -> Admin:
@@ -85,17 +89,17 @@ def _admin(app: App) -> Admin:
 async def _existing(app: App, groups: Sequence[str]) -> set[str]:
     async with _admin(app) as admin:
         try:
-            listing = await admin.list_groups()
+            listing = await admin.groups.list()
         except ConnectionFailed as error:
             raise ResetFailed(f"The groups of the app cannot be looked up: {error}") from None
-    return {each.group for each in listing.groups} & set(groups)
+    return {group.group for group in listing.groups} & set(groups)
 
 
 async def _delete(app: App, groups: Sequence[str]) -> None:
     async with _admin(app) as admin:
-        for each in groups:
+        for group in groups:
             try:
-                await admin.delete_group(each)
+                await admin.groups.delete(group)
             except KafkaError as error:
                 if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
                     raise

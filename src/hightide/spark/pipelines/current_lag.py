@@ -31,15 +31,15 @@ async def refresh(status: AppStatus) -> AppStatus:
         return status
     ends = await _ends(status.brokers, wanted)
     queries = tuple(
-        dataclasses.replace(each, lag=lag(each.positions, ends)) if each.positions else each
-        for each in status.queries
+        dataclasses.replace(query, lag=lag(query.positions, ends)) if query.positions else query
+        for query in status.queries
     )
     return dataclasses.replace(status, queries=queries)
 
 
 async def _ends(bootstrap: str, wanted: dict[tuple[str, int], int]) -> Positions:
     async with Admin(bootstrap) as admin:
-        found = await admin.list_offsets(wanted)
+        found = await admin.records.offsets(wanted)
     ends: Positions = {}
     for (topic, number), at in found.items():
         ends.setdefault(topic, {})[str(number)] = at.offset

@@ -148,13 +148,13 @@ def table(status: AppStatus) -> Table:
 
     made = Table(title=_title(status), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     # State is shown for those that have some; a table that is too wide is no table.
-    used = [each for each in HEADINGS if each in _used(status)]
+    used = [heading for heading in HEADINGS if heading in _used(status)]
     for heading in used:
         made.add_column(heading, justify="right" if heading in NUMBERS else "left", no_wrap=True)
     for query in status.queries:
         found: dict[str, Any] = cells(query)
         found["state"] = Text(str(query.state), COLOURS.get(query.state, ""))
-        made.add_row(*(found[each] for each in used))
+        made.add_row(*(found[heading] for heading in used))
     if status.error:
         made.caption = Text(status.error, "red")
         made.caption_justify = "left"

@@ -51,8 +51,8 @@ def settings(folder: Path) -> dict[str, str]:
 def muted(folder: Path) -> Iterator[None]:
     """Give the processes that are started in this block a file to write to instead of stderr."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in TALKERS:
-        logging.getLogger(each).disabled = True
+    for name in TALKERS:
+        logging.getLogger(name).disabled = True
     sys.stderr.flush()
     terminal = os.dup(2)
     try:

@@ -142,7 +142,7 @@ def _rate(rows: int, span_ms: int) -> float | None:
 
 def _total(operators: list[Mapping[str, Any]], name: str) -> int | None:
     """The sum over what a query remembers; None if it remembers nothing."""
-    return sum(_count(each.get(name)) for each in operators) if operators else None
+    return sum(_count(operator.get(name)) for operator in operators) if operators else None
 
 
 def _written(progress: Mapping[str, Any]) -> int | None:
@@ -182,12 +182,12 @@ def _offsets(value: Any) -> Positions:
             return {}
     if not isinstance(value, Mapping):
         return {}
-    if not all(isinstance(each, Mapping) for each in value.values()):
+    if not all(isinstance(partitions, Mapping) for partitions in value.values()):
         return {}
     return {
         topic: {str(number): offset for number, offset in partitions.items()}
         for topic, partitions in value.items()
-        if all(isinstance(each, int) for each in partitions.values())
+        if all(isinstance(partition, int) for partition in partitions.values())
     }
 
 
@@ -227,26 +227,26 @@ def read(folder: Path) -> AppStatus | None:
         # Some other file of this name: nothing that we wrote is ever half there.
         return None
     status = _made(AppStatus, found)
-    queries = tuple(_made(QueryStatus, each) for each in found.get("queries", ()))
+    queries = tuple(_made(QueryStatus, query) for query in found.get("queries", ()))
     status = dataclasses.replace(
         status,
         state=State(status.state),
-        queries=tuple(dataclasses.replace(each, state=State(each.state)) for each in queries),
+        queries=tuple(dataclasses.replace(query, state=State(query.state)) for query in queries),
     )
     return buried(status) if status.state in ALIVE and not is_running(folder) else status
 
 
 def _made(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """A dataclass of the fields that this version knows."""
-    known = {each.name for each in dataclasses.fields(kind)}
+    known = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in known})
 
 
 def buried(status: AppStatus) -> AppStatus:
     """An app whose process ended without a word, and its queries with it."""
     queries = tuple(
-        dataclasses.replace(each, state=State.DIED) if each.state in ALIVE else each
-        for each in status.queries
+        dataclasses.replace(query, state=State.DIED) if query.state in ALIVE else query
+        for query in status.queries
     )
     return dataclasses.replace(status, state=State.DIED, queries=queries)
 
@@ -254,7 +254,7 @@ def buried(status: AppStatus) -> AppStatus:
 def known(state: Path) -> Iterator[AppStatus]:
     """Every app that has ever run with this state folder."""
     if state.is_dir():
-        for folder in sorted(each for each in state.iterdir() if each.is_dir()):
+        for folder in sorted(entry for entry in state.iterdir() if entry.is_dir()):
             if (found := read(folder)) is not None:
                 yield found
 

@@ -47,7 +47,9 @@ def write(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> Done:
     task = context.partitionId() if context is not None else 0
     batches = encoded(rows, routes, task)
     done = deliver(cluster, batches, cluster.producer(), acks=options.acks)
-    return Done(sum(each.records for each in done), sum(each.bytes for each in done))
+    return Done(
+        sum(partition.records for partition in done), sum(partition.bytes for partition in done)
+    )
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -79,7 +81,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     """The options of a write of rows with these columns."""
     options = parse(given)
-    checked({each.name: each.dataType.simpleString() for each in schema.fields}, options.topic)
+    checked({field.name: field.dataType.simpleString() for field in schema.fields}, options.topic)
     return options
 
 

@@ -60,15 +60,15 @@ def deliver(
     writers: dict[TopicPartition, PartitionWriter] = {}
     sizes: dict[TopicPartition, int] = {}
     try:
-        for each in batches:
-            where = each.topic, each.partition
+        for batch in batches:
+            where = batch.topic, batch.partition
             if where not in writers:
                 writers[where] = brokers.writer(
                     *where, identity=identity, transactional_id=transactional_id, acks=acks
                 )
             writer = writers[where]
-            writer.append(stamped(each.batch, identity, writer.next_sequence), each.records)
-            sizes[where] = sizes.get(where, 0) + len(each.batch)
+            writer.append(stamped(batch.batch, identity, writer.next_sequence), batch.records)
+            sizes[where] = sizes.get(where, 0) + len(batch.batch)
         return [
             DeliveredPartition(*where, writer.flush(), sizes[where])
             for where, writer in writers.items()

@@ -78,13 +78,13 @@ def exactly_once(
     there.  A batch that fails is tried `retries` times again.  No transaction may be open for
     longer than `timeout_s`.
     """
-    client = {each.removeprefix(PREFIX): value for each, value in (options or {}).items()}
+    client = {option.removeprefix(PREFIX): value for option, value in (options or {}).items()}
     if bootstrap is not None:
         client["bootstrap.servers"] = bootstrap
     if codec is not None:
         client["compression.type"] = codec
     columns = {"key": key, "partition": partition, "headers": headers}
-    given = {each: column for each, column in columns.items() if column is not None}
+    given = {target: column for target, column in columns.items() if column is not None}
     return ExactlyOnce(name, of_client(client, to), given, retries, round(timeout_s * 1000))
 
 
@@ -133,14 +133,14 @@ class ExactlyOnce:
                 done[:] = jobs.write(frame, rows, routes, append)
             except Exception as error:
                 raise query.words(error) from None
-            return [each.topic for each in done]
+            return [row.topic for row in done]
 
         def replay() -> None:
             frame.write.format("noop").mode("overwrite").save()
 
         verdict = self._transactions.batch(claim, write, replay)
         is_replay = verdict is Verdict.REPLAY
-        records, size = sum(each.records for each in done), sum(each.bytes for each in done)
+        records, size = sum(row.records for row in done), sum(row.bytes for row in done)
         self.last = Written(batch_id, is_replay, records, size)
 
     def _brokers(self) -> BlockingClient:
@@ -197,7 +197,7 @@ class _Query:
             return ""
         try:
             logged = self._execution().offsetLog().get(batch).get().offsets()
-            texts = [logged.apply(each).toString() for each in range(logged.size())]
+            texts = [logged.apply(index).toString() for index in range(logged.size())]
         except (Py4JError, AttributeError):
             return ""
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]

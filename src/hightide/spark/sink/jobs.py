@@ -32,9 +32,9 @@ PAUSE_S = 0.002
 def write(frame: DataFrame, rows: DataFrame, routes: Routes, append: Append) -> list[Row]:
     """Write the rows that were made of a batch; what was delivered to each partition."""
     done = plan(frame, rows, routes, append).collect()
-    for stage_id in {each.stage for each in done}:
+    for stage_id in {row.stage for row in done}:
         check_stage(frame.sparkSession.sparkContext, stage_id)
-    return [each for each in done if each.records]
+    return [row for row in done if row.records]
 
 
 def plan(frame: DataFrame, rows: DataFrame, routes: Routes, append: Append) -> DataFrame:

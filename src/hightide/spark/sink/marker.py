@@ -81,8 +81,8 @@ def read(committed: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicParti
 
 def newest(markers: Mapping[TopicPartition, Marker], query: str) -> Marker | None:
     """The one that counts: of this query, if it has any, the furthest."""
-    own = [each for each in markers.values() if each.query == query]
-    return max(own or markers.values(), key=lambda each: each.next_batch, default=None)
+    own = [marker for marker in markers.values() if marker.query == query]
+    return max(own or markers.values(), key=lambda marker: marker.next_batch, default=None)
 
 
 def taken_over(marker: Marker | None, claim: Claim) -> Marker:

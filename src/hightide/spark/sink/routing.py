@@ -67,10 +67,10 @@ def rounds(rows: Iterable[pa.RecordBatch], round_bytes: int) -> Iterator[pa.Tabl
     """The rows in portions of about so many bytes."""
     waiting: list[pa.RecordBatch] = []
     size = 0
-    for each in rows:
-        if each.num_rows:
-            waiting.append(each)
-            size += each.nbytes
+    for row in rows:
+        if row.num_rows:
+            waiting.append(row)
+            size += row.nbytes
         if size >= round_bytes:
             yield pa.Table.from_batches(waiting).combine_chunks()
             waiting, size = [], 0

@@ -73,9 +73,9 @@ class Encode:
         first = first_numbers(self.routes.partitions)
         waiting: list[EncodedBatch] = []
         size = 0
-        for each in encoded(rows, self.routes, _context().partitionId()):
-            waiting.append(each)
-            size += len(each.batch)
+        for batch in encoded(rows, self.routes, _context().partitionId()):
+            waiting.append(batch)
+            size += len(batch.batch)
             if size >= PIECES_BYTES:
                 yield _pieces(waiting, first, self.tasks)
                 waiting, size = [], 0
@@ -95,9 +95,9 @@ class Append:
     def __call__(self, pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield self.append(
             EncodedBatch(topic, partition, records, batch)
-            for each in pieces
+            for piece in pieces
             for topic, partition, records, batch in zip(
-                *(each.column(name).to_pylist() for name in PIECES.names[1:]), strict=True
+                *(piece.column(name).to_pylist() for name in PIECES.names[1:]), strict=True
             )
         )
 
@@ -113,7 +113,9 @@ class Append:
             acks=self.acks,
         )
         # One that has written nothing says in which stage it was, too.
-        rows = [{"stage": context.stageId(), **asdict(each)} for each in done or [NOTHING]]
+        rows = [
+            {"stage": context.stageId(), **asdict(partition)} for partition in done or [NOTHING]
+        ]
         return pa.RecordBatch.from_pylist(rows, DELIVERED)
 
 
@@ -139,9 +141,12 @@ def first_numbers(partitions: Mapping[str, int]) -> dict[str, int]:
 
 def _pieces(batches: list[EncodedBatch], first: Mapping[str, int], tasks: int) -> pa.RecordBatch:
     columns = list(zip(*batches, strict=True))
-    task = [(first[each.topic] + each.partition) % tasks for each in batches]
+    task = [(first[batch.topic] + batch.partition) % tasks for batch in batches]
     return pa.RecordBatch.from_arrays(
-        [pa.array(each, field.type) for each, field in zip([task, *columns], PIECES, strict=True)],
+        [
+            pa.array(column, field.type)
+            for column, field in zip([task, *columns], PIECES, strict=True)
+        ],
         schema=PIECES,
     )
 

@@ -192,7 +192,9 @@ class Transactions:
         was written to."""
         if self._home is not None:
             return self._home, 0
-        own = {where: each for where, each in found.items() if each.query == claim.query} or found
+        own = {
+            where: marker for where, marker in found.items() if marker.query == claim.query
+        } or found
         if own:
             return max(own, key=lambda where: (own[where].next_batch, where))
         return (min(topics), 0) if topics else None

@@ -64,7 +64,11 @@ def changes(known: Mapping[TopicPartition, int], latest: Mapping[TopicPartition,
     return Changes(
         frozenset(latest.keys() - known.keys()),
         frozenset(known.keys() - latest.keys()),
-        frozenset(each for each, offset in known.items() if latest.get(each, offset) < offset),
+        frozenset(
+            partition
+            for partition, offset in known.items()
+            if latest.get(partition, offset) < offset
+        ),
     )
 
 
@@ -83,18 +87,20 @@ def losses(
     said = []
     if found.gone:
         said.append(
-            f"{names(set(found.gone))}: deleted or no longer chosen, although the query reads it."
+            f"{names(set(found.gone))}: deleted or no longer subscribed to, "
+            "although the query reads it."
         )
-    for each in sorted(found.behind):
+    for partition in sorted(found.behind):
         said.append(
-            f"{name(each)}: the query stands at offset {known[each]}, but the log ends at "
-            f"{latest[each]}. The topic was deleted and made anew, or its log was cut."
+            f"{name(partition)}: the query is at offset {known[partition]}, but the log ends at "
+            f"{latest[partition]}. The topic was deleted and created again, or its log was "
+            "truncated."
         )
-    for each in sorted(found.added):
-        if each[0] in topics and beginnings.get(each, 0) > 0:
+    for partition in sorted(found.added):
+        if partition[0] in topics and beginnings.get(partition, 0) > 0:
             said.append(
-                f"{name(each)}: a new partition that already begins at offset {beginnings[each]}; "
-                "its first records are gone."
+                f"{name(partition)}: a new partition whose log starts at offset "
+                f"{beginnings[partition]}; its first records are gone."
             )
     return said
 
@@ -109,8 +115,8 @@ def report_losses(losses: Sequence[str], *, fail: bool) -> None:
         return
     if fail:
         raise DataLoss(" ".join([*losses, ADVICE]))
-    for each in losses:
-        _log.warning("Records are missing, and the query goes on without them. %s", each)
+    for loss in losses:
+        _log.warning("Records are missing, and the query goes on without them. %s", loss)
 
 
 def end_of_batch(
@@ -122,10 +128,12 @@ def end_of_batch(
     """Where the next batch ends, which is where the one after it starts."""
     begins = changes(known, latest).to_begin
     moving = {
-        each: offset for each, offset in known.items() if each in latest and each not in begins
+        partition: offset
+        for partition, offset in known.items()
+        if partition in latest and partition not in begins
     }
     return shared_out(moving, latest, limit) | {
-        each: beginnings[each] for each in begins if each in beginnings
+        begin: beginnings[begin] for begin in begins if begin in beginnings
     }
 
 
@@ -133,21 +141,21 @@ def shared_out(
     start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], limit: int | None
 ) -> Offsets:
     """The ends that leave about `limit` records between them and the start."""
-    waiting = {each: latest[each] - offset for each, offset in start.items()}
+    waiting = {partition: latest[partition] - offset for partition, offset in start.items()}
     total = sum(waiting.values())
     if limit is None or total <= limit:
-        return {each: latest[each] for each in start}
+        return {partition: latest[partition] for partition in start}
     ends = {}
-    for each, size in waiting.items():
+    for partition, size in waiting.items():
         share = limit * size / total
         whole = ceil(share) if share < 1 else floor(share)
-        ends[each] = start[each] + min(size, whole)
+        ends[partition] = start[partition] + min(size, whole)
     return ends
 
 
 def backlog(known: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
     """How many offsets a query has not read yet."""
-    return sum(max(0, offset - known.get(each, 0)) for each, offset in latest.items())
+    return sum(max(0, offset - known.get(partition, 0)) for partition, offset in latest.items())
 
 
 def within(
@@ -158,21 +166,22 @@ def within(
 ) -> tuple[Offsets, Offsets, list[str]]:
     """What a batch wants, cut to what the logs have, and a sentence for each thing missing."""
     said = []
-    for each in sorted(start):
-        begin, finish = earliest[each], latest[each]
-        if start[each] < begin:
+    for partition in sorted(start):
+        begin, finish = earliest[partition], latest[partition]
+        if start[partition] < begin:
             said.append(
-                f"{name(each)}: the batch starts at offset {start[each]}, but the log at {begin}."
+                f"{name(partition)}: the batch starts at offset {start[partition]}, "
+                f"but the log starts at {begin}."
             )
-        for what, offset in (("starts", start[each]), ("ends", end[each])):
+        for what, offset in (("starts", start[partition]), ("ends", end[partition])):
             if offset > finish:
                 said.append(
-                    f"{name(each)}: the batch {what} at offset {offset}, "
+                    f"{name(partition)}: the batch {what} at offset {offset}, "
                     f"but the log ends at {finish}."
                 )
     return (
-        {each: max(offset, earliest[each]) for each, offset in start.items()},
-        {each: min(offset, latest[each]) for each, offset in end.items()},
+        {partition: max(offset, earliest[partition]) for partition, offset in start.items()},
+        {partition: min(offset, latest[partition]) for partition, offset in end.items()},
         said,
     )
 
@@ -185,9 +194,9 @@ def ranges(
     """What lies between two offsets of a query."""
     lenient = set(from_earliest)
     return [
-        Range(*each, start[each], offset, each not in lenient)
-        for each, offset in sorted(end.items())
-        if each in start and start[each] < offset
+        Range(*partition, start[partition], offset, partition not in lenient)
+        for partition, offset in sorted(end.items())
+        if partition in start and start[partition] < offset
     ]
 
 
@@ -200,16 +209,18 @@ def split(
     """
     cut = list(given)
     if records is not None:
-        cut = [part for each in cut for part in divided(each, -(-each.size // records))]
+        cut = [part for piece in cut for part in divided(piece, -(-piece.size // records))]
     if at_least is None or len(cut) >= at_least:
         return cut
-    whole = {each for each in cut if _parts(each.size, _total(cut), at_least) == 1}
-    large = [each for each in cut if each not in whole]
+    whole = {piece for piece in cut if _parts(piece.size, _total(cut), at_least) == 1}
+    large = [piece for piece in cut if piece not in whole]
     wanted = max(1, at_least - len(whole))
     return [
         part
-        for each in cut
-        for part in divided(each, 1 if each in whole else _parts(each.size, _total(large), wanted))
+        for piece in cut
+        for part in divided(
+            piece, 1 if piece in whole else _parts(piece.size, _total(large), wanted)
+        )
     ]
 
 
@@ -221,7 +232,7 @@ def divided(given: Range, parts: int) -> list[Range]:
 
 
 def _total(given: Iterable[Range]) -> int:
-    return sum(each.size for each in given)
+    return sum(piece.size for piece in given)
 
 
 def _parts(size: int, total: int, wanted: int) -> int:

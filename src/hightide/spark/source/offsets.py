@@ -102,7 +102,9 @@ def questions(
             return dict.fromkeys(sorted(wanted), where)
         case ExactOffsets(offsets):
             check_all_named(offsets, wanted, "Offsets")
-            return {each: offset for each, offset in sorted(offsets.items()) if offset < 0}
+            return {
+                partition: offset for partition, offset in sorted(offsets.items()) if offset < 0
+            }
         case SinceTimestamp(timestamp_ms=int() as timestamp):
             return dict.fromkeys(sorted(wanted), timestamp)
         case SinceTimestamp(timestamp_ms=Mapping() as timestamps):
@@ -119,19 +121,19 @@ def resolved(
     """The offsets that a position means, by the brokers' answers and the ends of the logs."""
     if isinstance(position, ExactOffsets):
         return {
-            each: answers[each] if offset < 0 else offset
-            for each, offset in position.offsets.items()
+            partition: answers[partition] if offset < 0 else offset
+            for partition, offset in position.offsets.items()
         }
     found = dict(answers)
-    for each, offset in answers.items():
+    for partition, offset in answers.items():
         if offset >= 0:
             continue
         if isinstance(position, SinceTimestamp) and not position.latest_if_none:
             raise PositionError(
-                f"{name(each)} has no record as new as the timestamp to start at. "
+                f"{name(partition)} has no record as new as the timestamp to start at. "
                 'With startingOffsetsByTimestampStrategy "latest" it starts at the end of the log.'
             )
-        found[each] = latest[each]
+        found[partition] = latest[partition]
     return found
 
 

@@ -61,7 +61,11 @@ class Partitions:
         wanted = self._options.subscription
         if wanted.partitions:
             counts = self._existing(sorted({topic for topic, _ in wanted.partitions}))
-            return [each for each in wanted.partitions if each[1] < counts.get(each[0], 0)]
+            return [
+                partition
+                for partition in wanted.partitions
+                if partition[1] < counts.get(partition[0], 0)
+            ]
         if wanted.pattern:
             matches = re.compile(wanted.pattern).fullmatch
             counts = {
@@ -69,7 +73,7 @@ class Partitions:
             }
         else:
             counts = self._existing(wanted.topics)
-        return [(topic, each) for topic, count in sorted(counts.items()) for each in range(count)]
+        return [(topic, index) for topic, count in sorted(counts.items()) for index in range(count)]
 
     def _existing(self, names: Collection[str]) -> dict[str, int]:
         """Those of the topics that exist; a query that reads a deleted one says so itself."""
@@ -101,7 +105,7 @@ class Partitions:
         if unheeded:
             _log.warning(
                 "These options change nothing here: %s.",
-                ", ".join(PREFIX + each for each in unheeded),
+                ", ".join(PREFIX + name for name in unheeded),
             )
 
     def latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
@@ -133,8 +137,12 @@ class Partitions:
         if position == LogEnd(LATEST):
             return dict(latest)
         wanted = questions(position, latest)
-        known = {each: latest[each] for each, asked in wanted.items() if asked == LATEST}
-        answers = self._offsets({each: wanted[each] for each in wanted if each not in known})
+        known = {
+            partition: latest[partition] for partition, asked in wanted.items() if asked == LATEST
+        }
+        answers = self._offsets(
+            {partition: wanted[partition] for partition in wanted if partition not in known}
+        )
         return resolved(position, answers | known, latest)
 
     def _offsets(self, wanted: Mapping[TopicPartition, int]) -> Offsets:

@@ -60,7 +60,7 @@ class BatchReader(DataSourceReader):
         found.check()
         if options.is_live:
             count = 1 + max((partition for _, partition in found.now()), default=0)
-            return [InputPartition(LivePartitions(each, count)) for each in range(count)]
+            return [InputPartition(LivePartitions(number, count)) for number in range(count)]
         latest = found.latest({})
         earliest = found.earliest(latest)
         start = found.resolve(starting, latest)
@@ -84,7 +84,7 @@ def at_earliest(position: Position, partitions: Iterable[TopicPartition]) -> set
         case LogEnd(where):
             return set(partitions) if where == EARLIEST else set()
         case ExactOffsets(offsets):
-            return {each for each, offset in offsets.items() if offset == EARLIEST}
+            return {partition for partition, offset in offsets.items() if offset == EARLIEST}
     return set()
 
 
@@ -93,7 +93,7 @@ def input_partitions(options: SourceOptions, ranges: list[Range]) -> list[InputP
     cut = batch_plan.split(
         ranges, at_least=options.min_partitions, records=options.max_records_per_partition
     )
-    return [InputPartition(each) for each in cut]
+    return [InputPartition(piece) for piece in cut]
 
 
 def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBatch]:
@@ -101,7 +101,7 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
     if given is None:
         return
     # Loading these takes most of a second, and Spark has processes that only make plans.
-    from hightide.client.range_fetcher import FETCH_BYTES
+    from hightide.client.fetcher import FETCH_BYTES
     from hightide.spark.blocking_client import OffsetOutOfRange, brokers
     from hightide.spark.columns.decode import Decoder
 
@@ -117,9 +117,9 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
             max_bytes=options.fetch_bytes or FETCH_BYTES,
         )
         try:
-            for each in fetching:
-                aborted = each.aborted if options.read_committed else None
-                yield from decoder.feed(each.data, start, end, aborted)
+            for fetched in fetching:
+                aborted = fetched.aborted if options.read_committed else None
+                yield from decoder.feed(fetched.data, start, end, aborted)
             break
         except OffsetOutOfRange as gap:
             report_losses([said_of(gap)], fail=options.fail_on_data_loss and must_have_start)
@@ -138,8 +138,8 @@ def live_records(options: SourceOptions, given: LivePartitions) -> Iterator[pa.R
     found = Partitions(options)
     latest = {where: end for where, end in found.latest({}).items() if given.has(where)}
     earliest = found.earliest(latest)
-    for each in batch_plan.ranges(earliest, latest, latest):
-        yield from records(options, each)
+    for offsets in batch_plan.ranges(earliest, latest, latest):
+        yield from records(options, offsets)
 
 
 def said_of(gap: OffsetOutOfRange) -> str:

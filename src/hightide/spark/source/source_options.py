@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 # By their lower-case form, because options are not case-sensitive.
 NAMES = {
-    each.lower(): each
-    for each in (
+    option.lower(): option
+    for option in (
         "subscribe",
         "subscribePattern",
         "assign",
@@ -251,7 +251,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     text = options[given[0]].strip()
     match given[0]:
         case "subscribe":
-            topics = tuple(sorted({each.strip() for each in text.split(",")} - {""}))
+            topics = tuple(sorted({topic.strip() for topic in text.split(",")} - {""}))
             if topics:
                 return Subscription(topics=topics)
         case "subscribepattern":
@@ -343,15 +343,15 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     from hightide.spark.columns.record_schema import COLUMNS
 
-    known = {each.lower(): each for each in (*COLUMNS, "headers")}
-    wanted = [each.strip().lower() for each in options["columns"].split(",") if each.strip()]
-    unknown = [each for each in wanted if each not in known]
+    known = {column.lower(): column for column in (*COLUMNS, "headers")}
+    wanted = [column.strip().lower() for column in options["columns"].split(",") if column.strip()]
+    unknown = [column for column in wanted if column not in known]
     if unknown or not wanted:
         raise OptionError(
             f"columns is a list of {', '.join(known.values())}"
             + (f"; there is no {', '.join(unknown)}." if unknown else ", and here it is empty.")
         )
-    return tuple(known[each] for each in dict.fromkeys(wanted))
+    return tuple(known[column] for column in dict.fromkeys(wanted))
 
 
 def _is_read_committed(text: str) -> bool:

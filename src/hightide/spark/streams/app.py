@@ -190,7 +190,7 @@ class App:
         """What Spark makes of the queries, with all that can be found wrong without data."""
         if not self.queries:
             raise StreamsError(f"App {self.name} has no queries.")
-        return [plan(self, self.find(each)) for each in only or self.queries]
+        return [plan(self, self.find(query)) for query in only or self.queries]
 
     def test(self, query: str | Callable[..., Any], **topics: Rows) -> list[dict[str, Any]]:
         """What a query makes of lists of dicts, one list for each topic that it reads."""

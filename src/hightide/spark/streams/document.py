@@ -154,7 +154,7 @@ def checked(
             meant = f" Did you mean {near[0]}?" if near else f" Known are {listed(known)}."
             raise StreamsError(f"{where}{key} is not known.{meant}")
         if not isinstance(value, known[key]) or isinstance(value, bool):
-            wanted = " or ".join(WORDS[each] for each in known[key] if each in WORDS)
+            wanted = " or ".join(WORDS[kind] for kind in known[key] if kind in WORDS)
             raise StreamsError(f"{where}{key} should be {wanted}, and is {value!r}.")
     for key in needed:
         if key not in entry:

@@ -50,12 +50,12 @@ def records(rows: DataFrame, query: Query, schema: Schema | None) -> DataFrame:
 
 def check(app: App, rows: DataFrame, query: Query) -> None:
     """That the rows can be written where they shall go."""
-    columns = [each for each in rows.columns if each not in (KEY, META, RECORD_TIME)]
-    for each in (*query.keys, *query.partition_by, *filter(None, [query.partition])):
-        is_derived = each == DAY and event_time(app, columns) is not None
-        if each not in rows.columns and not is_derived:
-            raise unknown(f"column of query {query.name}", each, columns)
-    twice = sorted({each for each in columns if columns.count(each) > 1})
+    columns = [column for column in rows.columns if column not in (KEY, META, RECORD_TIME)]
+    for column in (*query.keys, *query.partition_by, *filter(None, [query.partition])):
+        is_derived = column == DAY and event_time(app, columns) is not None
+        if column not in rows.columns and not is_derived:
+            raise unknown(f"column of query {query.name}", column, columns)
+    twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         raise StreamsError(
             f"Query {query.name} has two columns named {listed(twice)}: "
@@ -131,8 +131,8 @@ def newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     if not keys:
         return rows
     where = F.col(META)
-    order = [where.getField(each).desc() for each in ("timestamp", "partition", "offset")]
-    place = F.row_number().over(Window.partitionBy(*(f"`{each}`" for each in keys)).orderBy(*order))
+    order = [where.getField(field).desc() for field in ("timestamp", "partition", "offset")]
+    place = F.row_number().over(Window.partitionBy(*(f"`{key}`" for key in keys)).orderBy(*order))
     return rows.withColumn("_place", place).where("_place = 1").drop("_place")
 
 
@@ -156,7 +156,7 @@ def table_writer(app: App, query: Query, columns: Sequence[str]) -> Write:
 def event_time(app: App, columns: Sequence[str]) -> str | None:
     """The column whose days a table can be laid out by."""
     times = (topic.time for topic in app.topics.values())
-    return next((each for each in times if each in columns), None)
+    return next((time for time in times if time in columns), None)
 
 
 def to_terminal(query: Query) -> Write:
@@ -165,14 +165,14 @@ def to_terminal(query: Query) -> Write:
     def write(batch: DataFrame, number: int) -> None:
         rows = results(batch, query)
         text = rows.select(
-            F.to_json(F.struct(*(f"`{each}`" for each in rows.columns))).alias("row")
+            F.to_json(F.struct(*(f"`{column}`" for column in rows.columns))).alias("row")
         )
         # A few rows would do, but Spark keeps the state of a query only where all are asked for.
         text.persist().count()
         found = text.limit(SHOWN + 1).collect()
         text.unpersist()
-        for each in found[:SHOWN]:
-            print(f"{query.name}\t{each['row']}", flush=True)
+        for row in found[:SHOWN]:
+            print(f"{query.name}\t{row['row']}", flush=True)
         if len(found) > SHOWN:
             print(f"{query.name}\t… and more in batch {number}", flush=True)
 

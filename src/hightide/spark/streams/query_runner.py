@@ -60,7 +60,7 @@ def start(app: App, plans: Sequence[Plan], *, once: bool, say: Say) -> RunningQu
     prepare_topics(app, plans, dying, say)
     quieten(app)
     running = RunningQueries(app.spark)
-    starts = {each.query.name: partial(_start_query, app, each, once) for each in plans}
+    starts = {plan.query.name: partial(_start_query, app, plan, once) for plan in plans}
     for topic in dying:
         starts[topic.name + DEAD_LETTERS] = partial(_start_dead_letters, app, topic, once)
     try:
@@ -99,7 +99,7 @@ def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
 
 def dead_letter_topics(app: App, plans: Sequence[Plan]) -> list[Topic]:
     """Topics with a dead-letter topic that these plans read, however they do."""
-    read = {topic for each in plans for topic, _ in each.reads}
+    read = {topic for plan in plans for topic, _ in plan.reads}
     return [
         topic
         for name, topic in app.topics.items()
@@ -117,10 +117,10 @@ def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say:
         for topic in dying
         if topic.on_error.topic is not None
     }
-    for each in plans:
-        if each.query.to.kind == TOPIC:
-            wanted[each.query.to.place] = (each.query.partitions, each.query.replication)
-    read = {topic for each in plans for topic, _ in each.reads}
+    for plan in plans:
+        if plan.query.to.kind == TOPIC:
+            wanted[plan.query.to.place] = (plan.query.partitions, plan.query.replication)
+    read = {topic for plan in plans for topic, _ in plan.reads}
     try:
         client = brokers(client_properties(app.client_options()))
         there = client.topics()
@@ -254,14 +254,14 @@ class RunningQueries:
 
     @property
     def is_active(self) -> bool:
-        return any(each.isActive for each in self.queries.values())
+        return any(query.isActive for query in self.queries.values())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether all queries have ended by themselves.  If one fails, the others are stopped."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._check()
-            active = [each for each in self.queries.values() if each.isActive]
+            active = [query for query in self.queries.values() if query.isActive]
             if not active:
                 self._check()
                 self._forget()
@@ -301,7 +301,7 @@ class RunningQueries:
     def _until_one_ends(active: list[StreamingQuery], seconds: float) -> None:
         """Spark can wait for one query or for all that were ever started; so: for one, not long."""
         deadline = time.monotonic() + seconds
-        while all(each.isActive for each in active) and time.monotonic() < deadline:
+        while all(query.isActive for query in active) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
 
     def _forget(self) -> None:

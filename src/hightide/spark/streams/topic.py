@@ -79,9 +79,9 @@ class Topic:
         rows = self._rows(raw, self._quietly(), tombstones=True)
         if len(keys) == 1 and keys[0] not in self._columns():
             return latest(rows, record_key(), self._columns()).withColumnRenamed(KEY, keys[0])
-        for each in keys:
-            if each not in self._columns():
-                raise unknown(f"column of topic {self.name}", each, self._columns())
+        for column in keys:
+            if column not in self._columns():
+                raise unknown(f"column of topic {self.name}", column, self._columns())
         if not keys:
             return latest(rows, record_key(), self._columns())
         return latest(rows, identity(keys), self._columns()).drop(KEY)
@@ -190,10 +190,10 @@ def identity(keys: Sequence[str]) -> Column:
     """A row's key as the sink writes it: one column as text, several as an object of JSON."""
     from pyspark.sql import functions as F
 
-    columns = [F.col(f"`{each}`") for each in keys]
+    columns = [F.col(f"`{column}`") for column in keys]
     if len(columns) == 1:
         return F.coalesce(columns[0].cast("string"), F.col(KEY))
-    present = reduce(and_, (each.isNotNull() for each in columns))
+    present = reduce(and_, (column.isNotNull() for column in columns))
     return F.coalesce(F.when(present, F.to_json(F.struct(*columns))), F.col(KEY))
 
 
@@ -205,7 +205,7 @@ def latest(rows: DataFrame, key: Column, columns: Sequence[str]) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    row = F.struct(*(f"`{each}`" for each in (*columns, KEY)))
+    row = F.struct(*(f"`{column}`" for column in (*columns, KEY)))
     where = F.col(META)
     by_partition = (
         rows.withColumn("_id", key)
@@ -219,7 +219,7 @@ def latest(rows: DataFrame, key: Column, columns: Sequence[str]) -> DataFrame:
     overall = by_partition.groupBy("_id").agg(
         F.max_by("_row", F.struct("_at", "_partition")).alias("_row")
     )
-    present = [F.col("_row").getField(each).isNotNull() for each in columns]
+    present = [F.col("_row").getField(column).isNotNull() for column in columns]
     return overall.where(F.array_contains(F.array(*present), True)).select("_row.*")
 
 

@@ -136,7 +136,7 @@ def matches(found: Rows, expected: Rows) -> str | None:
     """
     left = [dict(row) for row in found]
     for row in expected:
-        fitting = next((each for each in left if _fits(each, row)), None)
+        fitting = next((candidate for candidate in left if _fits(candidate, row)), None)
         if fitting is None:
             return f"Expected, and not there: {dict(row)}. There is: {left}."
         left.remove(fitting)
@@ -145,7 +145,7 @@ def matches(found: Rows, expected: Rows) -> str | None:
 
 def _fits(found: Any, expected: Any) -> bool:
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        return all(name in found and _fits(found[name], each) for name, each in expected.items())
+        return all(name in found and _fits(found[name], value) for name, value in expected.items())
     if isinstance(found, datetime) and isinstance(expected, str | datetime):
         return moment(found) == moment(expected)
     if isinstance(found, Decimal | date) and isinstance(expected, str):

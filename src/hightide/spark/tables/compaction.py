@@ -30,10 +30,10 @@ def plan(
 ) -> list[list[DataFile]]:
     """Groups of files to be joined, each of one partition."""
     groups: dict[tuple[tuple[tuple[str, str | None], ...], int], list[DataFile]] = {}
-    for each in files:
-        if each.bucket is None and each.size_bytes < target_bytes // 2:
-            partition = tuple(sorted(each.partition.items()))
-            groups.setdefault((partition, _size_class(each.size_bytes, fewest)), []).append(each)
+    for file in files:
+        if file.bucket is None and file.size_bytes < target_bytes // 2:
+            partition = tuple(sorted(file.partition.items()))
+            groups.setdefault((partition, _size_class(file.size_bytes, fewest)), []).append(file)
     found = []
     for group in groups.values():
         found += [part for part in _cut(group, target_bytes) if len(part) >= max(fewest, 2)]
@@ -55,12 +55,12 @@ def _cut(group: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]]:
     """Neighbours together, up to the size that a file should have."""
     parts: list[list[DataFile]] = [[]]
     filled = 0
-    for each in group:
-        if filled + each.size_bytes > target_bytes and parts[-1]:
+    for file in group:
+        if filled + file.size_bytes > target_bytes and parts[-1]:
             parts.append([])
             filled = 0
-        parts[-1].append(each)
-        filled += each.size_bytes
+        parts[-1].append(file)
+        filled += file.size_bytes
     return parts
 
 
@@ -70,7 +70,7 @@ def join(store: TableStore, group: Sequence[DataFile]) -> NewFile:
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-    paths = [store.locate(each) for each in group]
+    paths = [store.locate(file) for file in group]
     schemas = [pq.read_schema(path).remove_metadata() for path in paths]
     schema = pa.unify_schemas(schemas, promote_options="permissive")
     store.workspace.mkdir(parents=True, exist_ok=True)
@@ -78,10 +78,10 @@ def join(store: TableStore, group: Sequence[DataFile]) -> NewFile:
     goal = store.workspace / name
     rows = 0
     with pq.ParquetWriter(goal, schema, compression="zstd") as writer:
-        for batch in ds.dataset([str(each) for each in paths], schema=schema).to_batches():
+        for batch in ds.dataset([str(path) for path in paths], schema=schema).to_batches():
             writer.write_batch(batch)
             rows += batch.num_rows
-    assert rows == sum(each.rows for each in group)
+    assert rows == sum(file.rows for file in group)
     return NewFile(
         goal, name, goal.stat().st_size, rows, group[0].partition, _folder(store, paths[0])
     )
@@ -99,7 +99,7 @@ def compact(store: TableStore, *, target_bytes: int = TARGET_BYTES, fewest: int 
     for group in plan(found.files if found else (), target_bytes=target_bytes, fewest=fewest):
         joined = join(store, group)
         try:
-            removed = frozenset(each.path for each in group)
+            removed = frozenset(file.path for file in group)
             store.commit(Change(add=(joined,), remove=removed, is_rearranged=True))
             fewer += len(group) - 1
         except Conflict:

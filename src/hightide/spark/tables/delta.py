@@ -98,7 +98,7 @@ class DeltaStore:
         with locked(self.workspace / "lock"):
             table = DeltaTable(str(self.path))
             partitions = table.metadata().partition_columns
-            files = {each.path: each for each in _files(table, partitions)}
+            files = {file.path: file for file in _files(table, partitions)}
             if not change.remove <= files.keys():
                 raise Conflict(f"{self.path} was changed by another")
             self._announce(table, change)
@@ -108,7 +108,7 @@ class DeltaStore:
             mode = "overwrite" if is_all and not change.is_rearranged else "append"
             now_ms = int(time.time() * 1000)
             actions: list[AddAction | RemoveAction] = [
-                self._added(each, now_ms, is_new=not change.is_rearranged) for each in change.add
+                self._added(file, now_ms, is_new=not change.is_rearranged) for file in change.add
             ]
             if mode == "append":
                 actions += [
@@ -131,7 +131,7 @@ class DeltaStore:
 
     def forget(self, prefix: str) -> None:
         """Remove files that a crash left behind before they were in the log."""
-        known = {each.path for each in (self.snapshot() or _NOTHING).files}
+        known = {file.path for file in (self.snapshot() or _NOTHING).files}
         for path in self.path.rglob(f"*{prefix}*.parquet"):
             if str(path.relative_to(self.path)) not in known:
                 path.unlink()
@@ -146,9 +146,9 @@ class DeltaStore:
 
     def _announce(self, table: DeltaTable, change: Change) -> None:
         """What has a commit of its own and may be said twice: new columns, a writer's new run."""
-        known = {each.name for each in table.schema().fields}
+        known = {field.name for field in table.schema().fields}
         fields = [] if change.schema is None else _delta_schema(change.schema).fields
-        if missing := [each for each in fields if each.name not in known]:
+        if missing := [field for field in fields if field.name not in known]:
             table.alter.add_columns(missing)
         if change.mark is not None:
             run = {f"{RUN}{change.writer}": change.mark.run}
@@ -195,12 +195,12 @@ def _files(table: DeltaTable, partitions: list[str]) -> list[DataFile]:
     found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return [
         DataFile(
-            each["path"],
-            each["size_bytes"],
-            each["num_records"] or 0,
-            {name: _text(each[f"partition.{name}"]) for name in partitions},
+            action["path"],
+            action["size_bytes"],
+            action["num_records"] or 0,
+            {name: _text(action[f"partition.{name}"]) for name in partitions},
         )
-        for each in found
+        for action in found
     ]
 
 

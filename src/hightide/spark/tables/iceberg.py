@@ -76,7 +76,7 @@ class IcebergStore:
         return Snapshot(
             schema=from_arrow_schema(schema_to_pyarrow(table.schema(), include_field_ids=False)),
             layout=Layout.of(json.loads(stored)) if stored else Layout(),
-            files=tuple(_data_file(each.file, table) for each in table.scan().plan_files()),
+            files=tuple(_data_file(task.file, table) for task in table.scan().plan_files()),
             marks=_marks(table.properties),
             version=getattr(table.metadata, "last_sequence_number", 0),
         )
@@ -110,14 +110,14 @@ class IcebergStore:
         with locked(self.workspace / "lock"):
             table = self.table()
             assert table is not None, "a table is created before it is changed"
-            files = {each.file.file_path: each.file for each in table.scan().plan_files()}
+            files = {task.file.file_path: task.file for task in table.scan().plan_files()}
             if not change.remove <= files.keys():
                 raise Conflict(f"{self.path} was changed by another")
             added = []
-            for each in change.add:
-                goal = self.base() / each.folder / each.name
+            for file in change.add:
+                goal = self.base() / file.folder / file.name
                 goal.parent.mkdir(parents=True, exist_ok=True)
-                each.staged.rename(goal)
+                file.staged.rename(goal)
                 added.append(f"file://{goal}")
             transaction = table.transaction()
             if change.schema is not None:
@@ -144,7 +144,7 @@ class IcebergStore:
     def forget(self, prefix: str) -> None:
         """Remove files that a crash left behind before they were in a snapshot."""
         found = self.snapshot()
-        known = {self.locate(each) for each in found.files} if found else set()
+        known = {self.locate(file) for file in found.files} if found else set()
         for path in self.base().rglob(f"*{prefix}*.parquet"):
             if path not in known:
                 path.unlink()

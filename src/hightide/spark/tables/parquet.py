@@ -73,8 +73,8 @@ class ParquetStore:
         return Snapshot(
             schema=StructType.fromJson(found["schema"]),
             layout=Layout.of(found["layout"]),
-            files=tuple(DataFile(**each) for each in found["files"]),
-            marks={name: Mark(**each) for name, each in found["marks"].items()},
+            files=tuple(DataFile(**file) for file in found["files"]),
+            marks={name: Mark(**mark) for name, mark in found["marks"].items()},
             version=found["version"],
         )
 
@@ -89,20 +89,20 @@ class ParquetStore:
         with locked(self.versions / "lock"):
             now = self.snapshot()
             assert now is not None, "a table is created before it is changed"
-            if not change.remove <= {each.path for each in now.files}:
+            if not change.remove <= {file.path for file in now.files}:
                 raise Conflict(f"{self.path} was changed by another")
             marks = dict(now.marks)
             if change.mark is not None:
                 marks[change.writer] = change.mark
-            kept = [each for each in now.files if each.path not in change.remove]
+            kept = [file for file in now.files if file.path not in change.remove]
             added = [
                 DataFile(
-                    str(Path(each.folder) / each.name), each.size_bytes, each.rows, each.partition
+                    str(Path(file.folder) / file.name), file.size_bytes, file.rows, file.partition
                 )
-                for each in change.add
+                for file in change.add
             ]
             moved = [(new.staged, old.path) for new, old in zip(change.add, added, strict=True)]
-            linked = [(self.base() / each.path, each.path) for each in kept]
+            linked = [(self.base() / file.path, file.path) for file in kept]
             following = Snapshot(
                 change.schema or now.schema,
                 now.layout,
@@ -152,13 +152,13 @@ class ParquetStore:
             "version": made.version,
             "schema": made.schema.jsonValue(),
             "layout": made.layout.plain(),
-            "marks": {name: asdict(each) for name, each in made.marks.items()},
-            "files": [asdict(each) for each in made.files],
+            "marks": {name: asdict(mark) for name, mark in made.marks.items()},
+            "files": [asdict(file) for file in made.files],
         }
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         _sync(folder / MANIFEST)
-        for each in {folder, *(path.parent for path in map(folder.joinpath, _names(made)))}:
-            _sync(each)
+        for path_to_sync in {folder, *(path.parent for path in map(folder.joinpath, _names(made)))}:
+            _sync(path_to_sync)
         link = self.versions / "next"
         link.unlink(missing_ok=True)
         link.symlink_to(os.path.relpath(folder, self.path.parent))
@@ -167,7 +167,7 @@ class ParquetStore:
 
     def _remove_old(self, current: int) -> None:
         """Remove the versions that nobody can still be reading."""
-        numbers = sorted(int(each.name) for each in self.versions.glob("[0-9]*"))
+        numbers = sorted(int(path.name) for path in self.versions.glob("[0-9]*"))
         for number, following in pairwise(numbers):
             since = (self.versions / f"{following:010d}").stat().st_mtime
             if following <= current and time.time() - since >= self.keep_s:
@@ -175,7 +175,7 @@ class ParquetStore:
 
 
 def _names(made: Snapshot) -> list[str]:
-    return [each.path for each in made.files]
+    return [file.path for file in made.files]
 
 
 def _sync(path: Path) -> None:

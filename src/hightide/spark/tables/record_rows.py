@@ -82,11 +82,11 @@ class Records:
             raise TableError(f"The key {missing[0]} is no column: {', '.join(rows.columns)} are.")
         keys = _keys(self.key, rows.schema)
         columns: list[Column] = [
-            keys[each.name].alias(each.name)
-            if each.name in keys
-            else F.lit(None).cast(each.dataType).alias(each.name)
-            for each in rows.schema.fields
-            if each.name not in METADATA
+            keys[field.name].alias(field.name)
+            if field.name in keys
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in rows.schema.fields
+            if field.name not in METADATA
         ]
         deletions = gone.select(*columns, F.col("key").alias(KEY), *_origin(""))
         return rows.withColumn(DELETED, F.lit(False)).unionByName(
@@ -103,19 +103,19 @@ def merged(
     is always looked for, because deletions need its type.
     """
     before = known.fields if known else []
-    types = {each.name: each.dataType for each in before}
+    types = {field.name: field.dataType for field in before}
     fields = []
-    for each in nullable(found).fields:
-        kind = each.dataType
-        if each.name == CORRUPT or (isinstance(kind, NullType) and each.name not in types):
+    for field in nullable(found).fields:
+        kind = field.dataType
+        if field.name == CORRUPT or (isinstance(kind, NullType) and field.name not in types):
             continue
-        if isinstance(types.get(each.name), StringType) or isinstance(kind, NullType):
-            kind = types[each.name]
-        elif each.name == time and isinstance(kind, StringType):
+        if isinstance(types.get(field.name), StringType) or isinstance(kind, NullType):
+            kind = types[field.name]
+        elif field.name == time and isinstance(kind, StringType):
             kind = TimestampType()
-        fields.append(StructField(each.name, kind))
-    names = {*(each.name for each in fields), *key} - {*METADATA}
-    here = [each for each in before if each.name in names]
+        fields.append(StructField(field.name, kind))
+    names = {*(field.name for field in fields), *key} - {*METADATA}
+    here = [field for field in before if field.name in names]
     return evolve(StructType(here), StructType(fields)).schema
 
 

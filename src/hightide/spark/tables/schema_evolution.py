@@ -45,19 +45,19 @@ class Evolution:
 
 def evolve(table: StructType, incoming: StructType, fixed: Collection[str] = ()) -> Evolution:
     """A table's columns after rows of another schema have come; `fixed` ones keep their type."""
-    arriving = {each.name: each.dataType for each in incoming.fields}
-    by_case = {each.name.lower(): each.name for each in table.fields}
+    arriving = {field.name: field.dataType for field in incoming.fields}
+    by_case = {field.name.lower(): field.name for field in table.fields}
     fields, added, widened = [], [], []
-    for each in table.fields:
-        kind = wider(each.dataType, arriving.get(each.name, each.dataType))
-        if kind is None or (kind != each.dataType and each.name in fixed):
+    for field in table.fields:
+        kind = wider(field.dataType, arriving.get(field.name, field.dataType))
+        if kind is None or (kind != field.dataType and field.name in fixed):
             raise TableError(
-                f"Column {each.name} is {each.dataType.simpleString()} in the table and"
-                f" {arriving[each.name].simpleString()} in what comes now, which does not fit."
+                f"Column {field.name} is {field.dataType.simpleString()} in the table and"
+                f" {arriving[field.name].simpleString()} in what comes now, which does not fit."
             )
-        if kind != each.dataType:
-            widened.append(each.name)
-        fields.append(StructField(each.name, kind))
+        if kind != field.dataType:
+            widened.append(field.name)
+        fields.append(StructField(field.name, kind))
     for name, kind in arriving.items():
         known = by_case.get(name.lower())
         if known is None:
@@ -74,7 +74,7 @@ def wider(table: DataType, incoming: DataType) -> DataType | None:
     if table == incoming or isinstance(incoming, NullType):
         return table
     if type(table) in WHOLE and type(incoming) in WHOLE:
-        return max(table, incoming, key=lambda each: WHOLE.index(type(each)))
+        return max(table, incoming, key=lambda kind: WHOLE.index(type(kind)))
     if isinstance(table, FloatType | DoubleType) and isinstance(incoming, FloatType | DoubleType):
         return DoubleType()
     # A number that was whole so far: JSON does not tell a whole number from one with a fraction.
@@ -120,7 +120,7 @@ def as_nullable(kind: DataType) -> DataType:
 
 def nullable(schema: StructType) -> StructType:
     return StructType(
-        [StructField(each.name, as_nullable(each.dataType)) for each in schema.fields]
+        [StructField(field.name, as_nullable(field.dataType)) for field in schema.fields]
     )
 
 
@@ -132,12 +132,12 @@ def fitted(column: Column, found: DataType, wanted: DataType) -> Column:
         return column
     match found, wanted:
         case StructType(), StructType():
-            types = {each.name: each.dataType for each in found.fields}
+            types = {field.name: field.dataType for field in found.fields}
             inside = [
-                fitted(column.getField(each.name), types[each.name], each.dataType)
-                if each.name in types
-                else F.lit(None).cast(each.dataType)
-                for each in wanted.fields
+                fitted(column.getField(field.name), types[field.name], field.dataType)
+                if field.name in types
+                else F.lit(None).cast(field.dataType)
+                for field in wanted.fields
             ]
             named = [one.alias(name) for one, name in zip(inside, wanted.names, strict=True)]
             return F.when(column.isNotNull(), F.struct(*named))
@@ -154,13 +154,13 @@ def conform(rows: DataFrame, schema: StructType, extra: Sequence[str] = ()) -> D
     """Rows with exactly the columns of a table, in its order; what they lack is null."""
     from pyspark.sql import functions as F
 
-    types = {each.name: each.dataType for each in rows.schema.fields}
+    types = {field.name: field.dataType for field in rows.schema.fields}
     return rows.select(
         *(
-            fitted(F.col(f"`{each.name}`"), types[each.name], each.dataType).alias(each.name)
-            if each.name in types
-            else F.lit(None).cast(each.dataType).alias(each.name)
-            for each in schema.fields
+            fitted(F.col(f"`{field.name}`"), types[field.name], field.dataType).alias(field.name)
+            if field.name in types
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in schema.fields
         ),
         *extra,
     )

@@ -55,12 +55,12 @@ class StagedFiles:
         spread = spread.hint("rebalance", *(F.col(name) for name in names))
         spread.write.partitionBy(*names).parquet(str(where))
         named = [self._named(where, path, at) for at, path in enumerate(parquet_files(where))]
-        return [each for each in named if each.rows]
+        return [file for file in named if file.rows]
 
     def _named(self, where: Path, path: Path, at: int) -> NewFile:
         import pyarrow.parquet as pq
 
-        texts = [each.partition("=")[2] for each in path.relative_to(where).parent.parts]
+        texts = [part.partition("=")[2] for part in path.relative_to(where).parent.parts]
         partition_by = self.layout.partition_by
         bucket = f"b{int(texts[-1]):04d}-" if self.layout.key else ""
         return NewFile(
@@ -80,7 +80,7 @@ class StagedFiles:
 
 def parquet_files(folder: Path) -> list[Path]:
     """The files of a folder that Spark wrote, without those that it keeps for itself."""
-    return sorted(each for each in folder.rglob("*.parquet") if not each.name.startswith("."))
+    return sorted(path for path in folder.rglob("*.parquet") if not path.name.startswith("."))
 
 
 def partition_value(layout: Layout, frame: DataFrame, name: str) -> Column:

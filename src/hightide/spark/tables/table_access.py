@@ -31,7 +31,7 @@ def read_files(
     spark: SparkSession, store: TableStore, schema: StructType, files: Iterable[DataFile]
 ) -> DataFrame:
     """The rows of some of a table's files."""
-    paths = [str(store.locate(each)) for each in files]
+    paths = [str(store.locate(file)) for file in files]
     if not paths:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema)

@@ -75,7 +75,7 @@ def writer(
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(given, str):
-        given = [each.strip() for each in given.split(",")]
+        given = [name.strip() for name in given.split(",")]
     return tuple(given or ())
 
 
@@ -139,7 +139,7 @@ class TableWriter:
         evolution = evolve(now.schema, incoming, {*layout.key, *layout.partition_by})
         if self.mode == "complete":
             staged = stage.write(conform(rows, evolution.schema))
-            removed = frozenset(each.path for each in now.files)
+            removed = frozenset(file.path for file in now.files)
             change = Change(tuple(staged), removed)
         elif layout.key:
             change = self._upserted(rows, now, evolution, stage)
@@ -154,14 +154,16 @@ class TableWriter:
         from pyspark.sql import functions as F
 
         layout = self.layout
-        if missing := [each for each in layout.key if each not in frame.columns]:
+        if missing := [column for column in layout.key if column not in frame.columns]:
             raise TableError(
                 f"The key {missing[0]} is no column: there are {', '.join(frame.columns)}"
             )
         derived = "day" in layout.partition_by and "day" not in frame.columns
         time = layout.time or TIME
         absent = [
-            each for each in layout.partition_by if each not in frame.columns and each != "day"
+            column
+            for column in layout.partition_by
+            if column not in frame.columns and column != "day"
         ]
         if derived and time not in frame.columns:
             absent = [time]
@@ -179,7 +181,7 @@ class TableWriter:
 
     def _schema(self, rows: DataFrame) -> StructType:
         schema = rows.drop(self.deletes).schema if self.deletes else rows.schema
-        unknown = [each.name for each in schema.fields if each.dataType.typeName() == "void"]
+        unknown = [field.name for field in schema.fields if field.dataType.typeName() == "void"]
         if unknown:
             raise TableError(f"Column {unknown[0]} has only nulls and no type; cast it to one.")
         return nullable(schema)
@@ -192,7 +194,7 @@ class TableWriter:
             return Change(tuple(staged))
         old = read_files(rows.sparkSession, self.store, now.schema, now.files)
         staged += stage.write(conform(old, evolution.schema))
-        return Change(tuple(staged), frozenset(each.path for each in now.files))
+        return Change(tuple(staged), frozenset(file.path for file in now.files))
 
     def _upserted(
         self, rows: DataFrame, now: Snapshot, evolution: Evolution, stage: StagedFiles
@@ -204,14 +206,14 @@ class TableWriter:
         changed = self._latest(rows, evolution.schema).withColumn(BUCKET, bucket(self.layout))
         where = stage.folder / "changed"
         changed.write.partitionBy(BUCKET).parquet(str(where))
-        touched = {int(each.name.partition("=")[2]) for each in where.glob(f"{BUCKET}=*")}
+        touched = {int(path.name.partition("=")[2]) for path in where.glob(f"{BUCKET}=*")}
         if not touched:
             return Change()
         everything = self.store.must_rewrite(evolution)
         files = [
-            each
-            for each in now.files
-            if everything or each.bucket is None or each.bucket in touched
+            file
+            for file in now.files
+            if everything or file.bucket is None or file.bucket in touched
         ]
         changes = spark.read.schema(changed.schema).parquet(str(where)).drop(BUCKET)
         old = conform(read_files(spark, self.store, now.schema, files), evolution.schema)
@@ -222,7 +224,7 @@ class TableWriter:
                 self.deletes
             )
         staged = stage.write(kept.unionByName(changes))
-        return Change(tuple(staged), frozenset(each.path for each in files))
+        return Change(tuple(staged), frozenset(file.path for file in files))
 
     def _latest(self, rows: DataFrame, schema: StructType) -> DataFrame:
         """One row for each key, the last."""
