@@ -145,7 +145,7 @@ def test_a_broker_that_is_gone_is_seen_everywhere(three, run):
     assert states(shown(run, few))[3]["why"] == "its broker is not alive; eligible to lead"
     ill = run("cluster", "health")
     assert ill.code == 3
-    assert f"{alone}/0 is offline: nobody leads it. It waits for broker 3.\n" in ill.out
+    assert f"{alone}/0 is offline: it has no leader. It waits for broker 3.\n" in ill.out
     assert (
         f"{few}/0 has 2 replicas in sync and needs 3: writes with acks=all are refused." in ill.out
     )

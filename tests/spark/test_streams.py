@@ -44,7 +44,7 @@ def best_so_far():
             self._best = handle.getValueState("best", "amount DOUBLE")
 
         def handleInputRows(self, key, rows, timer_values):
-            highest = max(amount for order in rows for amount in order["amount"])
+            highest = max(amount for bought in rows for amount in bought["amount"])
             known = self._best.get()[0] if self._best.exists() else None
             if known is None or highest > known:
                 self._best.update((highest,))
@@ -135,7 +135,7 @@ def seconds(row):
 
 def on_time(size):
     """The orders whose window was still open when they came; of the first, all were."""
-    still = [order for order in SECOND if seconds(order) // size * size + size > WATERMARK_S]
+    still = [order for bought in SECOND if seconds(bought) // size * size + size > WATERMARK_S]
     return FIRST + still
 
 
@@ -146,8 +146,8 @@ def closed(start, size):
 
 def test_tumbling_windows_leave_out_what_comes_too_late(broker, shop):
     expected = defaultdict(float)
-    for order in on_time(60):
-        expected[window_start(seconds(order), 60), order["user"]] += order["amount"]
+    for bought in on_time(60):
+        expected[window_start(seconds(bought), 60), bought["user"]] += bought["amount"]
     expected = {key: total for key, total in expected.items() if closed(key[0], 60)}
     found = received(broker, "shop-tumbling")
     assert all(key == row["user"] for key, row in found)
@@ -164,8 +164,8 @@ def test_sliding_windows_count_a_row_in_each_window_that_it_is_in(broker, shop):
     for first in range(-30, 900, 30):
         rows = [
             order
-            for order in FIRST + [row for row in SECOND if first + 60 > WATERMARK_S]
-            if first <= seconds(order) < first + 60
+            for bought in FIRST + [row for row in SECOND if first + 60 > WATERMARK_S]
+            if first <= seconds(bought) < first + 60
         ]
         if rows and closed(at(first), 60):
             expected[at(first), len(rows)] += 1
@@ -177,8 +177,8 @@ def test_sessions_end_when_nothing_happens(broker, shop):
     # Each user orders every 15 seconds, so no two orders are in one session of 14; but bob's late
     # order joins the session that he has at that time.
     times = defaultdict(list)
-    for order in FIRST + [row for row in SECOND if seconds(row) + 14 > WATERMARK_S]:
-        times[order["user"]].append(seconds(order))
+    for bought in FIRST + [row for row in SECOND if seconds(row) + 14 > WATERMARK_S]:
+        times[bought["user"]].append(seconds(bought))
     expected = Counter()
     for user, stamps in times.items():
         start, last, count = None, None, 0
@@ -200,8 +200,8 @@ def test_sessions_end_when_nothing_happens(broker, shop):
 def test_an_update_tells_each_change_of_a_count(broker, shop):
     expected, counts = [], Counter()
     for rows in BATCHES:
-        changed = {order["user"] for order in rows}
-        counts.update(order["user"] for order in rows)
+        changed = {bought["user"] for bought in rows}
+        counts.update(bought["user"] for bought in rows)
         expected += [(user, counts[user]) for user in changed]
     found = [(key, row["n"]) for key, row in received(broker, "shop-updates")]
     assert Counter(found) == Counter(expected)
@@ -210,16 +210,16 @@ def test_an_update_tells_each_change_of_a_count(broker, shop):
 def test_a_complete_result_comes_whole_each_time(broker, shop):
     totals, total = [], defaultdict(float)
     for rows in BATCHES:
-        for order in rows:
-            total[order["user"]] += order["amount"]
+        for bought in rows:
+            total[bought["user"]] += bought["amount"]
         totals += total.items()
     found = [(row["user"], row["total"]) for row in values(broker, "shop-complete")]
     assert Counter(found) == Counter(totals)
 
 
 def test_a_row_that_comes_twice_within_the_watermark_counts_once(broker, shop):
-    late = {order["id"] for order in SECOND if seconds(order) <= WATERMARK_S}
-    expected = {order["id"]: order["user"] for order in FIRST + SECOND if order["id"] not in late}
+    late = {bought["id"] for bought in SECOND if seconds(bought) <= WATERMARK_S}
+    expected = {bought["id"]: bought["user"] for bought in FIRST + SECOND if bought["id"] not in late}
     found = received(broker, "shop-unique")
     assert sorted(row["id"] for _, row in found) == sorted(expected)
     assert found[0][0] == f'{{"user":"{found[0][1]["user"]}","id":{found[0][1]["id"]}}}'
@@ -229,8 +229,8 @@ def test_a_processor_keeps_state_of_its_own(broker, shop):
     expected, best = [], {}
     for rows in BATCHES:
         highest = defaultdict(float)
-        for order in rows:
-            highest[order["user"]] = max(highest[order["user"]], order["amount"])
+        for bought in rows:
+            highest[bought["user"]] = max(highest[bought["user"]], bought["amount"])
         for user, amount in highest.items():
             if amount > best.get(user, -1):
                 best[user] = amount
@@ -240,10 +240,10 @@ def test_a_processor_keeps_state_of_its_own(broker, shop):
 
 
 def test_rows_go_where_their_column_says_and_keep_their_key(broker, shop):
-    expected = {order["id"]: order["user"] for order in FIRST + SECOND if order["amount"] >= 40}
+    expected = {bought["id"]: bought["user"] for bought in FIRST + SECOND if bought["amount"] >= 40}
     found = received(broker, "shop-placed")
     assert Counter((key, row["id"]) for key, row in found) == Counter(
-        (order["user"], order["id"]) for order in FIRST + SECOND if order["amount"] >= 40
+        (bought["user"], bought["id"]) for bought in FIRST + SECOND if bought["amount"] >= 40
     )
     assert {row["user"] for _, row in found} == {user.upper() for user in expected.values()}
     assert all(set(row) == {"id", "user"} for _, row in found)

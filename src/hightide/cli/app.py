@@ -1,7 +1,7 @@
 """The tree of commands, and what happens when one of them fails.
 
 A failure is one sentence on stderr and exit code 1, never a traceback; a command line that
-makes no sense is exit code 2.  `up`, `broker start` and `coordinator start` stand here for
+makes no sense is exit code 2.  `up`, `broker start` and `zookeeper start` stand here for
 `--help` only: the entry point runs them without loading this module, because they must start
 fast.
 """
@@ -88,7 +88,8 @@ def broker_group() -> None:
 
 
 app.add_typer(broker, name="broker", rich_help_panel="Run")
-app.add_typer(zookeeper.app, name="coordinator", rich_help_panel="Run")
+app.add_typer(zookeeper.app, name="zookeeper", rich_help_panel="Run")
+app.add_typer(zookeeper.app, name="coordinator", hidden=True)  # its name in earlier versions
 app.command(rich_help_panel="Run")(doctor.doctor)
 app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
 app.add_typer(partitions.app, name="partition", rich_help_panel="Look and change")

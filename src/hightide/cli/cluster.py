@@ -12,9 +12,9 @@ from hightide.cli import render
 from hightide.cli.options import LOCALHOST, Bootstrap, Failed, OutputOption, ask
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.health import Trouble, problems
-from hightide.client.model import ClusterDescription, TopicDescription
-from hightide.client.replicas import ReplicasDescription
+from hightide.client.model.cluster import ClusterDescription, TopicDescription
+from hightide.client.model.health import ProblemKind, problems
+from hightide.client.model.replicas import ReplicasDescription
 
 app = typer.Typer(no_args_is_help=True, help="Look at the cluster as a whole.")
 
@@ -58,7 +58,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProblemRow:
-    kind: Trouble
+    kind: ProblemKind
     topic: str | None
     partition: int | None
     broker: int | None
@@ -82,8 +82,8 @@ def info(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) 
     """Show the cluster's id, its controller, and what each broker leads and holds."""
 
     async def run(admin: Admin) -> ClusterInfo:
-        topics = await admin.list_topics()
-        return cluster_info(await admin.describe_cluster(), topics)
+        topics = await admin.topics.list()
+        return cluster_info(await admin.cluster.describe(), topics)
 
     render.show_one(ask(bootstrap, run), output)
 
@@ -124,9 +124,9 @@ def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
     """
 
     async def run(admin: Admin) -> Health:
-        found = await admin.describe_replicas()
+        found = await admin.replicas.describe()
         topics = sorted({each.topic for each in found.partitions})
-        return judged(found, await admin.min_insync_replicas(topics))
+        return judged(found, await admin.configs.min_insync_replicas(topics))
 
     found = ask(bootstrap, run)
     render.show_one(found, output, leave_out=["problems"])
@@ -156,7 +156,7 @@ def judged(found: ReplicasDescription, min_isr: Mapping[str, int]) -> Health:
 
 def sentences(found: Sequence[ProblemRow]) -> list[str]:
     """The problems as sentences; of very many of a kind, the first and how many more there are."""
-    kinds: dict[Trouble, list[str]] = {}
+    kinds: dict[ProblemKind, list[str]] = {}
     for each in found:
         kinds.setdefault(each.kind, []).append(each.problem)
     said = []
@@ -179,7 +179,7 @@ def controller(
 ) -> None:
     """Show which broker is the controller, or move that task."""
     if context.invoked_subcommand is None:
-        found = ask(bootstrap, lambda admin: admin.describe_cluster())
+        found = ask(bootstrap, lambda admin: admin.cluster.describe())
         rows = [
             NodeRow(node.id, node.host, node.port, node.rack, True)
             for node in found.nodes
@@ -202,7 +202,7 @@ def resign(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
 
     This is the safe form of deleting the znode /controller.
     """
-    was, now = ask(bootstrap, lambda admin: admin.resign_controller())
+    was, now = ask(bootstrap, lambda admin: admin.cluster.resign_controller())
     render.show_one(Resigned(was, now), output)
 
 

@@ -20,7 +20,7 @@ from hightide.cli.options import (
 )
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.model import ConfigEntry, ConfigSource, ConfigType, ResourceType
+from hightide.client.model.cluster import ConfigEntry, ConfigSource, ConfigType, ResourceType
 
 app = typer.Typer(no_args_is_help=True, help="Read and change the settings of topics and brokers.")
 
@@ -81,8 +81,8 @@ def get(
 
     async def run(admin: Admin) -> list[ConfigEntry]:
         if kind is ResourceType.TOPIC:
-            await admin.describe_topics([name])
-        return await admin.describe_configs(kind, name, names or None)
+            await admin.topics.describe([name])
+        return await admin.configs.describe(kind, name, names or None)
 
     entries = ask(bootstrap, run)
     unknown = set(names or ()) - {each.name for each in entries}
@@ -117,7 +117,7 @@ def set_(
     values = pairs(settings, "setting")
 
     async def run(admin: Admin) -> None:
-        await admin.alter_configs(kind, name, values=values, validate_only=dry_run)
+        await admin.configs.alter(kind, name, values=values, validate_only=dry_run)
 
     ask(bootstrap, run)
     result = "would be set" if dry_run else "set"
@@ -136,7 +136,7 @@ def unset(
     kind, name = parse_resource(resource)
 
     async def run(admin: Admin) -> None:
-        await admin.alter_configs(kind, name, unset=names, validate_only=dry_run)
+        await admin.configs.alter(kind, name, unset=names, validate_only=dry_run)
 
     ask(bootstrap, run)
     result = "would be unset" if dry_run else "unset"

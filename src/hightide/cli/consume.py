@@ -22,7 +22,7 @@ from hightide.cli.options import (
 )
 from hightide.cli.position import Position
 from hightide.client.admin import Admin
-from hightide.client.model import Timestamp
+from hightide.client.model.cluster import Timestamp
 from hightide.wire.errors import ErrorCode, KafkaError
 
 FORMS = ("raw", "json", "table")
@@ -164,7 +164,7 @@ async def plan(
     admin: Admin, topic: str, wanted: Position, partitions: list[int] | None
 ) -> list[Span]:
     """Turn the position into offsets of each partition."""
-    (found,) = await admin.describe_topics([topic])
+    (found,) = await admin.topics.describe([topic])
     known = [each.partition for each in found.partitions]
     for each in partitions or ():
         if each not in known:
@@ -172,11 +172,11 @@ async def plan(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic!r} has no partition {each}."
             )
     asked = [(topic, each) for each in partitions or known]
-    starts = await admin.list_offsets(dict.fromkeys(asked, Timestamp.EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(asked, Timestamp.LATEST))
+    starts = await admin.records.offsets(dict.fromkeys(asked, Timestamp.EARLIEST))
+    ends = await admin.records.offsets(dict.fromkeys(asked, Timestamp.LATEST))
     times: dict[tuple[str, int], int | None] = {}
     if isinstance(wanted, position.Time):
-        answers = await admin.list_offsets(dict.fromkeys(asked, wanted.timestamp_ms))
+        answers = await admin.records.offsets(dict.fromkeys(asked, wanted.timestamp_ms))
         times = {key: at.offset if at.offset >= 0 else None for key, at in answers.items()}
     return [
         Span(

@@ -230,7 +230,7 @@ def _existing(folder: Path) -> Path:
 def _reach(bootstrap: str) -> str | int:
     async def count() -> int:
         async with Admin(bootstrap) as admin:
-            return len((await admin.describe_cluster()).nodes)
+            return len((await admin.cluster.describe()).nodes)
 
     try:
         return asyncio.run(count())

@@ -19,10 +19,10 @@ from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, Failed, OutputOpt
 from hightide.cli.partition_rows import chosen, named
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.replicas import PartitionReplicas
+from hightide.client.model.replicas import PartitionReplicas
 from hightide.core.controller.controller import ElectionKind
 from hightide.core.controller.leader_election import first_live
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode, KafkaError
 
 NOT_NEEDED = "not needed"
@@ -70,7 +70,7 @@ def elect(
 
     async def prepare(admin: Admin) -> list[PartitionReplicas]:
         topics = list(dict.fromkeys(each for each, _ in names)) or None
-        found = (await admin.describe_replicas(topics)).partitions
+        found = (await admin.replicas.describe(topics)).partitions
         return chosen(found, names) if names else found
 
     before = ask(bootstrap, prepare)
@@ -98,10 +98,10 @@ async def _elect(
     admin: Admin, kind: ElectionKind, partitions: list[PartitionReplicas]
 ) -> tuple[list[ElectionRow], int]:
     """What became of each, and how many failed."""
-    refusals = await admin.elect_leaders(
+    refusals = await admin.replicas.elect_leaders(
         kind, [(each.topic, each.partition) for each in partitions]
     )
-    topics = await admin.describe_topics(list(dict.fromkeys(each.topic for each in partitions)))
+    topics = await admin.topics.describe(list(dict.fromkeys(each.topic for each in partitions)))
     leaders = {
         (topic.name, each.partition): each.leader for topic in topics for each in topic.partitions
     }
@@ -110,7 +110,7 @@ async def _elect(
         key = each.topic, each.partition
         refusal = refusals.get(key)
         failures += refusal is not None and refusal.code != ErrorCode.ELECTION_NOT_NEEDED
-        leader = leaders.get(key, NOBODY)
+        leader = leaders.get(key, NO_BROKER)
         rows.append(ElectionRow(*key, _told(each.leader), _told(leader), _result(refusal)))
     return rows, failures
 
@@ -122,7 +122,7 @@ def prospect(kind: ElectionKind, each: PartitionReplicas) -> Prospect:
         if not each.is_offline:
             return Prospect(each.leader, NOT_NEEDED)
         leader = first_live(state.replicas, state.replicas, dict.fromkeys(each.live, 0))
-        if leader == NOBODY:
+        if leader == NO_BROKER:
             return Prospect(None, "none of its replicas is alive")
         return Prospect(leader, f"would be elected{_loss(each, leader)}")
     first = state.replicas[0]
@@ -170,4 +170,4 @@ def _result(refusal: KafkaError | None) -> str:
 
 
 def _told(leader: int) -> int | None:
-    return None if leader == NOBODY else leader
+    return None if leader == NO_BROKER else leader

@@ -19,8 +19,8 @@ from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, Failed, OutputOpt
 from hightide.cli.position import Position
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.groups import Commit, Extent
-from hightide.client.replicas import Partition
+from hightide.client.model.cluster import Extent, Partition
+from hightide.client.model.groups import Commit
 from hightide.wire.errors import ErrorCode, KafkaError
 
 EARLIEST_MS = 100_000_000_000
@@ -163,19 +163,19 @@ async def _plan(
 ) -> list[ResetRow]:
     """Where the group is in each partition, and where it shall be."""
     try:
-        refuse_members(await admin.describe_group(group), "reset")
+        refuse_members(await admin.groups.describe(group), "reset")
     except KafkaError as error:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND or not names:
             raise
-    commits = await admin.committed(group, stable=True)
+    commits = await admin.groups.committed(group, stable=True)
     partitions = await _named(admin, names) if names else sorted(commits)
-    extents = await admin.extents(partitions)
+    extents = await admin.records.extents(partitions)
     for each in partitions:
         if each not in extents:
             render.say(f"{each[0]}/{each[1]} is left: it is gone, or nobody leads it.")
     times: dict[Partition, int | None] = {}
     if isinstance(wanted, position.Time):
-        found = await admin.list_offsets(dict.fromkeys(extents, wanted.timestamp_ms))
+        found = await admin.records.offsets(dict.fromkeys(extents, wanted.timestamp_ms))
         times = {each: at.offset if at.offset >= 0 else None for each, at in found.items()}
     return [
         planned(each, commits, extents[each], wanted, times.get(each))
@@ -185,7 +185,7 @@ async def _plan(
 
 
 async def _named(admin: Admin, names: list[tuple[str, tuple[int, ...] | None]]) -> list[Partition]:
-    topics = await admin.describe_topics(list(dict.fromkeys(name for name, _ in names)))
+    topics = await admin.topics.describe(list(dict.fromkeys(name for name, _ in names)))
     known = {each.name: [at.partition for at in each.partitions] for each in topics}
     found = []
     for name, indexes in names:
@@ -232,7 +232,7 @@ async def _carry_out(admin: Admin, group: str, rows: list[ResetRow]) -> tuple[li
     """What became of each, and how many failed."""
     if not rows:
         return [], 0
-    refusals = await admin.commit_for(
+    refusals = await admin.groups.commit(
         group, {(each.topic, each.partition): each.after for each in rows}
     )
     if any(each and each.code in SOMEBODY_CAME for each in refusals.values()):

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from hightide.cli import render
 from hightide.cli.moment import age, iso
 from hightide.cli.options import Failed
-from hightide.client.groups import (
+from hightide.client.model.cluster import Partition, by_topic
+from hightide.client.model.groups import (
     GroupDescription,
     GroupLag,
     GroupMember,
     PartitionLag,
     Rebalance,
-    by_topic,
 )
-from hightide.client.replicas import Partition
 
 MEMBER_COLUMNS = {
     "member": "member",

@@ -35,7 +35,7 @@ from hightide.cli.options import (
 from hightide.cli.render import Output
 from hightide.cli.watch import Interval, Watch, look
 from hightide.client.admin import Admin
-from hightide.client.groups import GroupDescription, GroupLag, GroupsListing
+from hightide.client.model.groups import GroupDescription, GroupLag, GroupsListing
 from hightide.wire.errors import ErrorCode, KafkaError
 
 app = typer.Typer(
@@ -83,7 +83,7 @@ def list_(
     types = [spelt(each, TYPES, "type of groups") for each in type_ or ()]
 
     async def run(admin: Admin) -> GroupsListing:
-        return await admin.list_groups(states, types)
+        return await admin.groups.list(states, types)
 
     found = ask(bootstrap, run)
     tell_silence(found.silent, "groups")
@@ -103,7 +103,7 @@ def describe(
     """Show a group's state, its members and what they have, and why it last rebalanced."""
 
     async def run(admin: Admin) -> list[GroupDescription]:
-        return [await admin.describe_group(each) for each in groups]
+        return [await admin.groups.describe(each) for each in groups]
 
     found = ask(bootstrap, run)
     if output is Output.JSON:
@@ -139,13 +139,13 @@ def lag(
 
 async def _lags(admin: Admin, groups: Sequence[str] | None) -> list[GroupLag]:
     if groups:
-        return [await admin.group_lag(each) for each in groups]
-    listed = await admin.list_groups()
+        return [await admin.groups.lag(each) for each in groups]
+    listed = await admin.groups.list()
     tell_silence(listed.silent, "groups")
     found = []
     for each in listed.groups:
         try:
-            found.append(await admin.group_lag(each.group))
+            found.append(await admin.groups.lag(each.group))
         except KafkaError as error:
             # It was deleted after it was listed.
             if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
@@ -205,20 +205,20 @@ def delete(
 async def _prospect(admin: Admin, name: str, if_exists: bool) -> DeleteRow:
     """What is there to delete; refuses what must not be."""
     try:
-        group = await admin.describe_group(name)
+        group = await admin.groups.describe(name)
     except KafkaError as error:
         if not (if_exists and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
             raise
         return DeleteRow(name, "does not exist", 0)
     refuse_members(group, "deleted")
-    return DeleteRow(name, WOULD_BE, len(await admin.committed(name)))
+    return DeleteRow(name, WOULD_BE, len(await admin.groups.committed(name)))
 
 
 async def _delete(admin: Admin, row: DeleteRow) -> DeleteRow:
     if row.result != WOULD_BE:
         return row
     try:
-        await admin.delete_group(row.group)
+        await admin.groups.delete(row.group)
     except KafkaError as error:
         if error.code != ErrorCode.NON_EMPTY_GROUP:
             raise

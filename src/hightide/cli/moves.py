@@ -14,8 +14,8 @@ from hightide.cli.plan import Plan, spread, write_plan
 from hightide.cli.replication_throttle import lift_throttle, set_throttle, throttle_of
 from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
-from hightide.client.model import Reassignment
-from hightide.client.replicas import Partition, PartitionReplicas
+from hightide.client.model.cluster import Partition
+from hightide.client.model.replicas import PartitionReplicas, Reassignment
 from hightide.core.controller.reassignment import origin_of
 from hightide.wire.errors import ErrorCode, KafkaError
 
@@ -97,7 +97,7 @@ class Journey:
             self._save.write_text(write_plan(here), "utf-8")
             render.say(f"The present assignment is in {self._save}.")
         await self._limit(admin)
-        refusals = await admin.alter_reassignments(wanted)
+        refusals = await admin.replicas.reassign(wanted)
         self._moves = {key: move for key, move in self._moves.items() if not refusals.get(key)}
         return self._rows({key: self._begun(key, refusals.get(key)) for key in wanted}, wanted)
 
@@ -110,7 +110,7 @@ class Journey:
 
     async def _look(self, admin: Admin) -> Plan:
         """Where everything is now, and where it shall go."""
-        found = (await admin.describe_replicas(self._topics())).partitions
+        found = (await admin.replicas.describe(self._topics())).partitions
         names = self._names or [*(self._plan or ())]
         picked = {(each.topic, each.partition): each for each in chosen(found, names)}
         self._before = picked
@@ -128,7 +128,7 @@ class Journey:
         )
 
     async def _take_up(self, admin: Admin) -> list[MoveRow]:
-        self._moves = pick(await admin.list_reassignments(), self._names)
+        self._moves = pick(await admin.replicas.reassignments(), self._names)
         if not self._moves:
             render.say("Nothing is being moved.")
         if not self._dry_run:
@@ -147,7 +147,7 @@ class Journey:
 
     async def _limit(self, admin: Admin) -> None:
         if self._bytes_per_s is not None:
-            live = [node.id for node in (await admin.describe_cluster()).nodes]
+            live = [node.id for node in (await admin.cluster.describe()).nodes]
             await set_throttle(admin, throttle_of(self._moves), self._bytes_per_s, live)
             if not self._waits:
                 render.say("The limit stays until --wait sees the end, or --remove-throttle.")
@@ -170,7 +170,7 @@ class Journey:
         said_s, last = -SAY_S, -1
         while True:
             try:
-                moving = await admin.list_reassignments(self._moves)
+                moving = await admin.replicas.reassignments(self._moves)
                 if not moving:
                     return
                 if len(moving) != last or loop.time() - said_s >= SAY_S:
@@ -183,7 +183,7 @@ class Journey:
 
     async def _compare(self, admin: Admin) -> None:
         """A move may also have ended because somebody else called it off."""
-        topics = await admin.describe_topics(list(dict.fromkeys(key[0] for key in self._moves)))
+        topics = await admin.topics.describe(list(dict.fromkeys(key[0] for key in self._moves)))
         found = {
             (topic.name, each.partition): tuple(each.replicas)
             for topic in topics
@@ -248,7 +248,7 @@ def pick(moves: Mapping[Partition, Reassignment], names: Names) -> dict[Partitio
 
 async def ongoing(admin: Admin, names: Names) -> list[OngoingRow]:
     """What is on its way, with what is left to copy."""
-    moves = pick(await admin.list_reassignments(), names)
+    moves = pick(await admin.replicas.reassignments(), names)
     lags = await lags_of(admin, moves)
     return [
         OngoingRow(
@@ -270,7 +270,7 @@ async def lags_of(
     topics = list(dict.fromkeys(topic for topic, _ in moves))
     if not topics:
         return {}
-    found = (await admin.describe_replicas(topics)).partitions
+    found = (await admin.replicas.describe(topics)).partitions
     return {
         (each.topic, each.partition): {
             status.broker: status.lag_records
@@ -291,13 +291,13 @@ async def progress(admin: Admin, moves: Mapping[Partition, Reassignment]) -> str
 
 async def call_off(admin: Admin, names: Names, plan: Plan | None, dry_run: bool) -> list[MoveRow]:
     """Stop moving, and take the limits away that were for it."""
-    moves = pick(await admin.list_reassignments(), names or [*(plan or ())])
+    moves = pick(await admin.replicas.reassignments(), names or [*(plan or ())])
     if not moves:
         render.say("Nothing of it is being moved.")
         return []
     refusals: Mapping[Partition, KafkaError | None] = {}
     if not dry_run:
-        refusals = await admin.alter_reassignments(dict.fromkeys(moves))
+        refusals = await admin.replicas.reassign(dict.fromkeys(moves))
         await lift_throttle(admin, dict.fromkeys(topic for topic, _ in moves))
     done = "would be cancelled" if dry_run else "cancelled"
     return [

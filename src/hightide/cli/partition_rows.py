@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hightide.cli import render
 from hightide.cli.options import misused
 from hightide.cli.replica_bars import LEGEND, picture
-from hightide.client.replicas import PartitionReplicas, ReplicaStatus
+from hightide.client.model.replicas import PartitionReplicas, ReplicaStatus
 from hightide.wire.errors import ErrorCode, KafkaError
 
 REPLICA_COLUMNS = {

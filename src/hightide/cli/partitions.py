@@ -19,7 +19,7 @@ from hightide.cli.partition_rows import (
 from hightide.cli.render import Output
 from hightide.cli.watch import Interval, Watch, look
 from hightide.client.admin import Admin
-from hightide.client.replicas import PartitionReplicas, ReplicasDescription
+from hightide.client.model.replicas import PartitionReplicas, ReplicasDescription
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,10 +47,10 @@ def show(
 
     async def once(admin: Admin) -> None:
         topics = list(dict.fromkeys(topic for topic, _ in names))
-        found = await admin.describe_replicas(topics)
+        found = await admin.replicas.describe(topics)
         tell_silence(found)
         wanted = chosen(found.partitions, names)
-        print_partitions(wanted, await admin.min_insync_replicas(topics), output, watch)
+        print_partitions(wanted, await admin.configs.min_insync_replicas(topics), output, watch)
 
     look(bootstrap, once, watch=watch, interval=interval)
 
@@ -81,9 +81,9 @@ def list_(
     wanted = {word for word, is_wanted in filters.items() if is_wanted}
 
     async def run(admin: Admin) -> tuple[ReplicasDescription, Mapping[str, int]]:
-        found = await admin.describe_replicas(topic)
+        found = await admin.replicas.describe(topic)
         topics = sorted({each.topic for each in found.partitions})
-        return found, await admin.min_insync_replicas(topics)
+        return found, await admin.configs.min_insync_replicas(topics)
 
     found, min_isr = ask(bootstrap, run)
     tell_silence(found)

@@ -95,7 +95,7 @@ def produce(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Write records as fast as the cluster takes them, or at a rate, and time each answer."""
-    ask(bootstrap, lambda admin: admin.ensure_topic(topic))
+    ask(bootstrap, lambda admin: admin.topics.ensure(topic))
     producer = librdkafka.producer(
         bootstrap,
         {
@@ -278,7 +278,7 @@ def latency(
     given = pairs(settings, "client setting")
 
     async def prepare(admin: Admin) -> None:
-        await admin.ensure_topic(topic)
+        await admin.topics.ensure(topic)
         await await_writable(admin, topic, acks)
 
     ask(bootstrap, prepare)
@@ -366,7 +366,7 @@ def run(
     )
     places = two_clusters(compare) if compare is not None else [bootstrap]
     given = pairs(settings, "client setting")
-    brokers = [len(ask(each, lambda admin: admin.describe_cluster()).nodes) for each in places]
+    brokers = [len(ask(each, lambda admin: admin.cluster.describe()).nodes) for each in places]
     replicas = replication_factor or min(3, *brokers)
     measurements = suite(codecs)
     amount = Amount(seconds, most_mb * MB, size, rate)

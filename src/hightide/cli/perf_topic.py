@@ -11,7 +11,7 @@ from hightide.cli.options import Failed, ask
 from hightide.cli.render import say
 from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
-from hightide.client.model import TopicDescription
+from hightide.client.model.cluster import TopicDescription
 from hightide.wire.errors import ErrorCode, KafkaError
 
 READY_WITHIN_S = 5.0
@@ -47,14 +47,14 @@ def own_topic(bootstrap: str, name: str, partitions: int, replication_factor: in
 
 
 async def _refuse_existing(admin: Admin, name: str) -> None:
-    if any(each.name == name for each in await admin.list_topics()):
+    if any(each.name == name for each in await admin.topics.list()):
         raise Failed(
             f"Topic {name!r} exists already; this command writes only to a topic of its own."
         )
 
 
 async def _create(admin: Admin, name: str, partitions: int, replication_factor: int) -> None:
-    await admin.create_topic(name, partitions=partitions, replication_factor=replication_factor)
+    await admin.topics.create(name, partitions=partitions, replication_factor=replication_factor)
 
 
 async def await_writable(admin: Admin, name: str, acks: str = "all") -> None:
@@ -62,8 +62,8 @@ async def await_writable(admin: Admin, name: str, acks: str = "all") -> None:
     why = f"The cluster does not know its new topic {name!r}."
     for _ in range(int(READY_WITHIN_S / PAUSE_S)):
         try:
-            (found,) = await admin.describe_topics([name])
-            needed = (await admin.min_insync_replicas([name])).get(name, 1)
+            (found,) = await admin.topics.describe([name])
+            needed = (await admin.configs.min_insync_replicas([name])).get(name, 1)
             obstacle = what_prevents_writing(found, needed if acks in {"all", "-1"} else 0)
         except KafkaError as error:
             # A broker may not have heard of a new topic yet.
@@ -94,7 +94,7 @@ def what_prevents_writing(topic: TopicDescription, needed: int) -> str | None:
 def _delete(bootstrap: str, name: str) -> str | None:
     """Delete the topic; a sentence if that failed."""
     try:
-        ask(bootstrap, lambda admin: admin.delete_topic(name))
+        ask(bootstrap, lambda admin: admin.topics.delete(name))
     except (KafkaError, ConnectionFailed, OSError) as error:
         return f"Topic {name!r} could not be deleted: {error} {_advice(name)}"
     except KeyboardInterrupt:

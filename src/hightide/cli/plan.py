@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hightide.client.replicas import Partition
+from hightide.client.model.cluster import Partition
 
 Plan = dict[Partition, tuple[int, ...]]
 ANYWHERE = "any"

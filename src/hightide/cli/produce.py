@@ -97,7 +97,7 @@ def produce(
         null_if_empty=null,
     )
     # Before anything is read: a wrong address or topic should be said at once.
-    ask(bootstrap, lambda admin: admin.ensure_topic(topic))
+    ask(bootstrap, lambda admin: admin.topics.ensure(topic))
     rows = send(
         librdkafka.producer(bootstrap, producer_settings(acks, compression, settings)),
         topic,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from hightide.client.replicas import ReplicaStatus
+from hightide.client.model.replicas import ReplicaStatus
 
 WIDTH = 60
 LEGEND = "= committed   | high watermark   - not known to be committed"

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from hightide.client.admin import Admin
-from hightide.client.model import ConfigSource, Reassignment, ResourceType
-from hightide.client.replicas import Partition
+from hightide.client.model.cluster import ConfigSource, Partition, ResourceType
+from hightide.client.model.replicas import Reassignment
 
 LEADERS = "leader.replication.throttled.replicas"
 FOLLOWERS = "follower.replication.throttled.replicas"
@@ -72,21 +72,21 @@ async def set_throttle(
     """Limit these replicas, besides those that are limited already."""
     for broker in sorted(throttle.brokers & set(live)):
         rates = dict.fromkeys(RATES, str(bytes_per_s))
-        await admin.alter_configs(ResourceType.BROKER, str(broker), values=rates)
-    found = await admin.topic_values(list(throttle.replicas), [LEADERS, FOLLOWERS])
+        await admin.configs.alter(ResourceType.BROKER, str(broker), values=rates)
+    found = await admin.configs.topic_values(list(throttle.replicas), [LEADERS, FOLLOWERS])
     for topic, settings in throttle.replicas.items():
         values = {
             key: with_names(found[topic].get(key, ""), names) for key, names in settings.items()
         }
         changed = {key: value for key, value in values.items() if value is not None}
         if changed:
-            await admin.alter_configs(ResourceType.TOPIC, topic, values=changed)
+            await admin.configs.alter(ResourceType.TOPIC, topic, values=changed)
 
 
 async def lift_throttle(admin: Admin, topics: Iterable[str]) -> None:
     """Take the limits from those of these topics that move no more, and when nothing moves at all
     the rates from the brokers."""
-    moving = await admin.list_reassignments()
+    moving = await admin.replicas.reassignments()
     await _unlimit(admin, [topic for topic in topics if topic not in {key[0] for key in moving}])
     if not moving:
         await _unset_rates(admin)
@@ -96,7 +96,7 @@ async def remove_throttle(admin: Admin, topics: list[str] | None) -> list[str]:
     """Take the limits from these topics, or all, and the rates from all brokers; the topics that
     had any."""
     if topics is None:
-        topics = [each.name for each in await admin.list_topics()]
+        topics = [each.name for each in await admin.topics.list()]
     limited = await _unlimit(admin, topics, also_everything=True)
     await _unset_rates(admin)
     return limited
@@ -104,7 +104,7 @@ async def remove_throttle(admin: Admin, topics: list[str] | None) -> list[str]:
 
 async def _unlimit(admin: Admin, topics: list[str], *, also_everything: bool = False) -> list[str]:
     """Which of the topics had limits.  One for all replicas is nobody's who moves some."""
-    found = await admin.topic_values(topics, [LEADERS, FOLLOWERS])
+    found = await admin.configs.topic_values(topics, [LEADERS, FOLLOWERS])
     limited = []
     for topic in topics:
         unset = [
@@ -113,14 +113,14 @@ async def _unlimit(admin: Admin, topics: list[str], *, also_everything: bool = F
             if value and (also_everything or EVERYTHING not in names_of(value))
         ]
         if unset:
-            await admin.alter_configs(ResourceType.TOPIC, topic, unset=unset)
+            await admin.configs.alter(ResourceType.TOPIC, topic, unset=unset)
             limited.append(topic)
     return limited
 
 
 async def _unset_rates(admin: Admin) -> None:
-    for node in (await admin.describe_cluster()).nodes:
-        found = await admin.describe_configs(ResourceType.BROKER, str(node.id), RATES)
+    for node in (await admin.cluster.describe()).nodes:
+        found = await admin.configs.describe(ResourceType.BROKER, str(node.id), RATES)
         unset = [each.name for each in found if each.source is ConfigSource.DYNAMIC_BROKER_CONFIG]
         if unset:
-            await admin.alter_configs(ResourceType.BROKER, str(node.id), unset=unset)
+            await admin.configs.alter(ResourceType.BROKER, str(node.id), unset=unset)

@@ -13,7 +13,7 @@ from hightide.cli import render
 from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, OutputOption, ask, misused, pairs
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.model import ConfigSource, ResourceType, Timestamp, TopicDescription
+from hightide.client.model.cluster import ConfigSource, ResourceType, Timestamp, TopicDescription
 from hightide.wire.errors import ErrorCode, KafkaError
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
@@ -95,7 +95,7 @@ def create(
         rows = []
         for name in topics:
             try:
-                await admin.create_topic(
+                await admin.topics.create(
                     name,
                     partitions=partitions or -1,
                     replication_factor=replication_factor or -1,
@@ -125,7 +125,7 @@ def list_(
     async def run(admin: Admin) -> list[TopicRow]:
         return [
             TopicRow(each.name, len(each.partitions), each.replication_factor, each.internal)
-            for each in await admin.list_topics()
+            for each in await admin.topics.list()
             if internal or not each.internal
         ]
 
@@ -142,7 +142,7 @@ def describe(
     """Show a topic's settings and its partitions: leader, replicas, ISR and offsets."""
 
     async def run(admin: Admin) -> list[TopicDetails]:
-        return [await _details(admin, each) for each in await admin.describe_topics(topics)]
+        return [await _details(admin, each) for each in await admin.topics.describe(topics)]
 
     found = ask(bootstrap, run)
     if output is Output.JSON:
@@ -176,13 +176,13 @@ def alter(
         misused("nothing to alter: give --partitions, --config or --delete-config")
 
     async def run(admin: Admin) -> list[ChangeRow]:
-        await admin.describe_topics([topic])
+        await admin.topics.describe([topic])
         if settings or unset:
-            await admin.alter_configs(
+            await admin.configs.alter(
                 ResourceType.TOPIC, topic, values=settings, unset=unset, validate_only=dry_run
             )
         if partitions is not None:
-            await admin.create_partitions(topic, partitions, validate_only=dry_run)
+            await admin.topics.create_partitions(topic, partitions, validate_only=dry_run)
         return [ChangeRow(topic, "would be altered" if dry_run else "altered")]
 
     render.show(ask(bootstrap, run), output)
@@ -204,7 +204,7 @@ def delete(
     """
 
     async def run(admin: Admin) -> list[DeleteRow]:
-        known = {each.name: each for each in await admin.list_topics()}
+        known = {each.name: each for each in await admin.topics.list()}
         missing = [name for name in topics if name not in known]
         if missing and not if_exists:
             raise KafkaError(
@@ -214,7 +214,7 @@ def delete(
         for name in (name for name in topics if name in known):
             records = sum(end - start for start, end in (await _ends(admin, known[name])).values())
             if not dry_run:
-                await admin.delete_topic(name)
+                await admin.topics.delete(name)
             result = "would be deleted" if dry_run else "deleted"
             rows.append(DeleteRow(name, result, len(known[name].partitions), records))
         return rows
@@ -225,13 +225,13 @@ def delete(
 async def _ends(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
     """Start and end offset of each partition that has a leader to ask."""
     asked = [(topic.name, each.partition) for each in topic.partitions if each.leader >= 0]
-    starts = await admin.list_offsets(dict.fromkeys(asked, Timestamp.EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(asked, Timestamp.LATEST))
+    starts = await admin.records.offsets(dict.fromkeys(asked, Timestamp.EARLIEST))
+    ends = await admin.records.offsets(dict.fromkeys(asked, Timestamp.LATEST))
     return {index: (starts[name, index].offset, ends[name, index].offset) for name, index in asked}
 
 
 async def _details(admin: Admin, topic: TopicDescription) -> TopicDetails:
-    entries = await admin.describe_configs(ResourceType.TOPIC, topic.name)
+    entries = await admin.configs.describe(ResourceType.TOPIC, topic.name)
     ends = await _ends(admin, topic)
     return TopicDetails(
         topic=topic.name,

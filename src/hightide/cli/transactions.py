@@ -8,7 +8,7 @@ open, and no transactional id does.  It is aborted in that partition alone, by a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -32,9 +32,8 @@ from hightide.cli.options import (
 from hightide.cli.partition_rows import named
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.groups import by_topic
-from hightide.client.replicas import Partition
-from hightide.client.transaction_admin import (
+from hightide.client.model.cluster import Partition, by_topic
+from hightide.client.model.transactions import (
     ABORTING,
     COMMITTING,
     ActiveProducer,
@@ -125,7 +124,7 @@ def list_(
     limit_ms = -1 if longer_than is None else duration(longer_than)
 
     async def run(admin: Admin) -> TransactionsListing:
-        return await admin.list_transactions(states, producer_id or (), limit_ms)
+        return await admin.transactions.list(states, producer_id or (), limit_ms)
 
     found = ask(bootstrap, run)
     tell_silence(found.silent, "transactions")
@@ -146,7 +145,7 @@ def describe(
     """Show the state of a transactional id, its producer, and what its transaction has touched."""
 
     async def run(admin: Admin) -> list[TransactionDescription]:
-        return [await admin.describe_transaction(each) for each in ids]
+        return [await admin.transactions.describe(each) for each in ids]
 
     found = [transaction_details(each, now_ms()) for each in ask(bootstrap, run)]
     if output is Output.JSON:
@@ -166,8 +165,8 @@ def producers(
     """Show the producers that partitions remember, and where their open transactions begin."""
     names = [named(text) for text in partitions]
 
-    async def run(admin: Admin) -> list[ActiveProducer]:
-        return await admin.describe_producers(await _partitions(admin, names))
+    async def run(admin: Admin) -> Sequence[ActiveProducer]:
+        return await admin.transactions.producers(await _partitions(admin, names))
 
     rows = [producer_row(each) for each in ask(bootstrap, run)]
     if not rows:
@@ -237,7 +236,7 @@ def abort(
 
 
 def _abort_id(bootstrap: str, transactional_id: str, *, yes: bool, dry_run: bool) -> AbortRow:
-    known = ask(bootstrap, lambda admin: admin.describe_transaction(transactional_id))
+    known = ask(bootstrap, lambda admin: admin.transactions.describe(transactional_id))
     touched = by_topic(known.partitions)
     if known.state in COMMITTING:
         raise Failed(
@@ -260,11 +259,11 @@ def _abort_id(bootstrap: str, transactional_id: str, *, yes: bool, dry_run: bool
 async def _fence(admin: Admin, known: TransactionDescription) -> bool:
     """Whether the abort has reached all partitions; it cannot while one has no leader."""
     try:
-        await admin.fence_producer(known)
+        await admin.transactions.fence_producer(known)
     except KafkaError as error:
         if error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
             raise
-        now = await admin.describe_transaction(known.transactional_id)
+        now = await admin.transactions.describe(known.transactional_id)
         if now.state not in ABORTING:
             raise
         return False
@@ -281,7 +280,7 @@ def _abort_hanging(
     dry_run: bool,
 ) -> AbortRow:
     async def look(admin: Admin, offset: int | None) -> ActiveProducer:
-        found = matching(await admin.describe_producers([place]), offset, producer_id)
+        found = matching(await admin.transactions.producers([place]), offset, producer_id)
         if found is None:
             raise Failed(
                 f"{place[0]}/{place[1]} has no such open transaction; `hightide txn producers "
@@ -306,7 +305,7 @@ def _abort_hanging(
     if dry_run:
         return AbortRow(name, "would be aborted", touched)
     confirm(f"Write an abort marker of {name} to {place[0]}/{place[1]}?", yes=yes)
-    ask(bootstrap, lambda admin: admin.abort_hanging(meant))
+    ask(bootstrap, lambda admin: admin.transactions.abort_hanging(meant))
     return AbortRow(name, "aborted", touched)
 
 
@@ -324,13 +323,13 @@ def matching(
 
 async def _hanging(admin: Admin, partitions: list[Partition]) -> list[ActiveProducer]:
     """Open in its partition, unknown to every coordinator, and open still after they were asked."""
-    known = await admin.describe_producers(partitions)
+    known = await admin.transactions.producers(partitions)
     seen = [each for each in known if each.start_offset is not None]
     suspects = [each for each in seen if await _owner(admin, each) is None]
     again = {(each.topic, each.partition) for each in suspects}
     still = {
         (each.topic, each.partition, each.producer_id, each.start_offset)
-        for each in (await admin.describe_producers(again) if again else ())
+        for each in (await admin.transactions.producers(again) if again else ())
     }
     return [
         each
@@ -341,13 +340,13 @@ async def _hanging(admin: Admin, partitions: list[Partition]) -> list[ActiveProd
 
 async def _owner(admin: Admin, producer: ActiveProducer) -> TransactionDescription | None:
     """The transactional id whose transaction this is, by the word of its coordinator."""
-    listed = await admin.list_transactions(producer_ids=[producer.producer_id])
+    listed = await admin.transactions.list(producer_ids=[producer.producer_id])
     if listed.silent:
         tell_silence(listed.silent, "transactions")
         raise Failed("Whether a transaction hangs cannot be told before all brokers answer.")
     for each in listed.transactions:
         try:
-            known = await admin.describe_transaction(each.transactional_id)
+            known = await admin.transactions.describe(each.transactional_id)
         except KafkaError as error:
             if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 continue
@@ -360,7 +359,7 @@ async def _owner(admin: Admin, producer: ActiveProducer) -> TransactionDescripti
 async def _partitions(admin: Admin, names: list[tuple[str, int | None]]) -> list[Partition]:
     """Those that are named, or all that somebody leads."""
     wanted = list(dict.fromkeys(topic for topic, _ in names))
-    topics = await (admin.describe_topics(wanted) if names else admin.list_topics())
+    topics = await (admin.topics.describe(wanted) if names else admin.topics.list())
     return [
         (topic.name, each.partition)
         for topic in topics

@@ -27,7 +27,7 @@ from hightide.process import (
     is_free,
     stop_all,
 )
-from hightide.zookeeper import DATABASE
+from hightide.zookeeper import DATABASE, OLD_DATABASE
 
 DATA = Path(".hightide")
 COORDINATOR_PORT = 2181
@@ -293,11 +293,11 @@ def move_old_zookeeper_data(folder: Path) -> None:
     coordinator's when both are there. Whatever stopped us in between, the next start finishes it.
     """
     old, moving, new = folder / "broker-1", folder / "coordinator.moving", folder / "coordinator"
-    names = (f"{DATABASE}-wal", DATABASE)
-    if new.exists() or not (moving.exists() or (old / names[-1]).exists()):
+    databases = (OLD_DATABASE, DATABASE)
+    if new.exists() or not (moving.exists() or any((old / name).exists() for name in databases)):
         return
     moving.mkdir(exist_ok=True)
-    for name in names:
+    for name in (file for database in databases for file in (f"{database}-wal", database)):
         if (old / name).exists():
             (old / name).rename(moving / name)
     moving.rename(new)

@@ -1,13 +1,12 @@
-"""`hightide coordinator …`: run the embedded coordinator, save its tree, and move it elsewhere.
+"""`hightide zookeeper …`: run the embedded ZooKeeper; back up, restore and copy its znodes.
 
-`start` stands here for `--help` only; the entry point runs it without loading this module. kazoo
-is loaded when a command runs.
+`start` is here only for `--help`; the entry point runs it without loading this module. kazoo is
+loaded when a command runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,29 +18,33 @@ import typer
 from hightide.cli import render
 from hightide.cli.options import DryRun, Failed, OutputOption, misused
 from hightide.cli.render import Output, say
+from hightide.zookeeper import CREDENTIALS, environment_credentials
 
 if TYPE_CHECKING:
     from hightide.zookeeper.copy_tree import Report
     from hightide.zookeeper.snapshot_locations import Access, Location
 
-CREDENTIALS = "HIGHTIDE_COORDINATOR_CREDENTIALS"
-LOCATION = "A PLACE is host:port[,host:port][/chroot] of a coordinator that runs, embedded or a \
-ZooKeeper ensemble; or the directory or the file of an embedded one that is stopped."
-KEPT = "Kept are all persistent znodes with their data and access lists. Ephemerals are left out. \
-Versions and times are kept only from a stopped coordinator's directory to another's; over the \
-wire every znode begins at version 0, but for /brokers/seqid, whose version makes broker ids, and \
-sequence numbers go on where they were."
+LOCATION = "A LOCATION is host:port[,host:port][/chroot] of a running ZooKeeper, an ensemble or an \
+embedded one; or the directory or the file of a stopped embedded ZooKeeper."
+KEPT = (
+    "All persistent znodes are copied with their data and ACLs; ephemerals are left out. Versions \
+and times are kept only between the directories of stopped embedded ZooKeepers. In a running one \
+every znode starts at version 0, except /brokers/seqid, whose version generates broker ids; \
+sequence numbers continue."
+)
 
-From = Annotated[str, typer.Option("--from", metavar="PLACE", help="Where the tree is.")]
-To = Annotated[str, typer.Option("--to", metavar="PLACE", help="Where the tree shall be.")]
+From = Annotated[str, typer.Option("--from", metavar="LOCATION", help="Where to read the znodes.")]
+To = Annotated[str, typer.Option("--to", metavar="LOCATION", help="Where to write the znodes.")]
 AllowChanges = Annotated[
     bool,
-    typer.Option("--allow-changes", help="Take the tree though it changes while it is read."),
+    typer.Option(
+        "--allow-changes", help="Accept a snapshot of znodes that change while they are read."
+    ),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Delete the cluster that is at the target first.")
+    bool, typer.Option("--overwrite", help="Delete the cluster at the target first.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Also while brokers are registered.")]
+Force = Annotated[bool, typer.Option("--force", help="Copy even while brokers are registered.")]
 CredentialsFile = Annotated[
     Path | None,
     typer.Option(
@@ -49,7 +52,7 @@ CredentialsFile = Annotated[
         metavar="FILE",
         exists=True,
         dir_okay=False,
-        help=f"Lines of user:password to show to coordinators; else ${CREDENTIALS}.",
+        help=f"File with lines of user:password for ZooKeeper; default: ${CREDENTIALS}.",
     ),
 ]
 TlsCa = Annotated[
@@ -59,18 +62,18 @@ TlsCa = Annotated[
         metavar="FILE",
         exists=True,
         dir_okay=False,
-        help="Talk TLS, and trust the certificates in this PEM file.",
+        help="Use TLS, and trust the CA certificates in this PEM file.",
     ),
 ]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Run the embedded coordinator; save and move what it knows."
+    no_args_is_help=True, help="Run the embedded ZooKeeper; back up, restore and copy its znodes."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BackupRow:
-    """What went into a file."""
+    """What a backup contains."""
 
     source: str
     file: str
@@ -82,12 +85,14 @@ class BackupRow:
 
 @app.command(context_settings={"allow_extra_args": True})
 def start() -> None:
-    """Run the embedded coordinator alone."""
+    """Run the embedded ZooKeeper as a separate process."""
 
 
-@app.command(help=f"Save a coordinator's tree in a file.\n\n{LOCATION} {KEPT}")
+@app.command(help=f"Back up the znodes of a cluster to a file.\n\n{LOCATION} {KEPT}")
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Replaced when all is written.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Replaced when the backup is complete.")
+    ],
     source: From,
     allow_changes: AllowChanges = False,
     credentials: CredentialsFile = None,
@@ -97,7 +102,10 @@ def backup(
     from hightide.zookeeper import backup as files
     from hightide.zookeeper.copy_tree import take_snapshot
 
-    with in_words(), opened(source, _access(credentials, tls_ca), may_be_new=False) as location:
+    with (
+        readable_errors(),
+        opened(source, _access(credentials, tls_ca), may_be_new=False) as location,
+    ):
         snapshot = take_snapshot(location, allow_changes=allow_changes)
         files.write(files.Backup(snapshot, location.name, time.time_ns() // 1_000_000), file)
     render.show_one(
@@ -111,10 +119,10 @@ def backup(
         ),
         output,
     )
-    say_what_was_left_out(snapshot.ephemeral_count)
+    report_ephemerals(snapshot.ephemeral_count)
 
 
-@app.command(help=f"Put a saved tree into a coordinator.\n\n{LOCATION} {KEPT}")
+@app.command(help=f"Restore a backup into a ZooKeeper.\n\n{LOCATION} {KEPT}")
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False)],
     target: To,
@@ -128,7 +136,7 @@ def restore(
     from hightide.zookeeper import backup as files
     from hightide.zookeeper.copy_tree import write_snapshot
 
-    with in_words():
+    with readable_errors():
         saved = files.read(file)
         with opened(target, _access(credentials, tls_ca), may_be_new=True) as location:
             report = write_snapshot(
@@ -143,8 +151,9 @@ def restore(
 
 
 @app.command(
-    help=f"Move a cluster's tree to another coordinator; stop the brokers first.\n\n{LOCATION} {KEPT}"
-    " The source is not changed. Then give the brokers the new zookeeper.connect."
+    help="Copy the znodes of a cluster to another ZooKeeper; stop the brokers first.\n\n"
+    f"{LOCATION} {KEPT} The source is not changed. Then set zookeeper.connect of the brokers to the"
+    " target."
 )
 def copy(
     source: From,
@@ -160,7 +169,7 @@ def copy(
     from hightide.zookeeper.copy_tree import refuse_while_brokers_run, take_snapshot, write_snapshot
 
     access = _access(credentials, tls_ca)
-    with in_words():
+    with readable_errors():
         with opened(source, access, may_be_new=False) as location:
             name = location.name
             snapshot = take_snapshot(location, allow_changes=allow_changes)
@@ -168,7 +177,7 @@ def copy(
             refuse_while_brokers_run(snapshot, name)
         with opened(target, access, may_be_new=True) as location:
             if location.name == name:
-                misused("--from and --to are the same place")
+                misused("--from and --to are the same location")
             report = write_snapshot(
                 snapshot, name, location, overwrite=overwrite, force=force, dry_run=dry_run
             )
@@ -177,26 +186,26 @@ def copy(
 
 def _show(report: Report, output: Output) -> None:
     render.show_one(report, output)
-    say_what_was_left_out(report.ephemerals_left_out)
+    report_ephemerals(report.ephemerals_left_out)
     if not report.done:
-        say("Nothing was changed.")
+        say("Dry run: nothing was changed.")
 
 
-def say_what_was_left_out(count: int) -> None:
+def report_ephemerals(count: int) -> None:
     if count:
         what = "1 ephemeral znode was" if count == 1 else f"{count} ephemeral znodes were"
-        say(f"{what} left out: those who made them make them again.")
+        say(f"{what} left out: their sessions are not copied.")
 
 
 def _access(file: Path | None, tls_ca: Path | None) -> Access:
     from hightide.zookeeper.snapshot_locations import Access
 
-    text = file.read_text() if file is not None else os.environ.get(CREDENTIALS, "")
+    text = file.read_text() if file is not None else environment_credentials()
     lines = tuple(filter(None, (line.strip() for line in text.splitlines())))
     for line in lines:
         user, colon, password = line.partition(":")
         if not (user and colon and password):
-            misused(f"{file or '$' + CREDENTIALS} should have user:password")
+            misused(f"{file or '$' + CREDENTIALS}: expected lines of user:password")
     return Access(lines, tls_ca)
 
 
@@ -212,8 +221,8 @@ def opened(text: str, access: Access, *, may_be_new: bool) -> Iterator[Location]
 
 
 @contextlib.contextmanager
-def in_words() -> Iterator[None]:
-    """What can go wrong here, as the command line says it."""
+def readable_errors() -> Iterator[None]:
+    """Report the errors of these commands as one line."""
     from hightide.zookeeper.backup import DamagedBackup
     from hightide.zookeeper.copy_tree import CopyFailed, CopyRefused
     from hightide.zookeeper.errors import ZooKeeperError

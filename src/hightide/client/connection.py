@@ -1,20 +1,21 @@
-"""One connection to one broker: requests out, answers back in the right hands.
+"""One connection to one broker: sends requests and matches responses to callers.
 
     caller ── send(request) ──▶ frame with a correlation id ──▶ socket
-    caller ◀── future ◀── answer with the same correlation id ◀── socket
+    caller ◀── future ◀── response with the same correlation id ◀── socket
 
-Requests are pipelined: many may be under way, and each answer finds its caller by its
-correlation id.  The version of a request is the highest that both sides know, learned from
-ApiVersions when the connection opens.  It is a protocol with callbacks rather than a reader
-task, so that nothing has to be cancelled when it closes.
+Requests are pipelined: many may be in flight, and the correlation id of a response finds its
+caller.  The version of a request is the highest that both sides know, learned from ApiVersions when
+the connection opens.  The class is an asyncio protocol with callbacks rather than a reader task, so
+that closing cancels nothing.
 
-A broker may be somebody else's or broken, so nothing it sends is trusted: the length of an
-answer is checked before any of it is kept, an answer nobody asked for ends the connection,
-and a caller waits no longer than its timeout.
+A broker may be broken or of another make, so nothing it sends is trusted: the length of a response
+is checked before any of it is stored, a response with an unknown correlation id ends the
+connection, and a caller waits no longer than its timeout.
 
-Answers are received in a buffer that grows with them.  Small ones are copied out of it; a large one
-is given away with it, so that megabytes of records, which followers fetch, are not copied at all.
-Who is done with such an answer gives the buffer back, and the next is received in it (`recycle`).
+Responses are received in a buffer that grows with them.  A small response is copied out of the
+buffer.  A large one is handed over with the buffer, so that megabytes of records, which followers
+fetch, are not copied at all.  When the caller is done with it, `recycle` returns the buffer for
+the next response.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from hightide.wire.types import api_of
 T = TypeVar("T")
 CLIENT_ID = "hightide"
 TIMEOUT_MS = 30_000
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 API_VERSIONS = 18
 LENGTH = struct.Struct(">i")
 ERROR_CODE = struct.Struct(">h")
@@ -50,22 +51,22 @@ CODES = {code.value: code for code in ErrorCode}
 
 
 class ConnectionFailed(Exception):
-    """A broker that cannot be reached, or a connection that broke; the text names the address."""
+    """A broker cannot be reached, or a connection broke; the text names the address."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """An open connection; made by `Connection.open`, ended by `close`."""
 
-    def __init__(self, host: str, port: int, client_id: str, max_answer_bytes: int) -> None:
+    def __init__(self, host: str, port: int, client_id: str, max_response_bytes: int) -> None:
         self.address = f"{host}:{port}"
         self.client_id = client_id
         self.versions: dict[int, tuple[int, int]] = {}
-        self._max_answer_bytes = max_answer_bytes
+        self._max_response_bytes = max_response_bytes
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._filled = 0
         self._ids = itertools.count(1)
-        # Also requests that nobody waits for any more: their answers may still come.
+        # Includes requests whose callers have given up: their responses may still arrive.
         self._pending: dict[int, tuple[asyncio.Future[memoryview], asyncio.TimerHandle]] = {}
         self._failure: ConnectionFailed | None = None
 
@@ -77,30 +78,31 @@ class Connection(asyncio.BufferedProtocol):
         *,
         client_id: str = CLIENT_ID,
         timeout_ms: int = TIMEOUT_MS,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
         security: Security = PLAINTEXT,
     ) -> Self:
-        """Connect, learn which versions the broker speaks, and say who we are if it wants that."""
+        """Connect, learn the broker's API versions, and authenticate if `security` says so."""
         loop = asyncio.get_running_loop()
-        made = cls(host, port, client_id, max_answer_bytes)
+        connection = cls(host, port, client_id, max_response_bytes)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: made, host, port, ssl=security.tls)
+                await loop.create_connection(lambda: connection, host, port, ssl=security.tls)
         except TimeoutError:
-            raise ConnectionFailed(f"{host}:{port} did not accept a connection in time.") from None
+            why = f"{host}:{port} did not accept a connection within {timeout_ms} ms."
+            raise ConnectionFailed(why) from None
         except OSError as error:
             raise ConnectionFailed(f"Cannot connect to {host}:{port}: {_why(error)}") from error
         try:
-            await made._negotiate(timeout_ms)
+            await connection._negotiate(timeout_ms)
             if security.sasl is not None:
-                # Imported when it is needed: brokers, which are clients too, have no use for it.
+                # Imported when needed: brokers, which are clients too, do not use it.
                 from hightide.client.sasl import authenticate
 
-                await authenticate(made.send, security.sasl, made.address)
+                await authenticate(connection.send, security.sasl, connection.address)
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        return made
+        return connection
 
     async def _negotiate(self, timeout_ms: int) -> None:
         request = ApiVersionsRequest(
@@ -109,8 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         _, version = api_of(ApiVersionsRequest).versions
         answer = await self._api_versions(request, version, timeout_ms)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            # An older broker says which versions of this request it knows (KIP-511), or,
-            # older still, says nothing more; every broker knows version 0.
+            # A broker since KIP-511 returns the versions of ApiVersions that it knows; an older
+            # one returns none.  Every broker knows version 0.
             known = {api.api_key: api.max_version for api in answer.api_keys}
             older = min(known.get(API_VERSIONS, 0), version - 1)
             answer = await self._api_versions(request, older, timeout_ms)
@@ -121,8 +123,8 @@ class Connection(asyncio.BufferedProtocol):
         self, request: ApiVersionsRequest, version: int, timeout_ms: int
     ) -> ApiVersionsResponse:
         answer = await self._exchange(request, version, timeout_ms)
-        # The refusal of a version is in the layout of version 0, since the asker may know no
-        # other that the broker knows; some servers get that wrong, but the code comes first.
+        # An UNSUPPORTED_VERSION response has the layout of version 0, because both sides know that
+        # one.  Some servers get that wrong, but the error code comes first in all versions.
         body = answer[LENGTH.size :]
         if len(body) >= 2 and ERROR_CODE.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
             try:
@@ -136,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests --------------------------------------------------------------------------
 
     def version_for(self, request_type: Any) -> int:
-        """The highest version of a request that this broker and we both know."""
+        """The highest version of a request that both sides know."""
         api = api_of(request_type)
         assert api.key is not None
         lowest, highest = api.versions
@@ -151,14 +153,14 @@ class Connection(asyncio.BufferedProtocol):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"{self.address} offers {_api_name(request_type)} in versions {theirs[0]} to "
-                f"{theirs[1]}, this client knows {lowest} to {highest}.",
+                f"{theirs[1]}, and this client knows {lowest} to {highest}.",
             )
         return version
 
     async def send(
         self, request: Any, *, version: int | None = None, timeout_ms: int = TIMEOUT_MS
     ) -> Any:
-        """Send a request and return its answer, decoded.  The answer's error codes are data."""
+        """Send a request and return the decoded response.  Its error codes are data."""
         chosen = self.version_for(type(request)) if version is None else version
         answer = await self._exchange(request, chosen, timeout_ms)
         response_type = RESPONSES[api_of(type(request)).key or 0]
@@ -176,16 +178,16 @@ class Connection(asyncio.BufferedProtocol):
     async def exchange(
         self, encode: Callable[[int], bytes], api_name: str, timeout_ms: int = TIMEOUT_MS
     ) -> memoryview:
-        """Send the frame that `encode` makes for a correlation id; its answer's frame comes back.
+        """Send the frame that `encode` builds for a correlation id; return the response's frame.
 
-        This is for requests that have a codec of their own; it begins with the correlation id.
+        This is for requests with a special codec.  The frame begins with the correlation id.
         """
         return await self.submit(encode, api_name, timeout_ms)
 
     def submit(
         self, encode: Callable[[int], bytes], api_name: str, timeout_ms: int = TIMEOUT_MS
     ) -> asyncio.Future[memoryview]:
-        """The same for those who do not wait at once.  Who waits no more cancels the future."""
+        """Do what `exchange` does without waiting; a caller that gives up cancels the future."""
         if self._failure is not None:
             raise self._failure
         assert self._transport is not None
@@ -193,42 +195,44 @@ class Connection(asyncio.BufferedProtocol):
         data = encode(correlation_id)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
-        timer = loop.call_later(timeout_ms / 1000, self._late, future, api_name, timeout_ms)
+        timer = loop.call_later(timeout_ms / 1000, self._timed_out, future, api_name, timeout_ms)
         self._pending[correlation_id] = future, timer
         self._transport.write(data)
         return future
 
-    def _late(self, future: asyncio.Future[memoryview], api_name: str, timeout_ms: int) -> None:
+    def _timed_out(
+        self, future: asyncio.Future[memoryview], api_name: str, timeout_ms: int
+    ) -> None:
         if not future.done():
-            why = f"{self.address} did not answer {api_name} in {timeout_ms} ms."
+            why = f"{self.address} did not answer {api_name} within {timeout_ms} ms."
             future.set_exception(ConnectionFailed(why))
 
     def read(self, parse: Callable[[], T]) -> T:
-        """What `parse` makes of an answer; one that it cannot read ends the connection."""
+        """Return what `parse` returns; a response that it cannot decode ends the connection."""
         try:
             return parse()
         except WireError as error:
-            self._fail(f"{self.address} sent an answer that is not one: {error}")
+            self._fail(f"{self.address} sent a response that cannot be decoded: {error}")
             assert self._failure is not None
             raise self._failure from error
 
-    # -- what asyncio calls ----------------------------------------------------------------
+    # -- called by asyncio -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are none by inheritance, so this cannot be asserted.
+        # uvloop's transports do not inherit from asyncio.Transport, so this cannot be asserted.
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand over the answers that have come; what is left moves to the buffer's beginning."""
+        """Hand over the complete responses; move the rest to the start of the buffer."""
         self._filled += nbytes
         at, filled, buffer = 0, self._filled, self._buffer
         while filled - at >= LENGTH.size:
             (size,) = LENGTH.unpack_from(buffer, at)
-            if not LENGTH.size <= size <= self._max_answer_bytes:
-                self._fail(f"{self.address} announced an answer of {size} bytes.")
+            if not LENGTH.size <= size <= self._max_response_bytes:
+                self._fail(f"{self.address} announced a response of {size} bytes.")
                 return
             body, end = at + LENGTH.size, at + LENGTH.size + size
             if end > filled:
@@ -246,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
             self._filled = filled - at
 
     def recycle(self, part: memoryview) -> None:
-        """Use the buffer again that this is a part of: nobody looks at that answer any more."""
+        """Reuse the buffer that `part` is a view of: the caller is done with that response."""
         buffer = part.obj
         if isinstance(buffer, bytearray) and len(buffer) <= _KEPT_BYTES and not self._filled:
             self._buffer = memoryview(buffer)
@@ -255,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         (correlation_id,) = LENGTH.unpack_from(answer)
         pending = self._pending.pop(correlation_id, None)
         if pending is None:
-            self._fail(f"{self.address} sent an answer to a question that was not asked.")
+            self._fail(f"{self.address} sent a response to a request that was not sent.")
             return
         future, timer = pending
         timer.cancel()
@@ -281,21 +285,21 @@ class Connection(asyncio.BufferedProtocol):
         return self._failure is None and self._transport is not None
 
     def close(self) -> None:
-        """Close at once; requests under way fail."""
+        """Close immediately; requests in flight fail."""
         self._fail(f"The connection to {self.address} was closed by this side.")
 
 
 def check(code: int, message: str | None = None, about: str = "") -> None:
-    """Raise what a broker's answer says went wrong.
+    """Raise a `KafkaError` if a response has an error code.
 
-    A broker's own message says what it is about; where there is none, `about` does.
+    The error has the broker's message; without one, `about` says what it concerns.
     """
     if not code:
         return
     known = CODES.get(code)
     if known is None:
         known = ErrorCode.UNKNOWN_SERVER_ERROR
-        message = message or f"The broker answered with the unknown error code {code}."
+        message = message or f"The broker returned the unknown error code {code}."
     raise KafkaError(known, message or ": ".join(filter(None, (about, known.meaning))))
 
 
@@ -304,9 +308,9 @@ def _api_name(request_type: type) -> str:
 
 
 def _why(error: BaseException) -> str:
-    """The operating system's reason in its own words, without numbers and addresses."""
+    """The operating system's reason, without numbers and addresses."""
     if isinstance(error, ssl.SSLError):
-        return f"the broker's TLS was not accepted, {error.reason or error}."
+        return f"the TLS handshake failed: {error.reason or error}."
     if isinstance(error, ConnectionRefusedError):
         return "connection refused. Is a broker running there?"
     if isinstance(error, OSError) and error.strerror and error.errno is not None:

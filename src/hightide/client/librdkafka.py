@@ -1,7 +1,7 @@
 """confluent-kafka's producers and consumers, as commands and collectors use them.
 
-The library is imported late, because that costs 50 ms, its log lines are kept off the terminal,
-and its errors become one sentence.
+The library is imported when it is used, because the import takes 50 ms.  Its log lines do not reach
+the terminal, and its errors become one sentence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Say = Callable[[str], None]
 
 
 class Unusable(Exception):
-    """The library is missing or refuses its settings; the text is a sentence for a person."""
+    """The library is missing or refuses its settings; the text is a sentence for users."""
 
 
 def library() -> Any:
@@ -28,9 +28,9 @@ def library() -> Any:
 
 
 def producer(bootstrap: str, settings: Mapping[str, Any], say: Say) -> Any:
-    """A producer that puts keys where Java's producer would put them."""
-    made = {"partitioner": "murmur2_random", **settings}
-    return _make(library().Producer, bootstrap, made, say)
+    """A producer that chooses the same partition for a key as Java's producer."""
+    defaults = {"partitioner": "murmur2_random"}
+    return _make(library().Producer, bootstrap, {**defaults, **settings}, say)
 
 
 def consumer(bootstrap: str, settings: Mapping[str, Any], say: Say = lambda _sentence: None) -> Any:
@@ -38,18 +38,18 @@ def consumer(bootstrap: str, settings: Mapping[str, Any], say: Say = lambda _sen
 
 
 def sentence(error: Any) -> str:
-    """A library error as people read it."""
+    """A library error as a sentence."""
     text = str(error.str())
     return text if text.endswith(".") else f"{text}."
 
 
 def raised(error: BaseException) -> Any:
-    """The library's own error in what a call of it raised; None where that has been lost.
+    """The library's error behind an exception of one of its calls; None if it was lost.
 
-    A call learns of an error that ends a producer while it makes calls about single records and
-    log lines.  These run with an exception already set, and either wrap it, so that an error of the
-    interpreter comes out with the first one as its cause, or swallow it, so that the interpreter
-    complains of a failure without a reason.
+    A fatal error of a producer can arrive while a call runs delivery and log callbacks.  These
+    callbacks then run with an exception already set.  They either wrap it, so that the call raises
+    a SystemError with the first exception as its cause, or swallow it, so that the interpreter
+    raises a SystemError without a cause.
     """
     found: BaseException | None = error
     while isinstance(found, SystemError):
@@ -63,29 +63,29 @@ def raised(error: BaseException) -> Any:
 
 def _make(create: Callable[..., Any], bootstrap: str, settings: Mapping[str, Any], say: Say) -> Any:
     kafka = library()
-    made = {"bootstrap.servers": bootstrap, "error_cb": _tell_when_alone(say), **settings}
+    config = {"bootstrap.servers": bootstrap, "error_cb": _on_unreachable(say), **settings}
     try:
-        return create(made, logger=_quiet())
+        return create(config, logger=_quiet())
     except (ValueError, TypeError, kafka.KafkaException) as error:
         inner = error.args[0] if error.args else error
         reason = inner.str() if isinstance(inner, kafka.KafkaError) else inner
         raise Unusable(f"The client library refuses its settings: {reason}.") from None
 
 
-def _tell_when_alone(say: Say) -> Callable[[Any], None]:
-    """Say once that no broker can be reached; the library goes on trying by itself."""
-    told: list[bool] = []
+def _on_unreachable(say: Say) -> Callable[[Any], None]:
+    """Say once that no broker can be reached; the library keeps trying."""
+    said: list[bool] = []
 
     def on_error(error: Any) -> None:
-        if error.code() == library().KafkaError._ALL_BROKERS_DOWN and not told:
-            told.append(True)
+        if error.code() == library().KafkaError._ALL_BROKERS_DOWN and not said:
+            said.append(True)
             say("No broker can be reached; still trying.")
 
     return on_error
 
 
 def _quiet() -> logging.Logger:
-    """A logger that says nothing: what matters comes back as an error of a call."""
+    """A logger without output: what matters is returned as an error of a call."""
     logger = logging.getLogger("hightide.client.librdkafka")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False

@@ -1,4 +1,4 @@
-"""Fetching as a follower does: one request, and its answer with the records left where they are."""
+"""A follower's Fetch: one request, and its response with the records left in the frame."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hightide.wire.hot.fetch_codec import Fetch
 async def fetch(
     connection: Connection, request: Fetch, *, timeout_ms: int = TIMEOUT_MS
 ) -> hot.ReplicaFetchResponse:
-    """Ask a leader; topics go by id.  The answer's error codes are data.
+    """Fetch from a leader, with topic ids.  The response's error codes are data.
 
-    `timeout_ms` must be longer than the leader is told to wait for records.
+    `timeout_ms` must be longer than the request's `max_wait_ms`.
     """
     return read(connection, await ask(connection, request, timeout_ms=timeout_ms))
 
@@ -23,7 +23,7 @@ async def fetch(
 def ask(
     connection: Connection, request: Fetch, *, timeout_ms: int = TIMEOUT_MS
 ) -> asyncio.Future[memoryview]:
-    """Ask a leader; the frame of its answer is to be given to `read`."""
+    """Send a Fetch; pass the frame of the response to `read`."""
     lowest, highest = connection.versions.get(hot.FETCH, (0, -1))
     if not lowest <= hot.VERSION <= highest:
         raise KafkaError(
@@ -38,5 +38,5 @@ def ask(
 
 
 def read(connection: Connection, frame: memoryview) -> hot.ReplicaFetchResponse:
-    """The answer; its records are parts of the frame."""
+    """Decode the response; its records are views of the frame."""
     return connection.read(lambda: hot.decode(frame))

@@ -1,21 +1,35 @@
-"""How long a client goes on asking when brokers say "not now", or do not answer at all.
+"""Pauses between attempts: how long to wait before a retry, and when to give up.
 
-A broker that dies takes its partitions along until others lead them, which takes seconds.  Who
-works for hours, as a query of Spark does, must not fail for that.  But an address where nobody ever
-answered, and a topic that nobody knows, are more likely mistakes, so they are told sooner.
+`Backoff` is the one mechanism.  It doubles its pause up to a longest one, and stops after a time
+limit or a number of attempts.
+
+    backoff = Backoff(limit_s=30)
+    while True:
+        try:
+            return await attempt()
+        except (KafkaError, ConnectionFailed) as error:
+            await backoff.after(error)      # pauses, or raises the error
+
+A broker that dies takes its partitions along until other brokers lead them, which takes seconds.  A
+client that runs for hours, such as a Spark query, must not fail for that.  But an address at which
+no broker ever answered, and a topic that no broker knows, are probably mistakes: the limit for
+those (`doubt_s`) is shorter.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 
 from hightide.client.connection import ConnectionFailed
 from hightide.wire.errors import ErrorCode, KafkaError
 
-PATIENCE_MS = 120_000
-DOUBT_MS = 10_000
-"""How long to hope for what is probably a mistake."""
-PAUSE_S = 0.05
+RETRY_MS = 120_000
+"""How long a client that runs for hours retries before it gives up."""
+DOUBT_S = 10.0
+"""How long to retry what is probably a mistake."""
+FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 
 DOUBTFUL = {
@@ -23,38 +37,110 @@ DOUBTFUL = {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.CORRUPT_MESSAGE,
 }
-# Kafka's table calls these final, but a cluster in which brokers come and go says them in passing.
-PASSING = {ErrorCode.BROKER_NOT_AVAILABLE}
+# Kafka's table calls these final, but a cluster in which brokers come and go returns them for a
+# short time.
+TRANSIENT = {ErrorCode.BROKER_NOT_AVAILABLE}
 
 
-def is_passing(error: Exception) -> bool:
+def is_retriable(error: Exception) -> bool:
     """Whether the same request may succeed a little later."""
     if isinstance(error, KafkaError):
-        return error.code.retriable or error.code in PASSING
+        return error.code.retriable or error.code in TRANSIENT
     return isinstance(error, ConnectionFailed)
 
 
 class Backoff:
-    """The pauses between attempts, and their end.  Each success begins it anew."""
+    """Pauses that double, until a limit.  `reset` after a success starts over."""
 
-    def __init__(self, limit_ms: int = PATIENCE_MS, *, doubt_ms: int = DOUBT_MS) -> None:
-        self._limit_s = limit_ms / 1000
-        self._doubt_s = min(limit_ms, doubt_ms) / 1000
-        self._since: float | None = None
-        self._pause_s = PAUSE_S
+    def __init__(
+        self,
+        first_s: float | None = None,
+        longest_s: float | None = None,
+        *,
+        limit_s: float = math.inf,
+        attempts: int | None = None,
+        doubt_s: float = DOUBT_S,
+    ) -> None:
+        """`limit_s` counts from the first failure, or from `start`.
 
-    def reward(self) -> None:
-        """It went on: whatever fails next is a new trouble."""
-        self._since, self._pause_s = None, PAUSE_S
+        `attempts` counts the first attempt too: two attempts have one pause between them.
+        """
+        self._first_s = FIRST_PAUSE_S if first_s is None else first_s
+        self._longest_s = max(self._first_s, LONGEST_PAUSE_S if longest_s is None else longest_s)
+        self._limit_s = limit_s
+        self._doubt_s = min(limit_s, doubt_s)
+        self._attempts = math.inf if attempts is None else attempts
+        self._since_s: float | None = None
+        self._pause_s = self._first_s
+        self._failures = 0
+
+    def start(self) -> None:
+        """Count the time limit from now on instead of from the first failure."""
+        self._since_s = _now_s()
+
+    def reset(self) -> None:
+        """Forget past failures: the next one is a new problem."""
+        self._since_s, self._pause_s, self._failures = None, self._first_s, 0
+
+    @property
+    def pause_s(self) -> float:
+        """How long the next pause is."""
+        return self._pause_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no attempt is left, so that the next failure is final."""
+        return self._is_over(self._limit_s)
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt; False, without a wait, if no attempt is left."""
+        pause_s = self._next_s(self._limit_s)
+        if pause_s is None:
+            return False
+        await asyncio.sleep(pause_s)
+        return True
+
+    def sleep(self) -> bool:
+        """Do what `pause` does, in a program without an event loop."""
+        pause_s = self._next_s(self._limit_s)
+        if pause_s is None:
+            return False
+        time.sleep(pause_s)
+        return True
 
     async def after(self, error: Exception, *, doubtful: bool = False) -> None:
-        """Wait before the next attempt; raises the error if there is to be none."""
-        now = asyncio.get_running_loop().time()
-        self._since = now if self._since is None else self._since
+        """Wait before the next attempt; raise the error if it is final or no attempt is left.
+
+        `doubtful` says that the cause is probably a mistake, so the shorter limit applies.
+        """
         if isinstance(error, KafkaError) and error.code in DOUBTFUL:
             doubtful = True
-        limit_s = self._doubt_s if doubtful else self._limit_s
-        if not is_passing(error) or now + self._pause_s - self._since > limit_s:
+        if not is_retriable(error):
             raise error
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+        pause_s = self._next_s(self._doubt_s if doubtful else self._limit_s)
+        if pause_s is None:
+            raise error
+        await asyncio.sleep(pause_s)
+
+    def _is_over(self, limit_s: float) -> bool:
+        since_s = self._since_s
+        elapsed_s = 0.0 if since_s is None else _now_s() - since_s
+        return self._failures + 1 >= self._attempts or elapsed_s + self._pause_s > limit_s
+
+    def _next_s(self, limit_s: float) -> float | None:
+        if self._is_over(limit_s):
+            return None
+        if self._since_s is None:
+            self._since_s = _now_s()
+        self._failures += 1
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, self._longest_s)
+        return pause_s
+
+
+def _now_s() -> float:
+    """The event loop's time where there is one: a simulated loop has its own clock."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()

@@ -1,9 +1,9 @@
-"""What a client must know and do to be let in: TLS and SASL, from options by Kafka's names.
+"""TLS and SASL of a client, from options with Kafka's names.
 
-The names are those of the Java client, and where librdkafka has others, those too.  Certificates
-and keys are PEM, in files or inline; Java's own stores cannot be read here, and the error says how
-to convert them.  An option about security that is not understood is an error: to go on without it
-would mean less safety than was asked for.
+The names are those of the Java client, and librdkafka's where they differ.  Certificates and keys
+are PEM, in files or inline.  Java's key stores cannot be read, and the error says how to convert
+them.  An unknown security option is an error: to ignore it would mean less security than the user
+asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 FAMILIES = ("security.", "sasl.", "ssl.")
 
 CONVERT = (
-    "Only PEM can be read here. Convert it: "
+    "Only PEM can be read. Convert it: "
     "`keytool -importkeystore -srckeystore STORE -destkeystore store.p12 -deststoretype PKCS12`, "
     "then `openssl pkcs12 -in store.p12 -nodes -out store.pem`, and name store.pem."
 )
@@ -61,7 +61,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """How to say who we are."""
+    """The credentials of a client."""
 
     mechanism: str
     username: str = ""
@@ -71,7 +71,7 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What every connection is made with."""
+    """TLS and SASL of every connection; None for without."""
 
     tls: ssl.SSLContext | None = None
     sasl: Sasl | None = None
@@ -81,16 +81,16 @@ PLAINTEXT = Security()
 
 
 def security_of(options: Mapping[str, str]) -> Security:
-    """What the options ask for; others than those about security are not looked at."""
-    unknown = sorted(each for each in options if each.startswith(FAMILIES) and each not in KNOWN)
+    """Read the security options; other options are ignored."""
+    unknown = sorted(name for name in options if name.startswith(FAMILIES) and name not in KNOWN)
     if unknown:
         raise ValueError(
-            f"{', '.join(unknown)}: not understood, and not ignored because it is about security. "
-            f"What is understood: {', '.join(sorted(KNOWN))}."
+            f"{', '.join(unknown)}: unknown, and not ignored because it concerns security. "
+            f"Known options: {', '.join(sorted(KNOWN))}."
         )
     protocol = options.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
-        raise ValueError(f"security.protocol {protocol!r} is none of {', '.join(PROTOCOLS)}.")
+        raise ValueError(f"security.protocol {protocol!r} is not one of {', '.join(PROTOCOLS)}.")
     return Security(
         tls=_tls(options) if protocol.endswith("SSL") else None,
         sasl=_sasl(options) if protocol.startswith("SASL") else None,
@@ -103,7 +103,7 @@ def security_of(options: Mapping[str, str]) -> Security:
 def _sasl(options: Mapping[str, str]) -> Sasl:
     mechanism = options.get("sasl.mechanism") or options.get("sasl.mechanisms") or ""
     if mechanism not in MECHANISMS:
-        raise ValueError(f"sasl.mechanism {mechanism!r} is none of {', '.join(MECHANISMS)}.")
+        raise ValueError(f"sasl.mechanism {mechanism!r} is not one of {', '.join(MECHANISMS)}.")
     if mechanism == "OAUTHBEARER":
         token = options.get("sasl.oauthbearer.token", "")
         if not token:
@@ -114,14 +114,14 @@ def _sasl(options: Mapping[str, str]) -> Sasl:
     password = options.get("sasl.password", jaas.get("password"))
     if username is None or password is None:
         raise ValueError(
-            f"{mechanism} needs a user: set sasl.username and sasl.password, or sasl.jaas.config "
-            'with username="…" and password="…".'
+            f"{mechanism} needs credentials: set sasl.username and sasl.password, or "
+            'sasl.jaas.config with username="…" and password="…".'
         )
     return Sasl(mechanism, username, password)
 
 
 def jaas_options(text: str) -> dict[str, str]:
-    """The options in a line as Java takes it: `some.LoginModule required name="value" …;`."""
+    """Parse a JAAS line: `some.LoginModule required name="value" …;`."""
     found = {}
     for name, value in _JAAS_OPTION.findall(text):
         if value[0] in "\"'":
@@ -148,7 +148,7 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
         kind="ssl.truststore.type",
     )
     if trusted:
-        # Whoever names authorities means these and not the system's as well.
+        # The named authorities replace those of the system.
         context = _trusting(context, trusted)
     chain = _pem(
         options,
@@ -162,7 +162,7 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
         _load_key(context, chain + "\n" + key, password)
     elif key:
         raise ValueError(
-            "There is a key and no certificate: set ssl.keystore.certificate.chain too."
+            "There is a key but no certificate: set ssl.keystore.certificate.chain too."
         )
     return context
 
@@ -182,12 +182,12 @@ def _trusting(given: ssl.SSLContext, trusted: str) -> ssl.SSLContext:
 
 def _set_versions(context: ssl.SSLContext, options: Mapping[str, str]) -> None:
     text = options.get("ssl.enabled.protocols") or options.get("ssl.protocol") or ""
-    named = [each.strip() for each in text.split(",") if each.strip() not in ("", "TLS")]
-    wrong = [each for each in named if each not in _VERSIONS]
+    named = [name.strip() for name in text.split(",") if name.strip() not in ("", "TLS")]
+    wrong = [name for name in named if name not in _VERSIONS]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} is none of {', '.join(_VERSIONS)}.")
+        raise ValueError(f"{', '.join(wrong)} is not one of {', '.join(_VERSIONS)}.")
     if named:
-        versions = [_VERSIONS[each] for each in named]
+        versions = [_VERSIONS[name] for name in named]
         context.minimum_version, context.maximum_version = min(versions), max(versions)
 
 
@@ -198,11 +198,11 @@ def _pem(
     files: tuple[str, ...],
     kind: str = "",
 ) -> str:
-    """What the first of these options gives as PEM; empty if none is set."""
+    """The PEM text of the first of these options that is set; empty if none is."""
     stated = options.get(kind, "PEM").upper()
     for name in inline:
         if text := options.get(name):
-            # Properties files hold a certificate in one line, with its line ends spelled out.
+            # Properties files hold a certificate in one line, with line ends written as \\n.
             return text.replace("\\n", "\n")
     for name in files:
         if not (path := options.get(name)):
@@ -218,26 +218,26 @@ def _pem(
 
 
 def _type(stated: str, data: bytes) -> str:
-    """What a store is: JKS begins with a number of its own, and is what Java takes for granted."""
+    """The type of a key store: JKS begins with a magic number, and is Java's default."""
     if data.startswith(bytes.fromhex("feedfeed")):
         return "JKS"
     return stated if stated != "PEM" else "JKS or PKCS12"
 
 
 def _load_key(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    """OpenSSL takes a key from a file only, so there is one, readable by us alone, for a moment."""
-    import tempfile  # here, because brokers load this module and have no use for it
+    """Load a key through a temporary file that only this user can read: OpenSSL needs a file."""
+    import tempfile  # imported here, because brokers load this module and do not need it
 
     handle, path = tempfile.mkstemp(prefix="hightide-", suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:
             file.write(pem)
-        # A password that is asked for and not given would be asked for at the terminal.
+        # Without a password OpenSSL would ask for one at the terminal.
         context.load_cert_chain(path, password=password or "")
     except (ssl.SSLError, ValueError) as error:
         raise ValueError(
             f"The client's certificate and key cannot be read: {error}. The file of "
-            "ssl.keystore.location holds both, and ssl.key.password opens an encrypted key."
+            "ssl.keystore.location must hold both, and an encrypted key needs ssl.key.password."
         ) from error
     finally:
         os.unlink(path)

@@ -236,7 +236,7 @@ class Cluster:
         """The id of the broker that is the controller now; -1 while there is none."""
 
         async def ask(admin: Admin) -> int:
-            return (await admin.describe_cluster()).controller
+            return (await admin.cluster.describe()).controller
 
         return self._ask(ask)
 
@@ -244,7 +244,7 @@ class Cluster:
         """The id of the broker that leads a partition now."""
 
         async def ask(admin: Admin) -> int:
-            (found,) = await admin.describe_topics([topic])
+            (found,) = await admin.topics.describe([topic])
             return {each.partition: each.leader for each in found.partitions}[partition]
 
         return self._ask(ask)
@@ -262,7 +262,7 @@ class Cluster:
         texts = {key: str(value) for key, value in (config or {}).items()}
 
         async def ask(admin: Admin) -> None:
-            await admin.create_topic(
+            await admin.topics.create(
                 made,
                 partitions=partitions,
                 replication_factor=replication_factor,

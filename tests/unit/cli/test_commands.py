@@ -52,7 +52,7 @@ def closed_port():
 def test_help_lists_every_command(hightide):
     done = hightide("--help")
     assert done.returncode == 0
-    commands = "up broker coordinator topic partition group txn config cluster produce consume perf"
+    commands = "up broker zookeeper topic partition group txn config cluster produce consume perf"
     for command in commands.split():
         assert f"│ {command} " in done.stdout
     assert "dump-log" in done.stdout
@@ -86,9 +86,9 @@ def test_help_lists_every_command(hightide):
         ("txn", "producers"),
         ("txn", "find-hanging"),
         ("txn", "abort"),
-        ("coordinator", "backup"),
-        ("coordinator", "restore"),
-        ("coordinator", "copy"),
+        ("zookeeper", "backup"),
+        ("zookeeper", "restore"),
+        ("zookeeper", "copy"),
         ("perf", "produce"),
         ("perf", "consume"),
         ("perf", "latency"),
@@ -247,6 +247,7 @@ SLOW = {"typer", "rich", "confluent_kafka", "kazoo"}
     [
         (("up", "--help"), SLOW | {"asyncio"}),
         (("--version",), SLOW | {"asyncio"}),
+        (("zookeeper", "start", "--help"), SLOW | {"hightide.broker", "hightide.wire"}),
         (("coordinator", "start", "--help"), SLOW | {"hightide.broker", "hightide.wire"}),
     ],
 )

@@ -23,9 +23,9 @@ from hightide.cli.groups import of_topics, print_lags
 from hightide.cli.moment import age, duration_ms, iso
 from hightide.cli.options import Failed
 from hightide.cli.render import Output
-from hightide.client.groups import (
+from hightide.client.model.cluster import Extent
+from hightide.client.model.groups import (
     Commit,
-    Extent,
     GroupDescription,
     GroupLag,
     GroupMember,

@@ -19,14 +19,14 @@ from hightide.cli.partition_rows import (
     partition_row,
 )
 from hightide.cli.replica_bars import picture, window
-from hightide.client.health import Trouble
-from hightide.client.model import (
+from hightide.client.model.cluster import (
     ClusterDescription,
     Node,
     PartitionDescription,
     TopicDescription,
 )
-from hightide.client.replicas import (
+from hightide.client.model.health import ProblemKind
+from hightide.client.model.replicas import (
     PartitionReplicas,
     ReplicaReport,
     ReplicasDescription,
@@ -35,7 +35,7 @@ from hightide.client.replicas import (
 )
 from hightide.core.controller.controller import ElectionKind
 from hightide.core.partition.follower_progress import Progress, Standing
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import KafkaError
 from hightide.wire.types import NO_UUID
 
@@ -43,7 +43,7 @@ STATE = PartitionState((1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2), partitio
 ALL = frozenset({1, 2, 3})
 
 
-def report(broker, role=Role.FOLLOWS, high_watermark=1100, end_offset=1200, **values):
+def report(broker, role=Role.FOLLOWER, high_watermark=1100, end_offset=1200, **values):
     return ReplicaReport(
         broker=broker,
         topic="orders",
@@ -62,7 +62,7 @@ def report(broker, role=Role.FOLLOWS, high_watermark=1100, end_offset=1200, **va
 
 LEADER = report(
     1,
-    Role.LEADS,
+    Role.LEADER,
     maximal_isr=(1, 2, 3),
     progress={
         1: Progress(1, Standing.LEADER, 1200, 0, 0),
@@ -76,7 +76,7 @@ def partition(state=STATE, *reports, live=ALL, topic="orders", index=0):
     return PartitionReplicas(topic, index, state, live, {each.broker: each for each in reports})
 
 
-WHOLE = partition(STATE, LEADER, report(2, end_offset=1150), report(3, Role.FOLLOWS, 600, 600))
+WHOLE = partition(STATE, LEADER, report(2, end_offset=1150), report(3, Role.FOLLOWER, 600, 600))
 
 
 # -- names -------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_a_page_has_the_decision_the_replicas_and_the_picture(monkeypatch):
 def test_what_is_unusual_is_said_on_the_page():
     state = replace(
         STATE,
-        leader=NOBODY,
+        leader=NO_BROKER,
         isr=(),
         elr=(1,),
         last_known_leader=1,
@@ -203,7 +203,7 @@ def test_a_row_says_in_words_what_is_wrong(state, live, words):
 def status(broker, start, high_watermark, end):
     return ReplicaStatus(
         broker=broker,
-        role=Role.FOLLOWS,
+        role=Role.FOLLOWER,
         is_in_sync=True,
         is_eligible=False,
         log_start_offset=start,
@@ -250,7 +250,7 @@ def test_empty_and_unknown_logs_have_a_bar_too():
 
 # -- elections ---------------------------------------------------------------------------------
 
-OFFLINE = replace(STATE, leader=NOBODY, isr=(), elr=(1,))
+OFFLINE = replace(STATE, leader=NO_BROKER, isr=(), elr=(1,))
 
 
 @pytest.mark.parametrize(
@@ -329,8 +329,8 @@ def test_health_counts_and_names_what_is_wrong():
     assert not found.healthy
     assert (found.offline, found.under_min_isr, found.under_replicated) == (0, 1, 2)
     assert [each.kind for each in found.problems] == [
-        Trouble.UNDER_MIN_ISR,
-        Trouble.UNDER_REPLICATED,
+        ProblemKind.UNDER_MIN_ISR,
+        ProblemKind.UNDER_REPLICATED,
     ]
 
 

@@ -14,8 +14,7 @@ from hightide.cli.replication_throttle import (
     throttle_of,
     with_names,
 )
-from hightide.client.model import Reassignment
-from hightide.client.replicas import PartitionReplicas
+from hightide.client.model.replicas import PartitionReplicas, Reassignment
 from hightide.core.partition.state import PartitionState
 
 

@@ -13,7 +13,7 @@ from hightide.cli.perf_load import payloads, percentile
 from hightide.cli.perf_rounds import figure_rows, ratio_rows, rounds
 from hightide.cli.perf_suite import Amount, Measured, Target, suite
 from hightide.cli.perf_topic import what_prevents_writing
-from hightide.client.model import PartitionDescription, TopicDescription
+from hightide.client.model.cluster import PartitionDescription, TopicDescription
 
 AMOUNT = Amount(seconds=2.0, most_bytes=4_000, size=100, rate=1_000)
 

@@ -16,7 +16,7 @@ from hightide.cli.transactions import (
     matching,
     transaction_details,
 )
-from hightide.client.transaction_admin import (
+from hightide.client.model.transactions import (
     ActiveProducer,
     TransactionDescription,
     TransactionListing,

@@ -185,7 +185,7 @@ def test_versions_that_do_not_meet_are_refused_with_both_ranges():
 
     async def client(port):
         connection = await Connection.open("127.0.0.1", port)
-        with pytest.raises(KafkaError, match=r"versions 90 to 99, this client knows 0 to 13"):
+        with pytest.raises(KafkaError, match=r"versions 90 to 99, and this client knows 0 to 13"):
             await ask(connection)
         connection.close()
 
@@ -201,7 +201,7 @@ def test_an_impossible_length_ends_the_connection(size):
 
     async def client(port):
         connection = await Connection.open("127.0.0.1", port)
-        with pytest.raises(ConnectionFailed, match=f"announced an answer of {size} bytes"):
+        with pytest.raises(ConnectionFailed, match=f"announced a response of {size} bytes"):
             await ask(connection)
         assert not connection.is_open()
         with pytest.raises(ConnectionFailed):
@@ -218,14 +218,14 @@ def test_an_answer_that_is_no_message_ends_the_connection():
 
     async def client(port):
         connection = await Connection.open("127.0.0.1", port)
-        with pytest.raises(ConnectionFailed, match="an answer that is not one"):
+        with pytest.raises(ConnectionFailed, match="a response that cannot be decoded"):
             await ask(connection)
         assert not connection.is_open()
 
     run(script, client)
 
 
-def test_an_answer_nobody_asked_for_ends_the_connection():
+def test_a_response_without_a_request_ends_the_connection():
     async def script(peer):
         await peer.greet()
         await peer.request()
@@ -233,7 +233,7 @@ def test_an_answer_nobody_asked_for_ends_the_connection():
 
     async def client(port):
         connection = await Connection.open("127.0.0.1", port)
-        with pytest.raises(ConnectionFailed, match="was not asked"):
+        with pytest.raises(ConnectionFailed, match="to a request that was not sent"):
             await ask(connection)
 
     run(script, client)
@@ -254,7 +254,7 @@ def test_a_connection_that_breaks_fails_everybody_who_waits():
     run(script, client)
 
 
-def test_a_late_answer_to_a_caller_who_gave_up_harms_nobody():
+def test_a_late_answer_to_a_caller_that_gave_up_does_no_harm():
     async def script(peer):
         await peer.greet()
         first, second = await peer.request(), await peer.request()
@@ -263,7 +263,7 @@ def test_a_late_answer_to_a_caller_who_gave_up_harms_nobody():
 
     async def client(port):
         connection = await Connection.open("127.0.0.1", port)
-        with pytest.raises(ConnectionFailed, match="did not answer Metadata in 1 ms"):
+        with pytest.raises(ConnectionFailed, match="did not answer Metadata within 1 ms"):
             await ask(connection, timeout_ms=1)
         assert (await ask(connection)).cluster_id == "in time"
         connection.close()
@@ -369,7 +369,7 @@ def test_a_fetch_answer_that_is_none_ends_the_connection():
 
     async def client(port):
         connection = await Connection.open("127.0.0.1", port)
-        with pytest.raises(ConnectionFailed, match="an answer that is not one"):
+        with pytest.raises(ConnectionFailed, match="a response that cannot be decoded"):
             await replica_fetch.fetch(connection, ASKED)
         assert not connection.is_open()
 

@@ -1,7 +1,7 @@
-"""A broker's connections to the others: one per address and lane, opened when first needed.
+"""A broker's connections to other brokers: one per address and purpose, opened when first needed.
 
-A connection answers in the order of its requests, so what may wait long has a lane of its own: a
-fetch that waits for records must not hold up what the controller says.
+Responses come in the order of the requests, so requests that may wait long have their own
+connection: a fetch that waits for records must not delay requests of the controller.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hightide.wire.messages.replication import PublishedEndpoint
 from hightide.wire.types import api_of
 
 CONTROL = "control"
-# A batch may be larger than what a fetch asks for, up to any max.message.bytes.
-MAX_ANSWER_BYTES = 2**31 - 1
+# A batch may be larger than the limit of a fetch, up to any max.message.bytes.
+MAX_RESPONSE_BYTES = 2**31 - 1
 
 _Key = tuple[str, int, str]
 
@@ -32,46 +32,50 @@ class Peers:
         self._opening: dict[_Key, asyncio.Task[Connection]] = {}
         self._is_closed = False
 
-    async def connection(self, endpoint: PublishedEndpoint, lane: str = CONTROL) -> Connection:
-        """The connection to an address; ConnectionFailed if there can be none."""
-        key = (endpoint.host, endpoint.port, lane)
+    async def connection(self, endpoint: PublishedEndpoint, purpose: str = CONTROL) -> Connection:
+        """Return the connection to an address, opened if need be; ConnectionFailed if it fails."""
+        key = (endpoint.host, endpoint.port, purpose)
         found = self._open.get(key)
         if found is not None and found.is_open():
             return found
         if self._is_closed:
-            raise ConnectionFailed(f"{endpoint.host}:{endpoint.port} is not asked any more.")
+            raise ConnectionFailed(
+                f"{endpoint.host}:{endpoint.port} is not connected to: this broker is stopping."
+            )
         opening = self._opening.get(key)
         if opening is None:
             opening = asyncio.create_task(self._connect(key))
-            # Everybody who waits may give up before it fails, and then nobody asks why it did.
-            opening.add_done_callback(_note_failure)
+            # All waiters may give up before it fails; then its exception would go unretrieved.
+            opening.add_done_callback(_retrieve_failure)
             self._opening[key] = opening
-        # Several may wait for it, and one who gives up must not take it from the others.
+        # Several requests may wait for it; one that gives up must not cancel it for the others.
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            asking = asyncio.current_task()
-            if opening.cancelled() and asking is not None and not asking.cancelling():
-                raise ConnectionFailed(f"{endpoint.host}:{endpoint.port} was given up.") from None
+            waiting = asyncio.current_task()
+            if opening.cancelled() and waiting is not None and not waiting.cancelling():
+                raise ConnectionFailed(
+                    f"{endpoint.host}:{endpoint.port} is not connected to: this broker is stopping."
+                ) from None
             raise
 
-    async def ask(
+    async def send(
         self,
         endpoint: PublishedEndpoint,
         request: Any,
         *,
         timeout_ms: int,
-        lane: str = CONTROL,
+        purpose: str = CONTROL,
     ) -> Any:
-        """Send a request in our newest version and return its answer.
+        """Send a request in our newest version and return its response.
 
-        Brokers of a cluster are of one kind, so the version is not looked up in what the other
-        side offers to clients: what only brokers say is not there.  ConnectionFailed if there is
-        no answer in time; the request may have been carried out all the same.
+        All brokers of a cluster are Hightide brokers, so the version is not looked up in
+        ApiVersions, which lists no requests between brokers.  ConnectionFailed if there is no
+        response in time; the request may have been carried out all the same.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                connection = await self.connection(endpoint, lane)
+                connection = await self.connection(endpoint, purpose)
         except TimeoutError:
             raise ConnectionFailed(
                 f"{endpoint.host}:{endpoint.port} did not accept a connection in {timeout_ms} ms."
@@ -80,13 +84,13 @@ class Peers:
         try:
             return await connection.send(request, version=version, timeout_ms=timeout_ms)
         except ConnectionFailed:
-            # Answers come in order, so after one that is missing there will be no other; and a
-            # network that lost it may have lost the connection.
+            # Responses come in order, so after a missing one there will be no other; and a network
+            # that lost it may have lost the connection.
             connection.close()
             raise
 
     async def close(self) -> None:
-        """Close all; whoever waits for an answer gets ConnectionFailed."""
+        """Close all connections; requests that wait for a response get ConnectionFailed."""
         self._is_closed = True
         opening = list(self._opening.values())
         for task in opening:
@@ -104,7 +108,7 @@ class Peers:
                 port,
                 client_id=self._client_id,
                 timeout_ms=self._socket_timeout_ms(),
-                max_answer_bytes=MAX_ANSWER_BYTES,
+                max_response_bytes=MAX_RESPONSE_BYTES,
             )
         except KafkaError as error:
             raise ConnectionFailed(f"{host}:{port} refused: {error}") from error
@@ -114,6 +118,6 @@ class Peers:
         return connection
 
 
-def _note_failure(opening: asyncio.Task[Connection]) -> None:
+def _retrieve_failure(opening: asyncio.Task[Connection]) -> None:
     if not opening.cancelled():
         opening.exception()

@@ -1,14 +1,14 @@
-"""How the replicas of a partition stand, put together from what each broker says of its own.
+"""The state of a partition's replicas, combined from the reports of all brokers.
 
-    Metadata ──────────────────┐
-    broker 1: what it holds ───┼──▶ PartitionReplicas: the newest decision, and each replica's
-    broker 2: what it holds ───┤    offsets, lag, and in words whether it is in sync or why not
-    broker 3: (no answer) ─────┘
+    Metadata ───────────────────┐
+    broker 1: its replicas ─────┼──▶ PartitionReplicas: the newest partition state, and for each
+    broker 2: its replicas ─────┤    replica its offsets, lag, and why it is or is not in sync
+    broker 3: (no answer) ──────┘
 
-Nobody knows it all.  A broker knows its own log; a leader knows how far its followers are and since
-when they are behind; and brokers hear of decisions one after the other, so the newest that anybody
-has heard of counts.  Other clusters than Hightide's tell only what Metadata has; then the rest is
-None.
+No broker knows everything.  A broker knows its own log.  A leader knows how far its followers are
+and since when they are behind.  Brokers learn of a new partition state one after the other, so the
+newest state in any report counts.  Clusters other than Hightide's report only what Metadata has;
+then the rest is None.
 """
 
 from __future__ import annotations
@@ -18,25 +18,39 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from hightide.client.model import TopicDescription
+from hightide.client.model.cluster import Partition, TopicDescription
 from hightide.core.partition.follower_progress import Progress, Standing
-from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
+from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
 from hightide.wire.types import NO_UUID
-
-Partition = tuple[str, int]
 
 
 class Role(IntEnum):
-    """Numbered as in DescribeReplicas."""
+    """What a replica does, numbered as in DescribeReplicas."""
 
-    WAITS = 0
-    LEADS = 1
-    FOLLOWS = 2
+    WAITING = 0
+    LEADER = 1
+    FOLLOWER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A reassignment in progress: all replicas for now, those it adds, and those it removes."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+
+NO_REASSIGNMENT = Reassignment((), (), ())
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """One replica, by the word of the broker that holds it."""
+    """One replica, as reported by the broker that holds it."""
 
     broker: int
     topic: str
@@ -49,20 +63,20 @@ class ReplicaReport:
     end_offset: int
     size_bytes: int
     state: PartitionState | None
-    """The decision it acts upon; None if it has heard of none yet."""
+    """The partition state that the broker acts upon; None if it has not received one yet."""
     is_waiting: bool = False
-    """A follower that was told of a newer leader epoch, and has not heard of it yet."""
+    """Whether a follower saw a newer leader epoch in a response, and waits for the state to it."""
     lost_records: int = 0
     """Committed records that a follower truncated because its leader did not have them."""
     is_under_min_isr: bool = False
     maximal_isr: tuple[int, ...] = ()
     progress: Mapping[int, Progress] = field(default_factory=dict)
-    """What a leader knows of all replicas."""
+    """The progress of all replicas, as the leader sees it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica for people, as far as anybody could tell; None is not known."""
+    """One replica for people to read; None means unknown."""
 
     broker: int
     role: Role | None
@@ -80,7 +94,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """A partition: what was decided about it, and what those who hold it say."""
+    """A partition: its newest state, and the reports of the brokers that hold it."""
 
     topic: str
     partition: int
@@ -88,7 +102,7 @@ class PartitionReplicas:
     live: frozenset[int]
     reports: Mapping[int, ReplicaReport] = field(default_factory=dict)
     silent: frozenset[int] = frozenset()
-    """Live brokers that were asked and did not answer."""
+    """Live brokers that did not answer."""
 
     @property
     def name(self) -> str:
@@ -96,26 +110,26 @@ class PartitionReplicas:
 
     @property
     def leader(self) -> int:
-        """Who can be asked as the leader: one that is not alive cannot."""
-        return self.state.leader if self.state.leader in self.live else NOBODY
+        """The leader if its broker is alive."""
+        return self.state.leader if self.state.leader in self.live else NO_BROKER
 
     @property
     def is_offline(self) -> bool:
-        return self.leader == NOBODY
+        return self.leader == NO_BROKER
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Replicas out of sync, but for those that a reassignment is still filling."""
-        return tuple(each for each in self.state.osr if each not in self.state.adding)
+        """Replicas out of sync, except those that a reassignment is adding."""
+        return tuple(broker for broker in self.state.osr if broker not in self.state.adding)
 
     def is_under_min_isr(self, min_isr: int) -> bool:
         return len(self.state.isr) < effective_min_isr(min_isr, self.state.replicas)
 
     @property
     def leader_report(self) -> ReplicaReport | None:
-        """The word of the leader; what a former one says is about the past."""
+        """The report of the current leader; that of a former leader is out of date."""
         report = self.reports.get(self.leader)
-        if report is None or report.role is not Role.LEADS:
+        if report is None or report.role is not Role.LEADER:
             return None
         return report if report.leader_epoch == self.state.leader_epoch else None
 
@@ -126,7 +140,7 @@ class PartitionReplicas:
 
     def statuses(self) -> list[ReplicaStatus]:
         """Every assigned replica, in the order of the assignment."""
-        return [self._status(each) for each in self.state.replicas]
+        return [self._status(broker) for broker in self.state.replicas]
 
     def _status(self, broker: int) -> ReplicaStatus:
         report, leader = self.reports.get(broker), self.leader_report
@@ -153,25 +167,25 @@ class PartitionReplicas:
         )
 
     def _why(self, broker: int, report: ReplicaReport | None, standing: Standing | None) -> str:
-        said = [self._standing(broker, standing)]
+        reasons = [self._standing(broker, standing)]
         if report and report.lost_records:
-            said.append(f"LOST {report.lost_records} committed records that its leader lacked")
-        if report and report.role is Role.LEADS and broker != self.state.leader:
-            said.append(f"believes that it leads, in epoch {report.leader_epoch}")
+            reasons.append(f"LOST {report.lost_records} committed records that its leader lacked")
+        if report and report.role is Role.LEADER and broker != self.state.leader:
+            reasons.append(f"still acts as leader of epoch {report.leader_epoch}")
         if report and report.is_waiting:
-            said.append("waits for a newer leader epoch")
+            reasons.append("waits for a newer leader epoch")
         if broker in self.silent:
-            said.append("its broker does not answer")
+            reasons.append("its broker does not answer")
         if broker in self.state.elr:
-            said.append("eligible to lead")
+            reasons.append("eligible to lead")
         if broker in self.state.adding:
-            said.append("being added")
+            reasons.append("being added")
         if broker in self.state.removing:
-            said.append("being removed")
-        return "; ".join(said)
+            reasons.append("being removed")
+        return "; ".join(reasons)
 
     def _standing(self, broker: int, standing: Standing | None) -> str:
-        """The leader's word where there is one, else what follows from the decision."""
+        """What the leader reports, else what follows from the partition state."""
         if broker not in self.live:
             return Standing.NOT_ALIVE.value
         if standing is not None:
@@ -180,23 +194,23 @@ class PartitionReplicas:
             return Standing.LEADER.value
         if broker in self.state.isr:
             return Standing.IN_SYNC.value
-        return "out of sync" if self.leader != NOBODY else "nobody leads"
+        return "out of sync" if self.leader != NO_BROKER else "no leader"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDescription:
-    """The partitions that were asked about, and who could not tell of theirs."""
+    """The partitions that were asked about, and the brokers that did not report."""
 
     controller: int
     live: frozenset[int]
     partitions: list[PartitionReplicas]
     silent: Mapping[int, str] = field(default_factory=dict)
-    """Live brokers that did not answer, each with a sentence that says why."""
+    """Live brokers that did not answer, each with the reason as a sentence."""
     others: frozenset[int] = frozenset()
-    """Brokers that do not know the question: they are not Hightide's."""
+    """Brokers that do not know DescribeReplicas: they are not Hightide's."""
 
 
-def put_together(
+def combine_reports(
     topics: Iterable[TopicDescription],
     reports: Iterable[ReplicaReport],
     *,
@@ -204,56 +218,58 @@ def put_together(
     eligible: Mapping[Partition, tuple[int, ...]],
     silent: Collection[int] = (),
 ) -> list[PartitionReplicas]:
-    """What Metadata and the brokers say, by partition."""
+    """Combine Metadata and the brokers' reports by partition."""
     by_partition: dict[Partition, dict[int, ReplicaReport]] = {}
     for report in reports:
         by_partition.setdefault((report.topic, report.partition), {})[report.broker] = report
     found = []
     for topic in topics:
-        for each in topic.partitions:
-            key = topic.name, each.partition
-            # A broker may not have heard yet that the topic was deleted and made anew.
-            said = {
+        for partition in topic.partitions:
+            key = topic.name, partition.partition
+            # A broker may not know yet that the topic was deleted and created again.
+            current = {
                 broker: report
                 for broker, report in by_partition.get(key, {}).items()
                 if NO_UUID in (topic.topic_id, report.topic_id) or topic.topic_id == report.topic_id
             }
-            told = PartitionState(
-                replicas=tuple(each.replicas),
-                leader=each.leader,
-                leader_epoch=each.leader_epoch,
-                isr=tuple(each.isr),
+            from_metadata = PartitionState(
+                replicas=tuple(partition.replicas),
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                isr=tuple(partition.isr),
                 elr=eligible.get(key, ()),
                 partition_epoch=-1,
             )
             found.append(
                 PartitionReplicas(
                     topic=topic.name,
-                    partition=each.partition,
-                    state=_newest(told, said.values()),
+                    partition=partition.partition,
+                    state=_newest(from_metadata, current.values()),
                     live=frozenset(live),
-                    reports=said,
+                    reports=current,
                     silent=frozenset(silent),
                 )
             )
     return found
 
 
-def _newest(told: PartitionState, reports: Iterable[ReplicaReport]) -> PartitionState:
-    """The newest decision anybody has heard of.  Metadata's has no partition epoch: of two in the
-    same leader epoch, the one that a broker acts upon counts."""
-    states = [told, *(each.state for each in reports if each.state is not None)]
+def _newest(from_metadata: PartitionState, reports: Iterable[ReplicaReport]) -> PartitionState:
+    """The newest partition state of Metadata and all reports.
+
+    Metadata has no partition epoch: within a leader epoch, a state that a broker reports counts.
+    """
+    states = [from_metadata, *(report.state for report in reports if report.state is not None)]
     return max(states, key=lambda state: (state.leader_epoch, state.partition_epoch))
 
 
-def with_moves(
+def with_reassignments(
     partitions: Iterable[PartitionReplicas],
-    moves: Mapping[Partition, tuple[tuple[int, ...], tuple[int, ...]]],
+    reassignments: Mapping[Partition, Reassignment],
 ) -> list[PartitionReplicas]:
-    """The partitions with what the controller says is being added and removed."""
+    """The partitions with the replicas that the controller is adding and removing."""
     found = []
-    for each in partitions:
-        adding, removing = moves.get((each.topic, each.partition), ((), ()))
-        state = replace(each.state, adding=adding, removing=removing)
-        found.append(replace(each, state=state))
+    for partition in partitions:
+        move = reassignments.get((partition.topic, partition.partition), NO_REASSIGNMENT)
+        state = replace(partition.state, adding=move.adding, removing=move.removing)
+        found.append(replace(partition, state=state))
     return found

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hightide.client import retry
 from hightide.client.connection import ConnectionFailed
-from hightide.client.partition_producer import IN_FLIGHT, PartitionProducer
+from hightide.client.producer import IN_FLIGHT, PartitionProducer
 from hightide.client.transactional import Fenced
 from hightide.wire import frame
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -41,7 +41,7 @@ FAULTS = (
 class ModelBroker:
     """One partition; also the way to it, as the producer sees it."""
 
-    patience_ms = timeout_ms = 60_000
+    retry_ms = timeout_ms = 60_000
     client_id = "test"
 
     def __init__(self, faults):
@@ -52,7 +52,7 @@ class ModelBroker:
         self._answers = []
         self.most_in_flight = 0
 
-    # -- as Leaders ---------------------------------------------------------------------
+    # -- as LeaderCache ---------------------------------------------------------------------
 
     async def connection(self, _topic, _partition):
         self._is_open = True
@@ -129,7 +129,8 @@ def answered(code):
 @pytest.fixture(autouse=True, scope="module")
 def impatient():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "PAUSE_S", 0)
+        patch.setattr(retry, "FIRST_PAUSE_S", 0)
+        patch.setattr(retry, "LONGEST_PAUSE_S", 0)
         yield
 
 

@@ -1,24 +1,25 @@
-"""What an admin client learns of a cluster, as plain values.
-
-They hide which request and version an answer came from; callers see Kafka's nouns only.
-"""
+"""Brokers, topics, partitions, configs and offsets."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+Partition = tuple[str, int]
+"""A topic's name and a partition's index."""
+
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to."""
+    """The kind of resource that a config belongs to, numbered as in DescribeConfigs."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class ConfigSource(IntEnum):
-    """Where a configuration value comes from."""
+    """Where a config value comes from, numbered as in DescribeConfigs."""
 
     UNKNOWN = -1
     DYNAMIC_TOPIC_CONFIG = 1
@@ -34,7 +35,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """How a configuration value is to be read."""
+    """The type of a config value, numbered as in DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -53,7 +54,7 @@ class ConfigType(IntEnum):
 
 
 class Timestamp(IntEnum):
-    """The times that ListOffsets gives a meaning of its own."""
+    """The negative timestamps that ListOffsets gives a special meaning."""
 
     LATEST = -1
     EARLIEST = -2
@@ -94,7 +95,7 @@ class TopicDescription:
 
     @property
     def replication_factor(self) -> int:
-        return max((len(each.replicas) for each in self.partitions), default=0)
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +111,19 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAt:
-    """An offset and the timestamp of its record; both -1 where there is no such record."""
+    """An offset and the timestamp of its record; both are -1 if there is no such record."""
 
     offset: int
     timestamp: int
     leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The log start offset and the end offset of a partition."""
+
+    start_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +136,9 @@ class ReplicaSize:
     offset_lag: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
-    """A partition on its way to other brokers: all who hold it meanwhile, who comes, who goes."""
-
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        return tuple(each for each in self.replicas if each not in self.removing)
+def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    """Group partitions by topic, as requests name them."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return topics

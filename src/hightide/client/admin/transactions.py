@@ -1,20 +1,24 @@
-"""What an administrator asks about transactions: the part of `Admin` that is about them.
+"""Transactions: list, describe, fence, abort.
 
-A transaction is known twice: its coordinator knows its state and its partitions, and the leader of
-each partition knows which producers have one open there.  Where the second says so and the first
-does not, the transaction *hangs*: nobody will ever end it, and readers of committed records wait.
+Two brokers know about a transaction: its coordinator knows the state and the partitions, and the
+leader of each partition knows which producers have a transaction open there.  If only the leader
+knows of a transaction, the transaction *hangs*: no coordinator will ever end it, and consumers that
+read committed records wait at its first offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from hightide.client.connection import Connection, check
-from hightide.client.coordinator_admin import CoordinatorAdmin, CoordinatorKind
-from hightide.client.groups import by_topic
-from hightide.client.record_admin import RecordAdmin
-from hightide.client.replicas import Partition
+from hightide.client.model.cluster import Partition, by_topic
+from hightide.client.model.transactions import (
+    ActiveProducer,
+    TransactionDescription,
+    TransactionListing,
+    TransactionsListing,
+)
+from hightide.client.routing import CoordinatorKind, Router
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.produce import InitProducerIdRequest
 from hightide.wire.messages.transactions import (
@@ -31,75 +35,32 @@ from hightide.wire.types import api_of
 
 BUSY = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 TAKES_DURATION = 1
-COMMITTING, ABORTING = frozenset({"PrepareCommit"}), frozenset({"PrepareAbort"})
-ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+"""The first version of ListTransactions with a filter by duration."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionListing:
-    transactional_id: str
-    state: str
-    producer_id: int
-    coordinator: int
+class TransactionAdmin:
+    """Requests about transactions."""
 
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._timeout_ms = router.timeout_ms
 
-@dataclass(frozen=True, slots=True)
-class TransactionsListing:
-    transactions: list[TransactionListing]
-    silent: Mapping[int, str]
-    unknown_states: frozenset[str]
-    """Of those asked for."""
+    # -- coordinators ----------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    transactional_id: str
-    state: str
-    coordinator: int
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    started_ms: int | None
-    """None while none is open."""
-    partitions: tuple[Partition, ...]
-
-    @property
-    def is_open(self) -> bool:
-        return self.state not in ENDED
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveProducer:
-    """A producer that a partition remembers; None is not known."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int | None
-    last_ms: int | None
-    coordinator_epoch: int | None
-    start_offset: int | None
-    """Where its open transaction begins, if it has one."""
-
-
-class TransactionAdmin(CoordinatorAdmin, RecordAdmin):
-    """The questions about transactions."""
-
-    async def list_transactions(
+    async def list(
         self,
         states: Sequence[str] = (),
         producer_ids: Sequence[int] = (),
         longer_than_ms: int = -1,
     ) -> TransactionsListing:
-        """The transactional ids of the cluster that have one of the states and of the producers."""
+        """The transactional ids with one of the states and one of the producer ids."""
 
         async def ask(connection: Connection) -> ListTransactionsResponse:
             version = connection.version_for(ListTransactionsRequest)
             if longer_than_ms >= 0 and version < TAKES_DURATION:
                 raise KafkaError(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    f"{connection.address} cannot tell how long transactions have been open.",
+                    f"{connection.address} cannot filter transactions by duration.",
                 )
             request = ListTransactionsRequest(
                 state_filters=[*states],
@@ -112,21 +73,25 @@ class TransactionAdmin(CoordinatorAdmin, RecordAdmin):
             check(answer.error_code, about=connection.address)
             return answer
 
-        heard = await self._at_every_broker(ask)
+        heard = await self._router.ask_every_broker(ask)
         found = [
             TransactionListing(
-                each.transactional_id, each.transaction_state, each.producer_id, broker
+                state.transactional_id, state.transaction_state, state.producer_id, broker
             )
             for broker, answer in heard.answers.items()
-            for each in answer.transaction_states
+            for state in answer.transaction_states
         ]
-        unknown = {state for each in heard.answers.values() for state in each.unknown_state_filters}
+        unknown = {
+            state for answer in heard.answers.values() for state in answer.unknown_state_filters
+        }
         return TransactionsListing(
-            sorted(found, key=lambda each: each.transactional_id), heard.silent, frozenset(unknown)
+            sorted(found, key=lambda listing: listing.transactional_id),
+            heard.silent,
+            frozenset(unknown),
         )
 
-    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """What the coordinator knows of an id; one that it does not know raises."""
+    async def describe(self, transactional_id: str) -> TransactionDescription:
+        """What the coordinator knows about a transactional id; an unknown one raises."""
 
         async def ask(connection: Connection) -> TransactionDescription:
             request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
@@ -142,28 +107,30 @@ class TransactionAdmin(CoordinatorAdmin, RecordAdmin):
             return TransactionDescription(
                 transactional_id=transactional_id,
                 state=found.transaction_state,
-                coordinator=self._broker_at(connection),
+                coordinator=self._router.broker_of(connection),
                 producer_id=found.producer_id,
                 producer_epoch=found.producer_epoch,
                 timeout_ms=found.transaction_timeout_ms,
                 started_ms=started_ms if started_ms >= 0 else None,
                 partitions=tuple(
                     sorted(
-                        (each.topic, index) for each in found.topics for index in each.partitions
+                        (topic.topic, index) for topic in found.topics for index in topic.partitions
                     )
                 ),
             )
 
-        return await self._at_coordinator(CoordinatorKind.TRANSACTION, transactional_id, ask)
+        return await self._router.ask_coordinator(
+            CoordinatorKind.TRANSACTION, transactional_id, ask
+        )
 
     async def fence_producer(self, known: TransactionDescription) -> tuple[int, int]:
-        """Take a transactional id over from whoever uses it, which aborts what it has open.
+        """Take over a transactional id from its producer, which aborts its open transaction.
 
-        Returns when the id has a new epoch, and the abort is decided.
+        Returns the producer id and the new epoch when the abort is decided.
         """
         request = InitProducerIdRequest(
             transactional_id=known.transactional_id,
-            # It is remembered for the id, so it must not change by this.
+            # The coordinator stores the timeout with the id, so fencing must not change it.
             transaction_timeout_ms=known.timeout_ms,
         )
 
@@ -173,16 +140,16 @@ class TransactionAdmin(CoordinatorAdmin, RecordAdmin):
             return answer.producer_id, answer.producer_epoch
 
         kind = CoordinatorKind.TRANSACTION
-        return await self._at_coordinator(kind, known.transactional_id, ask, BUSY)
+        return await self._router.ask_coordinator(kind, known.transactional_id, ask, BUSY)
 
-    # -- partitions ------------------------------------------------------------------------
+    # -- leaders ---------------------------------------------------------------------------
 
-    async def describe_producers(self, partitions: Iterable[Partition]) -> list[ActiveProducer]:
-        """The producers that these partitions remember, by the word of their leaders."""
+    async def producers(self, partitions: Iterable[Partition]) -> Sequence[ActiveProducer]:
+        """The producers that the leaders of these partitions remember."""
 
         async def ask(
             connection: Connection, part: Mapping[Partition, int]
-        ) -> dict[Partition, list[ActiveProducer]]:
+        ) -> dict[Partition, Sequence[ActiveProducer]]:
             request = DescribeProducersRequest(
                 topics=[
                     TopicRequest(name=topic, partition_indexes=indexes)
@@ -190,35 +157,35 @@ class TransactionAdmin(CoordinatorAdmin, RecordAdmin):
                 ]
             )
             answer = await connection.send(request, timeout_ms=self._timeout_ms)
-            found = {}
+            found: dict[Partition, Sequence[ActiveProducer]] = {}
             for topic in answer.topics:
-                for each in topic.partitions:
-                    about = f"{topic.name}/{each.partition_index}"
-                    check(each.error_code, each.error_message, about=about)
-                    found[topic.name, each.partition_index] = [
+                for partition in topic.partitions:
+                    key = topic.name, partition.partition_index
+                    check(partition.error_code, partition.error_message, about=f"{key[0]}/{key[1]}")
+                    found[key] = [
                         ActiveProducer(
                             topic=topic.name,
-                            partition=each.partition_index,
-                            producer_id=told.producer_id,
-                            producer_epoch=told.producer_epoch,
-                            last_sequence=_known(told.last_sequence),
-                            last_ms=_known(told.last_timestamp),
-                            coordinator_epoch=_known(told.coordinator_epoch),
-                            start_offset=_known(told.current_txn_start_offset),
+                            partition=partition.partition_index,
+                            producer_id=producer.producer_id,
+                            producer_epoch=producer.producer_epoch,
+                            last_sequence=_known(producer.last_sequence),
+                            last_ms=_known(producer.last_timestamp),
+                            coordinator_epoch=_known(producer.coordinator_epoch),
+                            start_offset=_known(producer.current_txn_start_offset),
                         )
-                        for told in each.active_producers
+                        for producer in partition.active_producers
                     ]
             return found
 
-        found = await self._at_leaders(dict.fromkeys(partitions, 0), ask)
+        by_partition = await self._router.ask_leaders(dict.fromkeys(partitions, 0), ask)
         return [
-            each
-            for _, producers in sorted(found.items())
-            for each in sorted(producers, key=lambda producer: producer.producer_id)
+            producer
+            for _, producers in sorted(by_partition.items())
+            for producer in sorted(producers, key=lambda producer: producer.producer_id)
         ]
 
     async def abort_hanging(self, producer: ActiveProducer) -> None:
-        """Write an abort marker into one partition, whatever any coordinator thinks of it."""
+        """Write an abort marker into one partition, without asking any coordinator."""
         partition = producer.topic, producer.partition
 
         async def ask(
@@ -241,11 +208,11 @@ class TransactionAdmin(CoordinatorAdmin, RecordAdmin):
                 version=lowest,
                 timeout_ms=self._timeout_ms,
             )
-            for each in answer.markers[0].topics[0].partitions:
-                check(each.error_code, about=f"{producer.topic}/{each.partition_index}")
+            for result in answer.markers[0].topics[0].partitions:
+                check(result.error_code, about=f"{producer.topic}/{result.partition_index}")
             return {partition: None}
 
-        await self._at_leaders({partition: 0}, ask)
+        await self._router.ask_leaders({partition: 0}, ask)
 
 
 def _known(value: int) -> int | None:

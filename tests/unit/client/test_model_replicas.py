@@ -5,18 +5,19 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from hightide.client.health import Trouble, problems
-from hightide.client.model import PartitionDescription, TopicDescription
-from hightide.client.replicas import (
+from hightide.client.model.cluster import PartitionDescription, TopicDescription
+from hightide.client.model.health import ProblemKind, problems
+from hightide.client.model.replicas import (
     PartitionReplicas,
+    Reassignment,
     ReplicaReport,
     ReplicasDescription,
     Role,
-    put_together,
-    with_moves,
+    combine_reports,
+    with_reassignments,
 )
 from hightide.core.partition.follower_progress import Progress, Standing
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 
 ID = uuid.UUID(int=7)
 STATE = PartitionState((1, 2, 3), leader=1, leader_epoch=4, isr=(1, 2), partition_epoch=9)
@@ -30,7 +31,7 @@ def topic(state=STATE, *, leader_epoch=None, topic_id=ID):
     return TopicDescription("orders", topic_id, False, [partition])
 
 
-def report(broker, role=Role.FOLLOWS, state=STATE, **values):
+def report(broker, role=Role.FOLLOWER, state=STATE, **values):
     given = {
         "leader_epoch": state.leader_epoch if state else -1,
         "log_start_offset": 0,
@@ -51,7 +52,7 @@ def report(broker, role=Role.FOLLOWS, state=STATE, **values):
 
 LEADER = report(
     1,
-    Role.LEADS,
+    Role.LEADER,
     end_offset=120,
     progress={
         1: Progress(1, Standing.LEADER, 120, 0, 0),
@@ -62,7 +63,7 @@ LEADER = report(
 
 
 def together(*reports, live=(1, 2, 3), eligible=None, silent=(), topics=None):
-    (found,) = put_together(
+    (found,) = combine_reports(
         topics or [topic()], reports, live=live, eligible=eligible or {}, silent=silent
     )
     return found
@@ -75,7 +76,7 @@ def whys(found):
 def test_a_leader_tells_of_its_followers_and_each_of_itself():
     found = together(LEADER, report(2, end_offset=119), report(3, end_offset=20, high_watermark=15))
     one, two, three = found.statuses()
-    assert (one.role, one.end_offset, one.lag_records, one.why) == (Role.LEADS, 120, 0, "leads")
+    assert (one.role, one.end_offset, one.lag_records, one.why) == (Role.LEADER, 120, 0, "leads")
     assert (two.end_offset, two.lag_records, two.lag_ms, two.is_in_sync) == (119, 2, 15, True)
     assert (three.high_watermark, three.lag_records, three.lag_ms) == (15, 100, 31_000)
     assert (three.is_in_sync, three.why) == (False, "is behind")
@@ -99,14 +100,14 @@ def test_the_newest_decision_counts_whoever_has_it():
 def test_a_former_leader_is_not_believed():
     now = replace(STATE, leader=2, leader_epoch=5, partition_epoch=10)
     new = report(
-        2, Role.LEADS, now, end_offset=90, progress={1: Progress(1, Standing.RESTARTED, 9, 81, 0)}
+        2, Role.LEADER, now, end_offset=90, progress={1: Progress(1, Standing.RESTARTED, 9, 81, 0)}
     )
     found = together(LEADER, new, report(3))
     assert found.leader_report == new
     assert whys(found)[1] == (
-        "has not fetched since its broker restarted; believes that it leads, in epoch 4"
+        "has not fetched since its broker restarted; still acts as leader of epoch 4"
     )
-    assert together(LEADER, report(2, Role.FOLLOWS, now)).leader_report is None
+    assert together(LEADER, report(2, Role.FOLLOWER, now)).leader_report is None
 
 
 def test_what_is_said_of_a_topic_that_was_made_anew_is_of_the_new_one():
@@ -118,8 +119,8 @@ def test_what_is_said_of_a_topic_that_was_made_anew_is_of_the_new_one():
 
 def test_a_leader_that_is_not_alive_leads_nothing():
     found = together(report(2), live=(2, 3))
-    assert (found.leader, found.is_offline) == (NOBODY, True)
-    assert whys(found) == {1: "its broker is not alive", 2: "in sync", 3: "nobody leads"}
+    assert (found.leader, found.is_offline) == (NO_BROKER, True)
+    assert whys(found) == {1: "its broker is not alive", 2: "in sync", 3: "no leader"}
 
 
 def test_a_follower_that_lost_committed_records_says_so():
@@ -132,7 +133,7 @@ def test_a_follower_that_lost_committed_records_says_so():
 def test_what_else_is_known_of_a_replica_is_said():
     state = replace(STATE, isr=(1,), elr=(2,), adding=(3,), removing=(2,))
     found = together(
-        report(1, Role.LEADS, state), report(2, state=state, is_waiting=True), report(3)
+        report(1, Role.LEADER, state), report(2, state=state, is_waiting=True), report(3)
     )
     assert whys(found)[2] == (
         "out of sync; waits for a newer leader epoch; eligible to lead; being removed"
@@ -142,7 +143,9 @@ def test_what_else_is_known_of_a_replica_is_said():
 
 
 def test_other_clusters_tell_what_metadata_has():
-    (found,) = with_moves([together(eligible={("orders", 0): (3,)})], {("orders", 0): ((3,), ())})
+    (found,) = with_reassignments(
+        [together(eligible={("orders", 0): (3,)})], {("orders", 0): Reassignment((), (3,), ())}
+    )
     assert (found.state.elr, found.state.adding, found.missing) == ((3,), (3,), ())
     assert [each.end_offset for each in found.statuses()] == [None, None, None]
     assert whys(found)[1] == "leads"
@@ -171,36 +174,36 @@ def test_nothing_is_wrong_with_a_cluster_in_sync_or_on_the_move():
 
 
 def test_each_problem_is_a_sentence_and_the_worst_comes_first():
-    offline = replace(STATE, leader=NOBODY, isr=(), elr=(3, 2), last_known_leader=1)
+    offline = replace(STATE, leader=NO_BROKER, isr=(), elr=(3, 2), last_known_leader=1)
     few = replace(STATE, isr=(1,), elr=(2,))
     found = cluster(
         partition(STATE, (1, 2), LEADER),
         partition(few, (1, 2)),
         partition(offline, (1, 2)),
-        controller=NOBODY,
+        controller=NO_BROKER,
         live=(1, 2),
-        silent={2: "It did not answer in 5 s."},
+        silent={2: "It did not answer within 5 s."},
     )
     assert told(found) == [
         (
-            Trouble.NO_CONTROLLER,
-            "The cluster has no controller: no leader is elected and no topic is made now.",
+            ProblemKind.NO_CONTROLLER,
+            "The cluster has no controller: no leader can be elected and no topic created.",
         ),
         (
-            Trouble.OFFLINE,
-            "orders/0 is offline: nobody leads it. It waits for one of brokers 3,2.",
+            ProblemKind.OFFLINE,
+            "orders/0 is offline: it has no leader. It waits for one of brokers 3,2.",
         ),
         (
-            Trouble.UNDER_MIN_ISR,
+            ProblemKind.UNDER_MIN_ISR,
             "orders/0 has 1 replica in sync and needs 2: writes with acks=all are refused.",
         ),
-        (Trouble.BROKER_NOT_ALIVE, "Broker 3 is not alive, and holds 3 replicas."),
+        (ProblemKind.BROKER_NOT_ALIVE, "Broker 3 is not alive and holds 3 replicas."),
         (
-            Trouble.BROKER_SILENT,
-            "Broker 2 is registered, but cannot be asked. It did not answer in 5 s.",
+            ProblemKind.BROKER_SILENT,
+            "Broker 2 is registered but does not answer. It did not answer within 5 s.",
         ),
         (
-            Trouble.UNDER_REPLICATED,
+            ProblemKind.UNDER_REPLICATED,
             "orders/0 is under-replicated: replica 3: its broker is not alive.",
         ),
     ]
@@ -208,14 +211,14 @@ def test_each_problem_is_a_sentence_and_the_worst_comes_first():
 
 def test_an_offline_partition_names_who_brings_it_back():
     def sentence(**values):
-        state = replace(STATE, leader=NOBODY, isr=(), **values)
+        state = replace(STATE, leader=NO_BROKER, isr=(), **values)
         ((_, said),) = told(cluster(partition(state)))
-        return said.removeprefix("orders/0 is offline: nobody leads it. ")
+        return said.removeprefix("orders/0 is offline: it has no leader. ")
 
     assert sentence(last_known_leader=1) == "It waits for broker 1."
     assert sentence(elr=(2,), last_known_leader=1) == "It waits for broker 2."
     assert sentence() == (
-        "No replica is known to have all of it; an unclean election can take one."
+        "No replica is known to have all records; an unclean election can choose one."
     )
 
 
@@ -228,5 +231,5 @@ def test_a_replica_that_lost_committed_records_is_a_separate_problem():
     lossy = report(3, lost_records=20)
     found = cluster(partition(STATE, (1, 2, 3), LEADER, lossy))
     kinds = [each.kind for each in problems(found, {})]
-    assert kinds == [Trouble.LOST_RECORDS, Trouble.UNDER_REPLICATED]
+    assert kinds == [ProblemKind.LOST_RECORDS, ProblemKind.UNDER_REPLICATED]
     assert problems(found, {})[0].broker == 3

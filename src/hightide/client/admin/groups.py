@@ -1,8 +1,8 @@
-"""What an administrator asks about groups: the part of `Admin` that is about them.
+"""Groups: list, describe, lag, offsets, delete.
 
-All but one are Kafka's requests, and work with any cluster.  GroupStatus is Hightide's: it tells
-when offsets were committed and why a group last rebalanced.  Other brokers hang up on it, and then
-that is not known.
+All requests but one are Kafka's and work with any cluster.  GroupStatus is Hightide's: it says when
+offsets were committed and why a group last rebalanced.  Other brokers close the connection on it;
+then those values are unknown.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from hightide.client.admin.records import RecordAdmin
 from hightide.client.connection import Connection, ConnectionFailed, check
-from hightide.client.coordinator_admin import COME_AGAIN, CoordinatorAdmin, CoordinatorKind
-from hightide.client.groups import (
+from hightide.client.model.cluster import Partition, by_topic
+from hightide.client.model.groups import (
     CONSUMER,
     DEAD,
     Commit,
-    Extent,
     GroupDescription,
     GroupLag,
     GroupListing,
@@ -24,13 +24,10 @@ from hightide.client.groups import (
     GroupsListing,
     Rebalance,
     assigned,
-    by_topic,
     lags,
     unread,
 )
-from hightide.client.model import Timestamp
-from hightide.client.record_admin import RecordAdmin
-from hightide.client.replicas import Partition
+from hightide.client.routing import COORDINATOR_MOVED, CoordinatorKind, Router
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -61,63 +58,66 @@ TAKES_STATES, TAKES_TYPES, TAKES_GROUPS = 4, 5, 8
 UNSTABLE = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
 
 
-class GroupAdmin(CoordinatorAdmin, RecordAdmin):
-    """The questions about groups and their offsets."""
+class GroupAdmin:
+    """Requests about groups and their offsets."""
 
-    # -- looking ---------------------------------------------------------------------------
+    def __init__(self, router: Router, records: RecordAdmin) -> None:
+        self._router = router
+        self._records = records
+        self._timeout_ms = router.timeout_ms
 
-    async def list_groups(
-        self, states: Sequence[str] = (), types: Sequence[str] = ()
-    ) -> GroupsListing:
-        """All groups of the cluster, or those in one of the states and of one of the types."""
+    # -- list and describe -----------------------------------------------------------------
+
+    async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> GroupsListing:
+        """All groups of the cluster, or those with one of the states and one of the types."""
 
         async def ask(connection: Connection) -> ListGroupsResponse:
             version = connection.version_for(ListGroupsRequest)
             if (states and version < TAKES_STATES) or (types and version < TAKES_TYPES):
                 raise KafkaError(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    f"{connection.address} cannot choose groups by state and type.",
+                    f"{connection.address} cannot filter groups by state and type.",
                 )
             request = ListGroupsRequest(states_filter=[*states], types_filter=[*types])
             answer: ListGroupsResponse = await connection.send(request, timeout_ms=self._timeout_ms)
             check(answer.error_code, about=connection.address)
             return answer
 
-        heard = await self._at_every_broker(ask)
+        heard = await self._router.ask_every_broker(ask)
         found = [
             GroupListing(
-                each.group_id,
-                each.group_type.capitalize(),
-                each.group_state,
-                each.protocol_type,
+                group.group_id,
+                group.group_type.capitalize(),
+                group.group_state,
+                group.protocol_type,
                 broker,
             )
             for broker, answer in heard.answers.items()
-            for each in answer.groups
+            for group in answer.groups
         ]
-        return GroupsListing(sorted(found, key=lambda each: each.group), heard.silent)
+        return GroupsListing(sorted(found, key=lambda group: group.group), heard.silent)
 
-    async def describe_group(self, group_id: str) -> GroupDescription:
+    async def describe(self, group_id: str) -> GroupDescription:
         """State and members of a group; one that does not exist raises."""
-        found = await self._seen(group_id)
-        return _with_status(found, await self.group_status(group_id))
+        found = await self._describe(group_id)
+        return _with_status(found, await self.status(group_id))
 
-    async def _seen(self, group_id: str) -> GroupDescription:
-        """What Kafka's requests tell of a group."""
+    async def _describe(self, group_id: str) -> GroupDescription:
+        """Describe a group with Kafka's requests alone."""
 
         async def ask(connection: Connection) -> GroupDescription:
-            coordinator = self._broker_at(connection)
+            coordinator = self._router.broker_of(connection)
             found = await self._describe_consumers(connection, group_id, coordinator)
             if found is None:
                 found = await self._describe_classic(connection, group_id, coordinator)
             return found
 
-        return await self._at_coordinator(CoordinatorKind.GROUP, group_id, ask)
+        return await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask)
 
     async def _describe_consumers(
         self, connection: Connection, group_id: str, coordinator: int
     ) -> GroupDescription | None:
-        """A group of the newer protocol; None if it is not one."""
+        """A group of the consumer protocol; None if it is of the classic one."""
         if api_of(ConsumerGroupDescribeRequest).key not in connection.versions:
             return None
         request = ConsumerGroupDescribeRequest(
@@ -128,7 +128,7 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
         if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
             return None
         check(group.error_code, group.error_message, about=group_id)
-        return _of_consumers(group, coordinator)
+        return _consumer_group(group, coordinator)
 
     async def _describe_classic(
         self, connection: Connection, group_id: str, coordinator: int
@@ -136,23 +136,23 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
         request = DescribeGroupsRequest(groups=[group_id])
         answer = await connection.send(request, timeout_ms=self._timeout_ms)
         (group,) = answer.groups
-        # Older versions tell of a group that is not there as of one that is dead.
+        # Older versions report a group that does not exist as dead.
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id!r}.")
         check(group.error_code, group.error_message, about=group_id)
-        return _of_classic(group, coordinator)
+        return _classic_group(group, coordinator)
 
-    async def group_status(self, group_id: str) -> GroupStatus | None:
-        """What only Hightide's coordinators tell; None of a group that they do not know, and of
-        coordinators that are not Hightide's."""
+    async def status(self, group_id: str) -> GroupStatus | None:
+        """What only Hightide's coordinators know; None if the group does not exist, or the
+        coordinator is not Hightide's."""
 
         async def ask(connection: Connection) -> GroupStatus | None:
             try:
                 answer = await connection.send(GroupStatusRequest(group_ids=[group_id]), version=0)
             except ConnectionFailed:
-                # Other brokers hang up on what they do not know; one that died cannot be reached
-                # any more, and raises here.
-                await self._routes.broker(self._broker_at(connection))
+                # Other brokers close the connection on a request that they do not know.  A broker
+                # that has died cannot be reached, and raises here.
+                await self._router.broker(self._router.broker_of(connection))
                 return None
             (found,) = answer.groups
             if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -160,7 +160,7 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
             check(found.error_code, found.error_message, about=group_id)
             return found  # type: ignore[no-any-return]
 
-        return await self._at_coordinator(CoordinatorKind.GROUP, group_id, ask)
+        return await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask)
 
     # -- offsets ---------------------------------------------------------------------------
 
@@ -171,10 +171,10 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
         stable: bool = False,
         partitions: Iterable[Partition] | None = None,
     ) -> dict[Partition, Commit]:
-        """What a group has committed, in all partitions or in some.
+        """The committed offsets of a group, in all partitions or in some.
 
-        `stable` waits for transactions that may commit more.  Apache Kafka does so only for
-        partitions that are named: of the others it tells what is committed by now.
+        `stable` waits for open transactions that commit offsets.  Apache Kafka does so only for
+        partitions that the request names; for others it returns what is committed by now.
         """
         named = None if partitions is None else by_topic(partitions)
 
@@ -204,28 +204,33 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
                     group_id=group_id, topics=older, require_stable=stable and version >= 7
                 )
             answer = await connection.send(request, timeout_ms=self._timeout_ms)
-            told = answer.groups[0] if version >= TAKES_GROUPS else answer
-            check(told.error_code, about=group_id)
+            result = answer.groups[0] if version >= TAKES_GROUPS else answer
+            check(result.error_code, about=group_id)
             found = {}
-            for topic in told.topics:
-                for each in topic.partitions:
-                    check(each.error_code, about=f"{topic.name}/{each.partition_index}")
-                    if each.committed_offset >= 0:
-                        found[topic.name, each.partition_index] = Commit(
-                            each.committed_offset, each.committed_leader_epoch, each.metadata or ""
+            for topic in result.topics:
+                for partition in topic.partitions:
+                    key = topic.name, partition.partition_index
+                    check(partition.error_code, about=f"{key[0]}/{key[1]}")
+                    if partition.committed_offset >= 0:
+                        found[key] = Commit(
+                            partition.committed_offset,
+                            partition.committed_leader_epoch,
+                            partition.metadata or "",
                         )
             return found
 
-        return await self._at_coordinator(CoordinatorKind.GROUP, group_id, ask, UNSTABLE)
+        return await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask, UNSTABLE)
 
-    async def commit_for(
+    async def commit(
         self, group_id: str, offsets: Mapping[Partition, int | tuple[int, str]]
     ) -> dict[Partition, KafkaError | None]:
-        """Commit offsets, each alone or with its metadata, in the name of a group that nobody is a
-        member of; what was refused, and None where it was done."""
-        texts = {
-            each: (given, "") if isinstance(given, int) else given
-            for each, given in offsets.items()
+        """Commit offsets, each with or without metadata, for a group without members.
+
+        Returns the error of each partition, or None where the commit succeeded.
+        """
+        commits = {
+            partition: (offset, "") if isinstance(offset, int) else offset
+            for partition, offset in offsets.items()
         }
         request = OffsetCommitRequest(
             group_id=group_id,
@@ -236,8 +241,8 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
                     partitions=[
                         OffsetCommitRequestPartition(
                             partition_index=index,
-                            committed_offset=texts[topic, index][0],
-                            committed_metadata=texts[topic, index][1],
+                            committed_offset=commits[topic, index][0],
+                            committed_metadata=commits[topic, index][1],
                         )
                         for index in indexes
                     ],
@@ -249,57 +254,41 @@ class GroupAdmin(CoordinatorAdmin, RecordAdmin):
         async def ask(connection: Connection) -> dict[Partition, KafkaError | None]:
             answer = await connection.send(request, timeout_ms=self._timeout_ms)
             return {
-                (topic.name, each.partition_index): _refusal(
-                    each.error_code, f"{topic.name}/{each.partition_index}"
+                (topic.name, partition.partition_index): _refusal(
+                    partition.error_code, f"{topic.name}/{partition.partition_index}"
                 )
                 for topic in answer.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             }
 
-        return await self._at_coordinator(CoordinatorKind.GROUP, group_id, ask)
+        return await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask)
 
-    async def group_lag(self, group_id: str) -> GroupLag:
+    async def lag(self, group_id: str) -> GroupLag:
         """How far a group is behind in each of its partitions."""
-        group = await self._seen(group_id)
-        # Commits before ends: otherwise what is consumed meanwhile would be more than there is.
+        group = await self._describe(group_id)
+        # Read commits before ends, so that no commit is ahead of the end that was read.
         commits = await self.committed(group_id)
-        status = await self.group_status(group_id)
+        status = await self.status(group_id)
         group, commits = _with_status(group, status), _with_times(commits, status)
-        extents = await self.extents({*commits, *group.owners()})
-        oldest_ms = await self.record_times(unread(commits, extents))
+        extents = await self._records.extents({*commits, *group.owners()})
+        oldest_ms = await self._records.timestamps(unread(commits, extents))
         return GroupLag(group, lags(group, commits, extents, oldest_ms))
 
-    async def extents(self, partitions: Iterable[Partition]) -> dict[Partition, Extent]:
-        """Where these partitions begin and end.  What does not exist any more and what nobody
-        leads is left out."""
-        names = sorted({topic for topic, _ in partitions})
-        answer = await self._routes.metadata(names)
-        led = {
-            (topic.name, each.partition_index)
-            for topic in answer.topics
-            for each in topic.partitions
-            if topic.error_code == ErrorCode.NONE and each.leader_id in self._routes.nodes
-        }
-        asked = [each for each in partitions if each in led]
-        starts = await self.list_offsets(dict.fromkeys(asked, Timestamp.EARLIEST))
-        ends = await self.list_offsets(dict.fromkeys(asked, Timestamp.LATEST))
-        return {each: Extent(starts[each].offset, ends[each].offset) for each in asked}
+    # -- delete ----------------------------------------------------------------------------
 
-    # -- deleting --------------------------------------------------------------------------
-
-    async def delete_group(self, group_id: str) -> None:
-        """Forget a group that has no members, and its offsets."""
+    async def delete(self, group_id: str) -> None:
+        """Delete a group without members, and its offsets."""
 
         async def ask(connection: Connection) -> None:
             request = DeleteGroupsRequest(groups_names=[group_id])
             answer = await connection.send(request, timeout_ms=self._timeout_ms)
-            for each in answer.results:
-                check(each.error_code, about=group_id)
+            for result in answer.results:
+                check(result.error_code, about=group_id)
 
-        await self._at_coordinator(CoordinatorKind.GROUP, group_id, ask)
+        await self._router.ask_coordinator(CoordinatorKind.GROUP, group_id, ask)
 
 
-def _of_classic(group: DescribedGroup, coordinator: int) -> GroupDescription:
+def _classic_group(group: DescribedGroup, coordinator: int) -> GroupDescription:
     is_consumer = group.protocol_type == CONSUMER
     return GroupDescription(
         group=group.group_id,
@@ -311,18 +300,18 @@ def _of_classic(group: DescribedGroup, coordinator: int) -> GroupDescription:
         generation=None,
         members=[
             GroupMember(
-                id=each.member_id,
-                instance_id=each.group_instance_id,
-                client_id=each.client_id,
-                host=each.client_host,
-                assignment=assigned(each.member_assignment) if is_consumer else None,
+                id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=assigned(member.member_assignment) if is_consumer else None,
             )
-            for each in group.members
+            for member in group.members
         ],
     )
 
 
-def _of_consumers(group: DescribedConsumerGroup, coordinator: int) -> GroupDescription:
+def _consumer_group(group: DescribedConsumerGroup, coordinator: int) -> GroupDescription:
     return GroupDescription(
         group=group.group_id,
         type="Consumer",
@@ -333,15 +322,15 @@ def _of_consumers(group: DescribedConsumerGroup, coordinator: int) -> GroupDescr
         generation=group.group_epoch,
         members=[
             GroupMember(
-                id=each.member_id,
-                instance_id=each.instance_id,
-                client_id=each.client_id,
-                host=each.client_host,
-                assignment=_partitions(each.assignment),
-                target=_partitions(each.target_assignment),
-                epoch=each.member_epoch,
+                id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=_partitions(member.assignment),
+                target=_partitions(member.target_assignment),
+                epoch=member.member_epoch,
             )
-            for each in group.members
+            for member in group.members
         ],
     )
 
@@ -349,9 +338,9 @@ def _of_consumers(group: DescribedConsumerGroup, coordinator: int) -> GroupDescr
 def _partitions(assignment: DescribedAssignment) -> tuple[Partition, ...]:
     return tuple(
         sorted(
-            (each.topic_name, index)
-            for each in assignment.topic_partitions
-            for index in each.partitions
+            (topic.topic_name, index)
+            for topic in assignment.topic_partitions
+            for index in topic.partitions
         )
     )
 
@@ -359,26 +348,26 @@ def _partitions(assignment: DescribedAssignment) -> tuple[Partition, ...]:
 def _with_status(group: GroupDescription, status: GroupStatus | None) -> GroupDescription:
     if status is None:
         return group
-    told = status.last_rebalance
+    last = status.last_rebalance
     return replace(
         group,
         generation=status.generation if status.generation >= 0 else group.generation,
         leader=status.leader,
         since_ms=status.state_ms if status.state_ms >= 0 else None,
         last_rebalance=None
-        if told is None
-        else Rebalance(told.reason, told.at_ms, told.generation),
+        if last is None
+        else Rebalance(last.reason, last.at_ms, last.generation),
     )
 
 
 def _with_times(
     commits: Mapping[Partition, Commit], status: GroupStatus | None
 ) -> dict[Partition, Commit]:
-    """Commits with their times; one that another has followed since has none."""
+    """Commits with their times; a commit that is newer than the status has none."""
     times = {
-        (topic.name, each.partition_index, each.committed_offset): each.committed_ms
+        (topic.name, commit.partition_index, commit.committed_offset): commit.committed_ms
         for topic in (() if status is None else status.topics)
-        for each in topic.partitions
+        for commit in topic.partitions
     }
     return {
         partition: replace(commit, committed_ms=times.get((*partition, commit.offset)))
@@ -387,11 +376,11 @@ def _with_times(
 
 
 def _refusal(code: int, about: str) -> KafkaError | None:
-    """What was refused for good; what may be done at another coordinator is tried there."""
+    """The error of a partition; one that another coordinator may not have is raised and retried."""
     try:
         check(code, about=about)
     except KafkaError as error:
-        if error.code in COME_AGAIN:
+        if error.code in COORDINATOR_MOVED:
             raise
         return error
     return None

@@ -1,16 +1,17 @@
-"""What an administrator learns of groups, as plain values, and what of it follows from the rest.
+"""Groups, their members, commits and lag.
 
-Members of the classic protocol tell each other what they have in words of their own.  Those of
-consumers are read here; what others say, Kafka Connect's workers for instance, is left alone.
+Members of the classic protocol encode their assignments themselves, and a broker only passes the
+bytes on.  The encoding of consumers is decoded here; others, such as that of Kafka Connect's
+workers, are left undecoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from struct import Struct, error
 
-from hightide.client.replicas import Partition
+from hightide.client.model.cluster import Extent, Partition
 
 CONSUMER = "consumer"
 EMPTY, DEAD = "Empty", "Dead"
@@ -24,7 +25,7 @@ _NUMBER = Struct(">i")
 class GroupListing:
     group: str
     type: str
-    """Classic or Consumer; empty if the broker does not tell."""
+    """Classic or Consumer; empty if the broker does not say."""
     state: str
     protocol_type: str
     coordinator: int
@@ -34,7 +35,7 @@ class GroupListing:
 class GroupsListing:
     groups: list[GroupListing]
     silent: Mapping[int, str]
-    """Brokers that could not be asked, and why."""
+    """Brokers that did not answer, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +45,20 @@ class GroupMember:
     client_id: str
     host: str
     assignment: tuple[Partition, ...] | None
-    """None if it cannot be read."""
+    """None if it cannot be decoded."""
     target: tuple[Partition, ...] | None = None
-    """What it shall have, in the newer protocol."""
+    """The target assignment, in the consumer protocol (KIP-848)."""
     epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Why and when a group last began to share out its work anew."""
+    """Why and when a group last began to rebalance."""
 
     reason: str
     at_ms: int
     generation: int
-    """The generation or epoch that it ended."""
+    """The generation or epoch that the rebalance ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,51 +70,46 @@ class GroupDescription:
     protocol_type: str
     assignor: str
     generation: int | None
-    """The group epoch in the newer protocol."""
+    """The group epoch in the consumer protocol."""
     members: list[GroupMember]
     leader: str | None = None
     since_ms: int | None = None
-    """Since when it is in its state."""
+    """When the group entered its state."""
     last_rebalance: Rebalance | None = None
 
     def owners(self) -> dict[Partition, GroupMember]:
-        return {each: member for member in self.members for each in member.assignment or ()}
+        """The member that each assigned partition belongs to."""
+        return {
+            partition: member for member in self.members for partition in member.assignment or ()
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """How far a group has come in a partition."""
+    """A committed offset."""
 
     offset: int
     leader_epoch: int
     metadata: str
     committed_ms: int | None = None
-    """None if the cluster does not tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Where a partition begins and ends."""
-
-    start_offset: int
-    end_offset: int
+    """None if the cluster does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in a partition; None is not known."""
+    """How far a group is behind in a partition; None means unknown."""
 
     topic: str
     partition: int
     commit: Commit | None
     extent: Extent | None
     oldest_ms: int | None
-    """When the oldest record was made that the group has not consumed."""
+    """The timestamp of the oldest record that the group has not consumed."""
     owner: GroupMember | None
 
     @property
     def lag_records(self) -> int | None:
-        """Records that were deleted before they were consumed do not count."""
+        """How many records are left; those that were deleted unconsumed do not count."""
         if self.commit is None or self.extent is None:
             return None
         begin = max(self.commit.offset, self.extent.start_offset)
@@ -135,7 +131,7 @@ class GroupLag:
 def unread(
     commits: Mapping[Partition, Commit], extents: Mapping[Partition, Extent]
 ) -> dict[Partition, int]:
-    """Where the oldest record is to be looked for, of partitions that have one to consume."""
+    """The offset of the oldest unconsumed record, for partitions that have one."""
     found = {}
     for partition, commit in commits.items():
         extent = extents.get(partition)
@@ -152,7 +148,7 @@ def lags(
     extents: Mapping[Partition, Extent],
     oldest_ms: Mapping[Partition, int],
 ) -> list[PartitionLag]:
-    """A group's partitions: those that it has committed in, and those that members have."""
+    """The lag in every partition with a commit or an owner."""
     owners = group.owners()
     return [
         PartitionLag(
@@ -167,9 +163,9 @@ def lags(
 
 
 def assigned(data: bytes) -> tuple[Partition, ...] | None:
-    """The partitions in a consumer's assignment; None if this is not one.
+    """Decode a consumer's assignment; None if the bytes are not one.
 
-    version 2 | count 4 | (topic, count 4, partition 4 …) … | what later versions have added
+    version 2 | count 4 | (topic, count 4, partition 4 …) … | fields of later versions
     """
     found: list[Partition] = []
     if not data:
@@ -196,11 +192,3 @@ def assigned(data: bytes) -> tuple[Partition, ...] | None:
     except (error, UnicodeDecodeError):
         return None
     return tuple(sorted(found))
-
-
-def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
-    """Partitions as requests name them."""
-    topics: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
-    return topics

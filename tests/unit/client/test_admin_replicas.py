@@ -9,9 +9,8 @@ import asyncio
 
 import pytest
 
-from hightide.client import replica_admin
-from hightide.client.model import Reassignment
-from hightide.client.replicas import Role
+from hightide.client.admin import replicas
+from hightide.client.model.replicas import Reassignment, Role
 from hightide.core.controller.controller import ElectionKind
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.configs import (
@@ -85,7 +84,7 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
 
     async def ask():
         async with cluster(one, two) as admin:
-            return await admin.describe_replicas(["orders"])
+            return await admin.replicas.describe(["orders"])
 
     found = asyncio.run(ask())
     (partition,) = found.partitions
@@ -93,7 +92,7 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
     assert (partition.state.isr, partition.state.partition_epoch) == ((1, 2), 9)
     assert partition.leader_report.is_under_min_isr
     first, second = partition.statuses()
-    assert (first.role, first.end_offset, first.lag_ms) == (Role.LEADS, 7, 0)
+    assert (first.role, first.end_offset, first.lag_ms) == (Role.LEADER, 7, 0)
     assert (second.end_offset, second.lag_records, second.lag_ms) == (6, 1, None)
     assert second.lost_records == 3
     (asked,) = [each for each in two.asked if type(each).__name__ == "DescribeReplicasRequest"]
@@ -101,7 +100,7 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
 
 
 def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeypatch):
-    monkeypatch.setattr(replica_admin, "REPORTED_AT_ONCE", 2)
+    monkeypatch.setattr(replicas, "REPORTED_AT_ONCE", 2)
     one, two = FakeBroker(1), FakeBroker(2)
     topics = [
         MetadataResponseTopic(
@@ -129,7 +128,7 @@ def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeyp
 
     async def ask():
         async with cluster(one, two) as admin:
-            await admin.describe_replicas()
+            await admin.replicas.describe()
 
     def asked(broker):
         return [
@@ -144,7 +143,7 @@ def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeyp
 
 
 def test_a_broker_that_says_nothing_is_named_and_not_waited_for(monkeypatch):
-    monkeypatch.setattr(replica_admin, "REPORT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(replicas, "REPORT_TIMEOUT_S", 0.2)
     one, two, three = FakeBroker(1), FakeBroker(2), FakeBroker(3)
     one.answers[REPLICAS] = lambda _: described(role=1)
     two.answers[REPLICAS] = lambda _: None
@@ -152,10 +151,10 @@ def test_a_broker_that_says_nothing_is_named_and_not_waited_for(monkeypatch):
     async def ask():
         async with cluster(one, two, three) as admin:
             three.port = 1
-            return await admin.describe_replicas()
+            return await admin.replicas.describe()
 
     found = asyncio.run(ask())
-    assert found.silent[2] == "It did not answer in 0.2 s."
+    assert found.silent[2] == "It did not answer within 0.2 s."
     assert found.silent[3].startswith("Cannot connect to 127.0.0.1:1:")
     assert found.partitions[0].silent == {2, 3}
     assert found.partitions[0].statuses()[1].why == "out of sync; its broker does not answer"
@@ -181,7 +180,7 @@ def test_brokers_that_do_not_know_the_question_are_others():
 
     async def ask():
         async with cluster(one) as admin:
-            return await admin.describe_replicas()
+            return await admin.replicas.describe()
 
     found = asyncio.run(ask())
     assert (found.others, found.silent) == ({1}, {})
@@ -216,7 +215,7 @@ def test_the_elr_is_read_page_by_page():
 
     async def ask():
         async with cluster(one) as admin:
-            return await admin.describe_replicas()
+            return await admin.replicas.describe()
 
     assert asyncio.run(ask()).partitions[0].state.elr == (2,)
 
@@ -237,7 +236,9 @@ def test_elections_tell_what_was_refused():
 
     async def ask():
         async with cluster(one) as admin:
-            return await admin.elect_leaders(ElectionKind.UNCLEAN, [("orders", 0), ("orders", 1)])
+            return await admin.replicas.elect_leaders(
+                ElectionKind.UNCLEAN, [("orders", 0), ("orders", 1)]
+            )
 
     found = asyncio.run(ask())
     assert found["orders", 0] is None
@@ -258,7 +259,7 @@ def test_a_controller_that_was_replaced_is_asked_again():
 
     async def ask():
         async with cluster(one) as admin:
-            return await admin.elect_leaders(ElectionKind.PREFERRED)
+            return await admin.replicas.elect_leaders(ElectionKind.PREFERRED)
 
     assert asyncio.run(ask()) == {}
     assert one.asked[-1].topic_partitions is None
@@ -301,8 +302,8 @@ def test_moves_are_begun_stopped_and_listed():
 
     async def ask():
         async with cluster(one) as admin:
-            begun = await admin.alter_reassignments({("a", 0): (3,), ("a", 1): None})
-            return begun, await admin.list_reassignments([("a", 0)])
+            begun = await admin.replicas.reassign({("a", 0): (3,), ("a", 1): None})
+            return begun, await admin.replicas.reassignments([("a", 0)])
 
     begun, listed = asyncio.run(ask())
     assert begun["a", 0] is None
@@ -338,7 +339,9 @@ def test_settings_of_many_topics_are_one_question():
 
     async def ask():
         async with cluster(one) as admin:
-            return await admin.min_insync_replicas(["a", "b"]), await admin.topic_values([], ["x"])
+            return await admin.configs.min_insync_replicas(
+                ["a", "b"]
+            ), await admin.configs.topic_values([], ["x"])
 
     assert asyncio.run(ask()) == ({"a": 2, "b": 1}, {})
     assert len([each for each in one.asked if hasattr(each, "resources")]) == 1
@@ -352,7 +355,7 @@ def test_a_refusal_of_the_whole_is_an_error():
 
     async def ask():
         async with cluster(one) as admin:
-            await admin.list_reassignments()
+            await admin.replicas.reassignments()
 
     with pytest.raises(KafkaError, match="Not for you"):
         asyncio.run(ask())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.client.range_fetcher import OffsetOutOfRange, end_of
+from hightide.client.fetcher import OffsetOutOfRange, end_of
 from hightide.wire import batch
 from hightide.wire.errors import Corrupt
 
@@ -48,4 +48,4 @@ def test_a_batch_without_a_length_is_no_batch():
 def test_what_is_out_of_range_can_be_told_across_processes():
     error = pickle.loads(pickle.dumps(OffsetOutOfRange("t", 1, 5, 10, 20)))
     assert (error.topic, error.partition, error.offset) == ("t", 1, 5)
-    assert str(error) == "t/1 holds no records at offset 5: it begins at 10 and ends at 20."
+    assert str(error) == "t/1 has no records at offset 5: it begins at 10 and ends at 20."

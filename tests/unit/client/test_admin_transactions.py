@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hightide.client import coordinator_admin
-from hightide.client.transaction_admin import ActiveProducer, TransactionDescription
+from hightide.client import routing
+from hightide.client.model.transactions import ActiveProducer, TransactionDescription
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.groups import Coordinator, FindCoordinatorResponse
 from hightide.wire.messages.produce import InitProducerIdResponse
@@ -35,8 +35,8 @@ HANGING = ActiveProducer("orders", 0, 7, 3, 12, 900, None, 40)
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(coordinator_admin.CoordinatorAdmin, "_pause_s", 0.001)
-    monkeypatch.setattr(coordinator_admin, "LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(routing, "COORDINATOR_PAUSE_S", 0.001)
+    monkeypatch.setattr(routing, "LONGEST_PAUSE_S", 0.002)
 
 
 def broker():
@@ -72,7 +72,7 @@ def test_transactions_are_listed_by_state_producer_and_duration():
             for name in ("b", "a")
         ],
     )
-    found = run(lambda admin: admin.list_transactions(["Ongoing", "Odd"], [7], 500), one)
+    found = run(lambda admin: admin.transactions.list(["Ongoing", "Odd"], [7], 500), one)
     assert [each.transactional_id for each in found.transactions] == ["a", "b"]
     assert (found.unknown_states, found.silent) == ({"Odd"}, {})
     (question,) = asked(one, "ListTransactions")
@@ -83,8 +83,8 @@ def test_an_older_broker_cannot_tell_durations():
     one = broker()
     one.highest[LIST] = 0
     one.answers[LIST] = lambda _: None
-    with pytest.raises(KafkaError, match="cannot tell how long"):
-        run(lambda admin: admin.list_transactions(longer_than_ms=5), one)
+    with pytest.raises(KafkaError, match="cannot filter transactions by duration"):
+        run(lambda admin: admin.transactions.list(longer_than_ms=5), one)
 
 
 def test_a_transaction_is_described_and_one_that_is_unknown_is_said():
@@ -99,11 +99,11 @@ def test_a_transaction_is_described_and_one_that_is_unknown_is_said():
         topics=[TopicData(topic="orders", partitions=[0])],
     )
     one.answers[DESCRIBE] = lambda _: DescribeTransactionsResponse(transaction_states=[state])
-    assert run(lambda admin: admin.describe_transaction("pay"), one) == KNOWN
+    assert run(lambda admin: admin.transactions.describe("pay"), one) == KNOWN
     assert KNOWN.is_open
     state.error_code, state.transaction_start_time_ms = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, -1
     with pytest.raises(KafkaError, match="There is no transactional id 'pay'"):
-        run(lambda admin: admin.describe_transaction("pay"), one)
+        run(lambda admin: admin.transactions.describe("pay"), one)
 
 
 def test_fencing_keeps_the_timeout_and_waits_for_the_abort():
@@ -112,7 +112,7 @@ def test_fencing_keeps_the_timeout_and_waits_for_the_abort():
     one.answers[INIT] = lambda _: InitProducerIdResponse(
         error_code=next(codes), producer_id=7, producer_epoch=4
     )
-    assert run(lambda admin: admin.fence_producer(KNOWN), one) == (7, 4)
+    assert run(lambda admin: admin.transactions.fence_producer(KNOWN), one) == (7, 4)
     questions = asked(one, "InitProducerId")
     assert len(questions) == 3
     assert (questions[0].transactional_id, questions[0].transaction_timeout_ms) == ("pay", 60_000)
@@ -140,7 +140,7 @@ def test_the_leader_tells_which_producers_have_something_open():
             )
         ]
     )
-    found = run(lambda admin: admin.describe_producers([("orders", 0)]), one)
+    found = run(lambda admin: admin.transactions.producers([("orders", 0)]), one)
     assert found == [HANGING, ActiveProducer("orders", 0, 9, 0, None, None, None, None)]
 
 
@@ -158,9 +158,9 @@ def test_a_marker_ends_what_hangs_in_one_partition(code):
     )
     if code:
         with pytest.raises(KafkaError, match="orders/0"):
-            run(lambda admin: admin.abort_hanging(HANGING), one)
+            run(lambda admin: admin.transactions.abort_hanging(HANGING), one)
     else:
-        run(lambda admin: admin.abort_hanging(HANGING), one)
+        run(lambda admin: admin.transactions.abort_hanging(HANGING), one)
     (marker,) = asked(one, "WriteTxnMarkers")[0].markers
     assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (7, 3, 0)
     assert marker.transaction_result is False

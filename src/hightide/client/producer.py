@@ -1,13 +1,13 @@
-"""Record batches into one partition, several requests under way, in order and each once.
+"""Writes record batches to one partition: several requests in flight, in order, each once.
 
     append ──▶ waiting ──▶ in flight (≤ 5) ──▶ acknowledged
-                  ▲            │ an answer says "not now", or the connection breaks
-                  └────────────┘ when all that is in flight has been heard of: again, from the first
+                  ▲            │ a retriable error, or a broken connection
+                  └────────────┘ after all responses in flight: again from the first batch
 
-The broker recognises a batch that it has by producer id and sequence, so sending it again is
-harmless, as long as the order stays and no more than five batches are in doubt: that is how many it
-remembers.  A batch behind one that failed is refused as out of order; then it too goes again.
-Without a producer id there is nothing to recognise, and a batch may be there twice after a failure.
+The broker recognises a duplicate batch by producer id and sequence, so a retry is safe as long as
+the order stays and no more than five batches are in doubt: the broker remembers five.  A batch
+behind a failed one is refused as out of order, and is then sent again too.  Without a producer id
+the broker recognises nothing, and a batch may be written twice after a failure.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hightide.client.connection import Connection, ConnectionFailed, check
-from hightide.client.leaders import Leaders
-from hightide.client.retry import Backoff, is_passing
+from hightide.client.leader_cache import LeaderCache
+from hightide.client.retry import Backoff, is_retriable
 from hightide.client.transactional import fencing
 from hightide.wire import frame
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -33,9 +33,9 @@ from hightide.wire.messages.produce import (
 IN_FLIGHT = 5
 WAITING_BYTES = 4 * 1024 * 1024
 GRACE_MS = 5_000
-"""How much longer than its timeout an answer may be on its way."""
+"""How much later than the request's timeout the response may arrive."""
 NEWEST_VERSION = 11
-"""From version 12 on a broker may take a produce for the beginning of a transaction."""
+"""From version 12 on, a Produce may add its partition to the transaction (KIP-890)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,11 +46,11 @@ class _Batch:
 
 
 class PartitionProducer:
-    """Writes to one partition; `begin` is awaited before the first batch goes."""
+    """Writes to one partition; `begin` is awaited before the first batch is sent."""
 
     def __init__(
         self,
-        leaders: Leaders,
+        leaders: LeaderCache,
         topic: str,
         partition: int,
         *,
@@ -59,7 +59,9 @@ class PartitionProducer:
         begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         if acks not in (-1, 1):
-            raise ValueError(f"acks is -1 (all) or 1, not {acks}: a writer waits for its answers.")
+            raise ValueError(
+                f"acks is -1 (all) or 1, not {acks}: the producer waits for responses."
+            )
         self._leaders = leaders
         self._topic, self._partition = topic, partition
         self._transactional_id = transactional_id
@@ -68,15 +70,15 @@ class PartitionProducer:
         self._batches: deque[_Batch] = deque()
         self._unsent: deque[_Batch] = deque()
         self._bytes = 0
-        self._patience = Backoff(leaders.patience_ms)
+        self._backoff = Backoff(limit_s=leaders.retry_ms / 1000)
         self._wake = asyncio.Event()
-        self._moved = asyncio.Event()
+        self._progressed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.written = 0
-        """Records that are acknowledged."""
+        """How many records are acknowledged."""
 
     async def append(self, data: bytes, count: int) -> None:
-        """Take a batch; waits while enough others wait."""
+        """Queue a batch; wait while too many bytes are queued."""
         self._check()
         batch = _Batch(data, count)
         self._batches.append(batch)
@@ -84,33 +86,33 @@ class PartitionProducer:
         self._bytes += len(data)
         self._wake.set()
         while self._bytes > WAITING_BYTES and len(self._batches) > IN_FLIGHT:
-            await self._movement()
+            await self._progress()
 
     async def flush(self) -> None:
-        """Wait until everything is acknowledged; raises what made that impossible."""
+        """Wait until everything is acknowledged; raise the error that made that impossible."""
         while self._batches:
-            await self._movement()
+            await self._progress()
 
     def close(self) -> None:
-        """What is not acknowledged by now may or may not be written."""
+        """Stop.  Batches that are not acknowledged may or may not be written."""
         if self._task is not None:
             self._task.cancel()
 
     def _check(self) -> None:
-        """Raise what has ended the sending; begin it if it has not begun."""
+        """Start the sender if it has not started; raise the error that has ended it."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
-            self._task.add_done_callback(lambda _: self._moved.set())
+            self._task.add_done_callback(lambda _: self._progressed.set())
         if self._task.done():
             self._task.result()
 
-    async def _movement(self) -> None:
+    async def _progress(self) -> None:
         self._check()
-        self._moved.clear()
-        await self._moved.wait()
+        self._progressed.clear()
+        await self._progressed.wait()
         self._check()
 
-    # -- the one that sends ------------------------------------------------------------------
+    # -- sender ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         if self._begin is not None:
@@ -119,21 +121,21 @@ class PartitionProducer:
             connection: Connection | None = None
             try:
                 connection = await self._leaders.connection(self._topic, self._partition)
-                failure = await self._round(connection)
+                failure = await self._send_batches(connection)
             except (KafkaError, ConnectionFailed) as error:
-                if isinstance(error, KafkaError) and not is_passing(error):
+                if isinstance(error, KafkaError) and not is_retriable(error):
                     raise
                 failure = error
             broken = connection if isinstance(failure, ConnectionFailed) else None
             self._leaders.forget(self._topic, broken)
-            await self._patience.after(failure)
-            self._unsent = deque(each for each in self._batches if not each.is_done)
+            await self._backoff.after(failure)
+            self._unsent = deque(batch for batch in self._batches if not batch.is_done)
 
-    async def _round(self, connection: Connection) -> Exception:
-        """Send until something fails in passing; that is returned when nothing is in flight.
+    async def _send_batches(self, connection: Connection) -> Exception:
+        """Send until a retriable failure; return it when nothing is in flight.
 
-        The first batch goes alone.  A broker that knows nothing of a producer takes any batch as
-        its first, so one that overtakes the real first would make it come too late.
+        The first batch is sent alone.  A broker that does not know the producer accepts any batch
+        as its first, so a later batch that overtakes the first would make the first out of order.
         """
         in_flight: deque[tuple[_Batch, asyncio.Future[memoryview]]] = deque()
         failure: Exception | None = None
@@ -153,7 +155,7 @@ class PartitionProducer:
                 if refusal is None:
                     self._acknowledged(batch)
                     limit = IN_FLIGHT
-                elif is_passing(refusal):
+                elif is_retriable(refusal):
                     failure = failure or refusal
                 elif failure is None or not _is_out_of_order(refusal):
                     raise refusal
@@ -186,11 +188,11 @@ class PartitionProducer:
             "Produce",
             self._leaders.timeout_ms + GRACE_MS,
         )
-        answer.add_done_callback(self._heard)
+        answer.add_done_callback(self._answered)
         return answer
 
-    def _heard(self, answer: asyncio.Future[memoryview]) -> None:
-        # Looked at here too, because nobody else does when another failure has ended it all.
+    def _answered(self, answer: asyncio.Future[memoryview]) -> None:
+        # Retrieve the exception here too: after a final failure no caller looks at the others.
         if not answer.cancelled():
             answer.exception()
         self._wake.set()
@@ -198,15 +200,15 @@ class PartitionProducer:
     def _refusal(
         self, connection: Connection, version: int, answer: asyncio.Future[memoryview]
     ) -> KafkaError | ConnectionFailed | None:
-        """Why a batch is not known to be written; None if it is."""
+        """The error of a batch; None if the batch is written."""
         try:
-            told = answer.result()
+            data = answer.result()
             _, response = connection.read(
-                lambda: frame.decode_response(ProduceResponse, told, version)
+                lambda: frame.decode_response(ProduceResponse, data, version)
             )
-            (given,) = response.responses[0].partition_responses
+            (result,) = response.responses[0].partition_responses
             about = f"{self._topic}/{self._partition}"
-            check(given.error_code, given.error_message, about=about)
+            check(result.error_code, result.error_message, about=about)
         except ConnectionFailed as error:
             return error
         except KafkaError as error:
@@ -219,10 +221,10 @@ class PartitionProducer:
         batch.is_done = True
         self.written += batch.count
         self._bytes -= len(batch.data)
-        self._patience.reward()
+        self._backoff.reset()
         while self._batches and self._batches[0].is_done:
             self._batches.popleft()
-        self._moved.set()
+        self._progressed.set()
 
 
 def _is_out_of_order(error: Exception) -> bool:

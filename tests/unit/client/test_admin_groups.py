@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.client import coordinator_admin
-from hightide.client.groups import (
+from hightide.client import routing
+from hightide.client.model.cluster import Extent
+from hightide.client.model.groups import (
     Commit,
-    Extent,
     GroupDescription,
     PartitionLag,
     assigned,
@@ -71,8 +71,8 @@ SHARE = struct.pack(">hih6siiii", 3, 1, 6, b"orders", 2, 1, 0, -1)
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Nobody here needs to be waited for."""
-    monkeypatch.setattr(coordinator_admin.CoordinatorAdmin, "_pause_s", 0.001)
-    monkeypatch.setattr(coordinator_admin, "LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(routing, "COORDINATOR_PAUSE_S", 0.001)
+    monkeypatch.setattr(routing, "LONGEST_PAUSE_S", 0.002)
 
 
 def coordinated(*brokers, by=1):
@@ -123,7 +123,7 @@ def test_the_coordinator_is_asked_and_asked_again_while_it_moves_or_loads():
     two.answers[DELETE] = lambda _: DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id="g", error_code=next(codes))]
     )
-    run(lambda admin: admin.delete_group("g"), one, two)
+    run(lambda admin: admin.groups.delete("g"), one, two)
     assert [each.groups_names for each in asked(two, "DeleteGroups")] == [["g"]] * 4
     assert len(asked(one, "FindCoordinator")) == 4
 
@@ -134,21 +134,21 @@ def test_what_is_refused_for_good_is_not_asked_again():
         results=[DeletableGroupResult(group_id="g", error_code=68)]
     )
     with pytest.raises(KafkaError) as refused:
-        run(lambda admin: admin.delete_group("g"), one)
+        run(lambda admin: admin.groups.delete("g"), one)
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
     assert len(asked(one, "DeleteGroups")) == 1
 
 
 def test_a_coordinator_that_does_not_come_is_given_up(monkeypatch):
-    monkeypatch.setattr(coordinator_admin.CoordinatorAdmin, "_wait_s", 0.05)
+    monkeypatch.setattr(routing, "COORDINATOR_LIMIT_S", 0.05)
     (one,) = coordinated(FakeBroker(1), by=9)
-    with pytest.raises(KafkaError, match="broker 9, is not there"):
-        run(lambda admin: admin.delete_group("g"), one)
+    with pytest.raises(KafkaError, match="broker 9, is not alive"):
+        run(lambda admin: admin.groups.delete("g"), one)
     one.answers[FIND] = lambda _: FindCoordinatorResponse(
         coordinators=[Coordinator(key="g", node_id=-1, host="", port=-1, error_code=15)]
     )
     with pytest.raises(KafkaError) as refused:
-        run(lambda admin: admin.delete_group("g"), one)
+        run(lambda admin: admin.groups.delete("g"), one)
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -157,7 +157,7 @@ def test_older_brokers_find_one_coordinator_at_a_time():
     one.highest[FIND] = 3
     one.answers[FIND] = lambda _: FindCoordinatorResponse(node_id=1, host="x", port=1)
     one.answers[DELETE] = lambda _: DeleteGroupsResponse(results=[])
-    run(lambda admin: admin.delete_group("g"), one)
+    run(lambda admin: admin.groups.delete("g"), one)
     (question,) = asked(one, "FindCoordinator")
     assert (question.key, question.key_type) == ("g", 0)
 
@@ -179,7 +179,7 @@ def test_groups_are_listed_from_all_brokers_and_a_silent_one_is_named():
                 for name in names
             ]
         )
-    found = run(lambda admin: admin.list_groups(["Stable"], ["classic"]), *brokers)
+    found = run(lambda admin: admin.groups.list(["Stable"], ["classic"]), *brokers)
     assert [(each.group, each.state, each.coordinator) for each in found.groups] == [
         ("a", "Stable", 1),
         ("b", "Stable", 2),
@@ -192,13 +192,13 @@ def test_groups_are_listed_from_all_brokers_and_a_silent_one_is_named():
 def test_when_no_broker_can_list_that_is_an_error():
     (one,) = coordinated(FakeBroker(1))
     with pytest.raises(KafkaError, match="does not offer ListGroups"):
-        run(lambda admin: admin.list_groups(), one)
+        run(lambda admin: admin.groups.list(), one)
 
 
 def test_a_classic_group_of_a_cluster_that_is_not_hightides_is_described():
     (one,) = coordinated(FakeBroker(1))
     one.answers[DESCRIBE] = classic()
-    found = run(lambda admin: admin.describe_group("g"), one)
+    found = run(lambda admin: admin.groups.describe("g"), one)
     assert (found.state, found.type, found.assignor, found.coordinator) == (
         "Stable",
         "Classic",
@@ -225,7 +225,7 @@ def test_what_only_hightide_tells_is_added():
             )
         ]
     )
-    found = run(lambda admin: admin.describe_group("g"), one)
+    found = run(lambda admin: admin.groups.describe("g"), one)
     assert (found.generation, found.since_ms, found.leader) == (7, 900, "a-1")
     assert (found.last_rebalance.reason, found.last_rebalance.generation) == ("a-1 joined", 6)
 
@@ -259,7 +259,7 @@ def test_a_group_of_the_newer_protocol_is_described():
             )
         ]
     )
-    found = run(lambda admin: admin.describe_group("g"), one)
+    found = run(lambda admin: admin.groups.describe("g"), one)
     assert (found.type, found.generation, found.assignor) == ("Consumer", 5, "uniform")
     (member,) = found.members
     assert (member.epoch, len(member.assignment), len(member.target)) == (4, 1, 2)
@@ -283,14 +283,14 @@ def test_a_group_that_is_not_there_is_said_in_words(told):
         ]
     )
     with pytest.raises(KafkaError, match="There is no group 'g'") as refused:
-        run(lambda admin: admin.describe_group("g"), one)
+        run(lambda admin: admin.groups.describe("g"), one)
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_assignments_of_other_protocols_are_left_alone():
     (one,) = coordinated(FakeBroker(1))
     one.answers[DESCRIBE] = classic(protocol_type="connect")
-    assert run(lambda admin: admin.describe_group("g"), one).members[0].assignment is None
+    assert run(lambda admin: admin.groups.describe("g"), one).members[0].assignment is None
 
 
 @given(st.binary(max_size=60))
@@ -320,7 +320,7 @@ def test_committed_offsets_are_read_when_no_transaction_may_change_them():
     (one,) = coordinated(FakeBroker(1))
     answers = iter([committed(-1, 88), committed(5)])
     one.answers[COMMITTED] = lambda _: next(answers)
-    found = run(lambda admin: admin.committed("g", stable=True), one)
+    found = run(lambda admin: admin.groups.committed("g", stable=True), one)
     assert found == {("orders", 0): Commit(5, -1, "")}
     question = asked(one, "OffsetFetch")[0]
     assert (question.require_stable, question.groups[0].topics) == (True, None)
@@ -333,7 +333,7 @@ def test_older_brokers_are_asked_for_one_group():
     one.answers[COMMITTED] = lambda _: OffsetFetchResponse(
         topics=[OffsetFetchResponseTopic(name="orders", partitions=[part])]
     )
-    found = run(lambda admin: admin.committed("g", stable=True), one)
+    found = run(lambda admin: admin.groups.committed("g", stable=True), one)
     assert found == {("orders", 0): Commit(3, -1, "x")}
     assert asked(one, "OffsetFetch")[0].group_id == "g"
 
@@ -352,7 +352,7 @@ def test_offsets_are_committed_in_the_name_of_an_empty_group():
 
     answers = iter([answer(14, 14), answer(0, 25)])
     one.answers[COMMIT] = lambda _: next(answers)
-    found = run(lambda admin: admin.commit_for("g", {("orders", 0): 4, ("orders", 1): 9}), one)
+    found = run(lambda admin: admin.groups.commit("g", {("orders", 0): 4, ("orders", 1): 9}), one)
     assert found["orders", 0] is None
     assert found["orders", 1].code is ErrorCode.UNKNOWN_MEMBER_ID
     question = asked(one, "OffsetCommit")[-1]
@@ -433,7 +433,7 @@ def marker(offset):
 )
 def test_the_lag_is_told_in_records_and_by_the_oldest_record_not_consumed(batches, end, oldest_ms):
     one = broker_with_records(batches, end)
-    found = run(lambda admin: admin.group_lag("g"), one)
+    found = run(lambda admin: admin.groups.lag("g"), one)
     lag, other = found.partitions
     assert (lag.commit, lag.extent) == (Commit(4, -1, "", 5000), Extent(2, end))
     assert (lag.lag_records, lag.oldest_ms) == (end - 4, oldest_ms)
@@ -445,7 +445,7 @@ def test_the_lag_is_told_in_records_and_by_the_oldest_record_not_consumed(batche
 
 def test_a_group_that_has_everything_is_not_behind():
     one = broker_with_records([records(2, 3)], 4)
-    lag = run(lambda admin: admin.group_lag("g"), one).partitions[0]
+    lag = run(lambda admin: admin.groups.lag("g"), one).partitions[0]
     assert (lag.lag_records, lag.lag_ms(10_000)) == (0, 0)
     assert asked(one, "Fetch") == []
 

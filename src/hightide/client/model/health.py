@@ -1,0 +1,129 @@
+"""What is wrong with a cluster: one sentence per problem, the worst first.
+
+A partition is listed once, with its worst problem.  A replica that lost committed records is
+listed in addition.  A partition that is being reassigned is healthy: the replicas that the
+reassignment adds do not count as missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from hightide.client.model.replicas import PartitionReplicas, ReplicasDescription
+from hightide.core.partition.state import NO_BROKER
+
+
+class ProblemKind(Enum):
+    """Kinds of problems, the worst first."""
+
+    NO_CONTROLLER = "no controller"
+    OFFLINE = "offline"
+    LOST_RECORDS = "lost records"
+    UNDER_MIN_ISR = "under min ISR"
+    BROKER_NOT_ALIVE = "broker not alive"
+    BROKER_SILENT = "broker silent"
+    UNDER_REPLICATED = "under-replicated"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    kind: ProblemKind
+    sentence: str
+    topic: str | None = None
+    partition: int | None = None
+    broker: int | None = None
+
+
+def problems(cluster: ReplicasDescription, min_isr: Mapping[str, int]) -> list[Problem]:
+    """All problems; `min_isr` is min.insync.replicas by topic."""
+    found = [*_cluster_problems(cluster)]
+    for partition in cluster.partitions:
+        found += _partition_problems(partition, min_isr.get(partition.topic, 1))
+    order = {kind: nth for nth, kind in enumerate(ProblemKind)}
+    return sorted(found, key=lambda problem: order[problem.kind])
+
+
+def _cluster_problems(cluster: ReplicasDescription) -> Iterator[Problem]:
+    if cluster.controller not in cluster.live:
+        yield Problem(
+            ProblemKind.NO_CONTROLLER,
+            "The cluster has no controller: no leader can be elected and no topic created.",
+        )
+    assigned = Counter(
+        broker for partition in cluster.partitions for broker in partition.state.replicas
+    )
+    for broker in sorted(assigned.keys() - cluster.live):
+        yield Problem(
+            ProblemKind.BROKER_NOT_ALIVE,
+            f"Broker {broker} is not alive and holds {counted(assigned[broker], 'replica')}.",
+            broker=broker,
+        )
+    for broker, why in sorted(cluster.silent.items()):
+        yield Problem(
+            ProblemKind.BROKER_SILENT,
+            f"Broker {broker} is registered but does not answer. {why}",
+            broker=broker,
+        )
+
+
+def _partition_problems(partition: PartitionReplicas, min_isr: int) -> Iterator[Problem]:
+    state = partition.state
+    worst = None
+    if partition.is_offline:
+        worst = (
+            ProblemKind.OFFLINE,
+            f"{partition.name} is offline: it has no leader. {_remedy(partition)}",
+        )
+    elif partition.is_under_min_isr(min_isr):
+        worst = (
+            ProblemKind.UNDER_MIN_ISR,
+            (
+                f"{partition.name} has {counted(len(state.isr), 'replica')} in sync and needs"
+                f" {min(min_isr, len(state.replicas))}: writes with acks=all are refused."
+            ),
+        )
+    elif partition.missing:
+        worst = (
+            ProblemKind.UNDER_REPLICATED,
+            f"{partition.name} is under-replicated: {'; '.join(_missing(partition))}.",
+        )
+    if worst is not None:
+        yield Problem(*worst, topic=partition.topic, partition=partition.partition)
+    for report in partition.losses:
+        yield Problem(
+            ProblemKind.LOST_RECORDS,
+            f"Replica {report.broker} of {partition.name} lost {report.lost_records} committed"
+            " records that its leader did not have; the log of the broker names the offsets.",
+            partition.topic,
+            partition.partition,
+            report.broker,
+        )
+
+
+def _remedy(partition: PartitionReplicas) -> str:
+    """Which broker brings an offline partition back."""
+    state = partition.state
+    whole = state.isr or state.elr
+    if not whole and state.last_known_leader != NO_BROKER:
+        whole = (state.last_known_leader,)
+    if not whole:
+        return "No replica is known to have all records; an unclean election can choose one."
+    waiting = f"broker {whole[0]}" if len(whole) == 1 else f"one of brokers {listed(whole)}"
+    return f"It waits for {waiting}."
+
+
+def _missing(partition: PartitionReplicas) -> Iterator[str]:
+    for status in partition.statuses():
+        if status.broker in partition.missing:
+            yield f"replica {status.broker}: {status.why}"
+
+
+def listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
