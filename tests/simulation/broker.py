@@ -19,7 +19,7 @@ from hightide.core.metadata.image import (
     RoleChange,
     Stop,
 )
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode
 from hightide.zookeeper.errors import NoNode
 from hightide.zookeeper.operation import Create, SetData
@@ -100,7 +100,7 @@ class SimBroker(Process):
     def begin(self) -> None:
         self.epoch = -1
         self.previous_epoch, self.clean_epoch = self.clean_epoch, UNCLEAN
-        self.picture = MetadataImage(self.id, LISTENER)
+        self.metadata_image = MetadataImage(self.id, LISTENER)
         self.roles: dict[Partition, Leading | Following] = {}
         lost = sum(log.recover() for log in self.logs.values())
         if lost:
@@ -151,8 +151,8 @@ class SimBroker(Process):
 
     @property
     def controller_id(self) -> int:
-        known = self.picture.controller_id
-        return self.id if known == NOBODY else known
+        known = self.metadata_image.controller_id
+        return self.id if known == NO_BROKER else known
 
     # -- the disk --------------------------------------------------------------------------
 
@@ -284,8 +284,8 @@ class SimBroker(Process):
             case Produce():
                 self._produce(request, answer)
             case WhoLeads(partition):
-                state = self.picture.state(*partition)
-                answer(NOBODY if state is None else self.picture.leader(state))
+                state = self.metadata_image.state(*partition)
+                answer(NO_BROKER if state is None else self.metadata_image.leader(state))
             case Latest(partition) | DeleteRecords(partition):
                 role = self.roles.get(partition)
                 if not isinstance(role, Leading):
@@ -326,13 +326,13 @@ class SimBroker(Process):
     # -- what the controller says ----------------------------------------------------------
 
     def _published(self, message: Any) -> ErrorCode:
-        received = self.picture.receive(message, self.epoch)
-        self.picture.check()
+        received = self.metadata_image.receive(message, self.epoch)
+        self.metadata_image.check()
         self.checker.published(self, message, received)
         for change in received.changes:
             self.change_role(change)
         if received.brokers_changed:
-            live, leaving = self.picture.live, self.picture.shutting_down
+            live, leaving = self.metadata_image.live, self.metadata_image.shutting_down
             for role in list(self.roles.values()):
                 if isinstance(role, Leading):
                     role.follow_up(role.machine.brokers_changed(live, leaving))

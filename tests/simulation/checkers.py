@@ -43,8 +43,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hightide.core.metadata.image import Received
-from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
+from hightide.core.metadata.image import ImageUpdate
+from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
 from hightide.wire.errors import ErrorCode
 from tests.simulation.disk import NOTHING, Entry, SimLog
 from tests.simulation.messages import Partition
@@ -188,7 +188,7 @@ class Checker:
     def registered(self, broker_id: int, epoch: int, previous_epoch: int) -> None:
         self._previous[broker_id, epoch] = previous_epoch
 
-    def published(self, broker: SimBroker, message: Any, received: Received) -> None:
+    def published(self, broker: SimBroker, message: Any, received: ImageUpdate) -> None:
         """A broker heard from a controller.  I11, I21."""
         if received.error_code != ErrorCode.NONE:
             return
@@ -199,7 +199,7 @@ class Checker:
         ):
             raise Violated(f"I11 {broker.name} obeyed what was not for it any more: {message}")
         self._heard[life] = message.controller_epoch
-        for topic in broker.picture:
+        for topic in broker.metadata_image:
             for index, state in topic.partitions.items():
                 key = (*life, (topic.name, index))
                 if state.partition_epoch < self._pictured.get(key, 0):
@@ -393,7 +393,7 @@ class Checker:
         """After everything healed.  I1, I3, I10 and liveness."""
         for partition, truth in self.truths.items():
             state = truth.state
-            if state is None or state.leader == NOBODY:
+            if state is None or state.leader == NO_BROKER:
                 raise Violated(f"L1 nobody leads {partition}: {state}")
             if set(state.isr) != set(state.replicas):
                 raise Violated(f"L4 not all are in sync: {partition} {state}")

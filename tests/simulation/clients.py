@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode
 from tests.simulation.checkers import Checker
 from tests.simulation.messages import (
@@ -39,7 +39,7 @@ class Client(Process):
             return
 
         def answered(leader: int | None) -> None:
-            if leader is None or leader == NOBODY:
+            if leader is None or leader == NO_BROKER:
                 self.after(50, self.find, partition, then)
             else:
                 self._leaders[partition] = leader
@@ -128,7 +128,7 @@ class Consumer(Client):
         self.partition = partition
         self.kind = kind
         self.offset = 0
-        self._preferred = NOBODY
+        self._preferred = NO_BROKER
 
     def begin(self) -> None:
         self.offset = 0
@@ -138,7 +138,7 @@ class Consumer(Client):
         random = self.world.random
         if self.kind == "anybody" and random.random() < 0.7:
             self._fetch(random.choice(self._brokers))
-        elif self._preferred != NOBODY and random.random() < 0.95:
+        elif self._preferred != NO_BROKER and random.random() < 0.95:
             self._fetch(f"broker-{self._preferred}")
         else:
             self.find(self.partition, self._ask_leader)
@@ -156,10 +156,10 @@ class Consumer(Client):
                 ErrorCode.OFFSET_OUT_OF_RANGE,
             ):
                 self.forget(self.partition)
-                self._preferred = NOBODY
+                self._preferred = NO_BROKER
             elif answer.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 # Only the leader's word counts: another may not have it yet.
-                self._preferred = NOBODY
+                self._preferred = NO_BROKER
                 if is_leader:
                     self.offset = max(answer.log_start_offset, 0)
             else:

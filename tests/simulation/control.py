@@ -136,8 +136,10 @@ class Control:
                 if topic == name
             }
             states = {index: found[name, index] for index in mine if (name, index) in found}
-            unborn = {index: replicas for index, replicas in mine.items() if index not in states}
-            self._machine.topic_found(name, topic_id, self._rules(), states, unborn)
+            new_partitions = {
+                index: replicas for index, replicas in mine.items() if index not in states
+            }
+            self._machine.topic_found(name, topic_id, self._rules(), states, new_partitions)
         self._is_loaded = True
 
     # -- brokers ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from hightide.core.controller.controller import ElectionKind
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from tests.simulation.broker import SimBroker
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.messages import Partition
@@ -75,7 +75,7 @@ class Faults:
     def followers(self, partition: Partition) -> list[SimBroker]:
         """Those that are in sync, in any order."""
         state = self.state(partition)
-        if state is None or state.leader == NOBODY:
+        if state is None or state.leader == NO_BROKER:
             return []
         others = [self.brokers[each] for each in state.isr if each != state.leader]
         self.random.shuffle(others)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hightide.core.partition.follower import Do, Follower, Position, Step
+from hightide.core.partition.follower import Action, FetchPosition, Follower, Step
 from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode
 from tests.simulation.disk import SimLog
@@ -75,7 +75,7 @@ class Following:
         leader = f"broker-{machine.state.leader}"
         self.broker.ask(leader, request, FETCH_MS, answered, lane="fetch")
 
-    def _take(self, position: Position, answer: Fetched) -> None:
+    def _take(self, position: FetchPosition, answer: Fetched) -> None:
         step = self.machine.answered(
             position,
             answer.code,
@@ -83,15 +83,15 @@ class Following:
             leader_log_start_offset=answer.log_start_offset,
         )
         pause_ms = 0
-        match step.do:
-            case Do.APPEND:
+        match step.action:
+            case Action.APPEND:
                 self._append(answer)
                 pause_ms = 1 if answer.entries else 25
-            case Do.TRUNCATE | Do.RESTART:
+            case Action.TRUNCATE | Action.RESTART:
                 self._cut(step)
-            case Do.BACK_OFF:
+            case Action.BACK_OFF:
                 pause_ms = 60
-            case Do.WAIT:
+            case Action.WAIT:
                 return
         self.broker.after(pause_ms, self._fetch)
 
@@ -115,7 +115,7 @@ class Following:
         broker.checker.truncates(self, step.offset)
         if step.lost and not self.machine.expects_loss:
             broker.checker.loses_committed(self, step.lost)
-        if step.do is Do.RESTART:
+        if step.action is Action.RESTART:
             self.log.restart(step.offset)
         else:
             self.log.truncate(step.offset)

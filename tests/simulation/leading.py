@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hightide.core.partition.follower import divergence
 from hightide.core.partition.isr import Proposal
 from hightide.core.partition.leader import Changes, Leader
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
 from tests.simulation.disk import Entry, SimLog
 from tests.simulation.messages import (
@@ -56,8 +56,8 @@ class Leading:
             high_watermark=broker.high_watermark(partition),
             min_isr=broker.min_isr,
             lag_ms=broker.lag_ms,
-            live=broker.picture.live,
-            shutting_down=broker.picture.shutting_down,
+            live=broker.metadata_image.live,
+            shutting_down=broker.metadata_image.shutting_down,
             now_ms=broker.clock_ms(),
         )
 
@@ -93,7 +93,7 @@ class Leading:
             self.broker.checker.committed(self, changes.high_watermark)
             waiting = self._uncommitted
             while waiting:
-                verdict = machine.commit_verdict(waiting[0][0])
+                verdict = machine.commit_result(waiting[0][0])
                 if verdict is None:
                     break
                 end_offset, _, answer = heappop(waiting)
@@ -145,8 +145,8 @@ class Leading:
 
     def produce(self, request: Produce, answer: Reply) -> None:
         machine, log = self.machine, self.log
-        if request.acks == -1 and machine.write_verdict() != ErrorCode.NONE:
-            answer(Produced(machine.write_verdict()))
+        if request.acks == -1 and machine.write_error() != ErrorCode.NONE:
+            answer(Produced(machine.write_error()))
             return
         log.append(Entry(machine.state.leader_epoch, request.value))
         if request.acks == -1:
@@ -185,7 +185,7 @@ class Leading:
             return Fetched(
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
-        verdict = machine.fetch_verdict(request.replica, request.broker_epoch)
+        verdict = machine.fetch_error(request.replica, request.broker_epoch)
         if verdict != ErrorCode.NONE:
             return Fetched(verdict)
         if request.offset < log.start_offset:
@@ -214,7 +214,7 @@ class Leading:
         if not log.start_offset <= request.offset <= log.end_offset:
             answer(Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log.start_offset))
             return
-        preferred = NOBODY
+        preferred = NO_BROKER
         if request.may_be_sent_elsewhere:
             nominated = machine.readable_from(request.offset)
             if nominated:

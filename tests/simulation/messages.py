@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hightide.core.partition.isr import Proposal
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import PublishStateRequest
 from tests.simulation.disk import Entry
@@ -52,7 +52,7 @@ class Fetched(NamedTuple):
     log_start_offset: int = -1
     diverging: tuple[int, int] | None = None
     """(epoch, end offset) where the follower's log parts from the leader's."""
-    preferred: int = NOBODY
+    preferred: int = NO_BROKER
     """Of whom a consumer shall read."""
 
 

@@ -1,15 +1,16 @@
 """One broker: its parts, and the order in which they start and stop.
 
-    coordinator ─▶ cluster id, broker id ─▶ logs (recovered) ─▶ listeners bound ─▶ registered
-                ─▶ told the cluster by the controller ─▶ leads and follows ─▶ clients are served
+    ZooKeeper ─▶ cluster id, broker id ─▶ logs (recovered) ─▶ listeners bound ─▶ registered
+              ─▶ state of the cluster from the controller ─▶ leads and follows ─▶ serves clients
 
-A broker leads nothing before it is registered and told to: until then its id may turn out to be
-another's.  Nobody is served before everything is there; and when the broker stops, others lead
-first, then the listeners go, and the logs last, so that what was answered is kept.
+A broker leads nothing before it is registered and the controller has said so: until then its id may
+turn out to be another broker's.  Clients are served when everything is ready.  When the broker
+stops, other brokers take over its leaderships first, then the listeners close, and the logs last, so
+that every acknowledged record is kept.
 
-The broker goes on serving while its coordinator is away: what it knows is then as of the last time
-it was told.  After every reconnect everything is read anew, and in a new session the broker
-registers again.
+The broker continues to serve while ZooKeeper is away, with the state that the controller last
+published.  After every reconnect it reads its settings again, and in a new session it registers
+again.
 """
 
 from __future__ import annotations
@@ -77,52 +78,52 @@ log = logging.getLogger(__name__)
 
 _SESSION_EVICTION_MS = 120_000
 _REGISTER_AGAIN_S = 0.5
-_TELL_S = 10.0
+_STATE_WARNING_S = 10.0
 
 
 class Broker:
-    """The shell around logs, roles and connections."""
+    """Connects the parts of a broker: logs, replicas, coordinators, controller and network."""
 
-    def __init__(self, settings: Settings, *, surroundings: Environment | None = None) -> None:
+    def __init__(self, settings: Settings, *, environment: Environment | None = None) -> None:
         self.settings = settings
-        self.surroundings: Environment = surroundings or RealEnvironment()
-        self.now_ms = self.surroundings.now_ms
-        """The time of day, for what is kept: somebody may set it."""
+        self.environment: Environment = environment or RealEnvironment()
+        self.now_ms = self.environment.now_ms
+        """The time of day, for timestamps that are stored.  It may be set back."""
         self.monotonic_s = asyncio.get_running_loop().time
-        # Done when the broker cannot go on; its exception says why.
+        # Done when the broker must stop; its exception says why.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.served = served_versions()
         self.advertised = advertised(self.served)
         self.broker_epoch = -1
         self.shapes = Shapes()
-        self.replicas = ReplicaManager()
-        self.replicas.on_change = self.shapes.forget
+        self.replica_manager = ReplicaManager()
+        self.replica_manager.on_change = self.shapes.forget
         self.broker_id = settings.broker_id
         self._is_assembled = False
         self._is_stopping = False
         self._opened: OpenedZooKeeper | None = None
         self._registered_in = 0
-        self._random = self.surroundings.random
+        self._random = self.environment.random
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, _SESSION_EVICTION_MS, self._random
         )
         self._dispatch = Dispatch(self)
-        wake = self.replicas.purgatory.wake
+        wake = self.replica_manager.purgatory.wake
         self._server = Server(
-            lambda: self.settings, self._dispatch.serve, wake, self.surroundings.listen
+            lambda: self.settings, self._dispatch.serve, wake, self.environment.listen
         )
         self.flusher = Flusher(wake)
-        self._advertised = {each.name: each for each in settings.advertising()}
+        self._advertised = {listener.name: listener for listener in settings.advertising()}
         self._watchdog: Watchdog | None = None
         self._ticks: asyncio.Task[None] | None = None
 
-    # -- life ------------------------------------------------------------------------------
+    # -- starting and stopping -------------------------------------------------------------
 
     async def start(self) -> list[tuple[str, int]]:
-        """Recover everything and serve; the addresses listened on."""
-        disks = self.surroundings.disks(self.settings)
-        self.store = LogManager(disks, self.settings, self._topic_settings)
-        self.store.lock()
+        """Recover the logs, join the cluster and serve; return the addresses listened on."""
+        disks = self.environment.disks(self.settings)
+        self.log_manager = LogManager(disks, self.settings, self._topic_settings)
+        self.log_manager.lock()
         try:
             return await self._start(disks)
         except BaseException:
@@ -131,77 +132,80 @@ class Broker:
 
     async def _start(self, disks: list[Disk]) -> list[tuple[str, int]]:
         loop = asyncio.get_running_loop()
-        self._directory = self.surroundings.directory(self.settings)
+        self._directory = self.environment.directory(self.settings)
         known = known_identity(disks)
-        self._opened = await self.surroundings.open_zookeeper(
+        self._opened = await self.environment.open_zookeeper(
             self.settings,
             self._directory,
             lambda error: _from_thread(loop, self._fail, error),
             is_new=known is None,
         )
         client = self._client = self._opened.client
-        await self._patiently(lambda: self._join(known))
-        self.store.open(self.now_ms())
+        await self._until_connected(lambda: self._identify(known))
+        self.log_manager.open(self.now_ms())
         bound = self._server.bind(
             self.settings.listening(), self.settings.socket_listen_backlog_size
         )
         self._registration = self._registration_at(bound)
         await self._server.start()
         client.on_state(self._session_changed)
-        await self._patiently(lambda: self._enter(disks))
-        for reading in (self._session, *self._readings):
-            reading.start()
-        if self.surroundings.has_watchdog:
-            self._watchdog = Watchdog(loop, client.timeout_ms, self._hung)
+        await self._until_connected(lambda: self._join_cluster(disks))
+        for watch_loop in (self._reconnect_loop, *self._watch_loops):
+            watch_loop.start()
+        if self.environment.has_watchdog:
+            self._watchdog = Watchdog(loop, client.timeout_ms, self._loop_hung)
             self._watchdog.start()
         self._housekeeping.start()
         self._ticks = loop.create_task(self._tick())
-        await self._be_told()
+        await self._wait_for_state()
         self._dispatch.open(self._server)
         return bound
 
-    async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Take a step of the start; from its begin, if the coordinator goes away in the middle."""
+    async def _until_connected(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Run a step of the start, and again from its beginning if ZooKeeper goes away."""
         while True:
             try:
                 return await step()
             except (ConnectionLoss, SessionLost) as failure:
-                log.warning("%s; waiting for it", failure)
+                log.warning("%s; waiting for ZooKeeper", failure)
                 await self._client.connected(connection_timeout_ms(self.settings))
 
-    async def _join(self, known: Identity | None) -> None:
-        """Find out who this broker is, and what it needs to open its logs."""
+    async def _identify(self, known: Identity | None) -> None:
+        """Find out the cluster id and the broker id, and read the settings."""
         self._zookeeper = FencedSession(self._client, self._client.session_id)
         cluster_id, self.broker_id = await identify(self._zookeeper, known, self.settings)
         self._assemble(cluster_id)
-        await self._changes.begin()
+        await self._config_changes.begin()
         await self.dynamic.read()
         await self.topic_configs.read_all()
 
-    async def _enter(self, disks: list[Disk]) -> None:
-        """Be a broker of the cluster, and perhaps its controller."""
+    async def _join_cluster(self, disks: list[Disk]) -> None:
+        """Register, and perhaps become the controller."""
         await self._register()
         remember(disks, self.metadata.cluster_id, self.broker_id)
         await self.election.check()
 
-    async def _be_told(self) -> None:
-        """Wait until the controller has told what this broker is to lead and to follow."""
-        told = asyncio.ensure_future(self._roles.are_known.wait())
-        waits: list[asyncio.Future[Any]] = [told, self.failed]
-        while not told.done():
-            await asyncio.wait(waits, timeout=_TELL_S, return_when=asyncio.FIRST_COMPLETED)
+    async def _wait_for_state(self) -> None:
+        """Wait until the controller has published what this broker leads and follows."""
+        published = asyncio.ensure_future(self._state_changes.is_initialized.wait())
+        waits: list[asyncio.Future[Any]] = [published, self.failed]
+        while not published.done():
+            await asyncio.wait(waits, timeout=_STATE_WARNING_S, return_when=asyncio.FIRST_COMPLETED)
             if self.failed.done():
-                told.cancel()
+                published.cancel()
                 self.failed.result()
-            if not told.done():
-                log.warning("waiting for the controller, broker %d", self.election.controller_id)
+            if not published.done():
+                log.warning(
+                    "waiting for the controller (broker %d) to publish the cluster's state",
+                    self.election.controller_id,
+                )
 
     def _assemble(self, cluster_id: str) -> None:
         zookeeper, settings = self._zookeeper, lambda: self.settings
         self._listener = self.settings.inter_broker_listener()
         self.controller_channel = ControllerChannel(self, self._listener)
-        self.picture = MetadataImage(self.broker_id, self._listener)
-        self.metadata = MetadataCache(cluster_id, self.picture, self.settings.broker_rack)
+        self.metadata_image = MetadataImage(self.broker_id, self._listener)
+        self.metadata = MetadataCache(cluster_id, self.metadata_image, self.settings.broker_rack)
         self.producer_ids = ProducerIds(zookeeper, self.broker_id)
         self.dynamic = DynamicSettings(zookeeper, self.broker_id, settings, self._configured)
         self.topic_configs = TopicConfigs(zookeeper, self._topic_configured)
@@ -219,11 +223,11 @@ class Broker:
             self.throttle,
             self.flusher,
         )
-        self._roles = StateChanges(
-            self.picture,
+        self._state_changes = StateChanges(
+            self.metadata_image,
             zookeeper,
-            self.store,
-            self.replicas,
+            self.log_manager,
+            self.replica_manager,
             self._fetchers,
             self.topic_configs,
             settings,
@@ -233,12 +237,12 @@ class Broker:
         self.verifier = Verifier(self)
         self.groups = GroupPartitions(self)
         self.transactions = TransactionPartitions(self)
-        self.replicas.on_role = self._internal_role_changed
-        self._roles.on_topics = self.groups.topics_changed
-        self._proposals = IsrChanges(
+        self.replica_manager.on_role = self._internal_role_changed
+        self._state_changes.on_topics = self.groups.topics_changed
+        self._isr_changes = IsrChanges(
             self.broker_id, self._epoch, self.controller_channel.alter_partition
         )
-        self.replicas.on_proposal = self._proposals.propose
+        self.replica_manager.on_proposal = self._isr_changes.propose
         self.election = ControllerElection(zookeeper, self.broker_id, self.now_ms)
         self.election.on_change = self._controller_changed
         self.controller = ControllerService(
@@ -249,20 +253,20 @@ class Broker:
             self.controller_channel.publish,
             self._listener,
             random=self._random,
-            new_id=self.surroundings.new_id,
+            new_id=self.environment.new_id,
         )
-        self._changes = ConfigChanges(zookeeper, self._config_changed, self.now_ms)
-        self._session = WatchLoop("the cluster after a reconnect", self._reconnected)
-        self._readings = (self.election.watch_loop, self._changes.watch_loop)
-        self._housekeeping = Housekeeping(self.store, self.now_ms)
+        self._config_changes = ConfigChanges(zookeeper, self._config_changed, self.now_ms)
+        self._reconnect_loop = WatchLoop("the cluster after a reconnect", self._reconnected)
+        self._watch_loops = (self.election.watch_loop, self._config_changes.watch_loop)
+        self._housekeeping = Housekeeping(self.log_manager, self.now_ms)
         self._is_assembled = True
 
     def monotonic_ms(self) -> int:
-        """For what only measures how long something takes, or how long ago it was."""
+        """Milliseconds of a clock that is never set, for durations."""
         return int(self.monotonic_s() * 1000)
 
     async def stop(self) -> None:
-        """Let others lead, answer what is waiting, then close everything in order."""
+        """Let other brokers lead, answer parked requests, then close everything in order."""
         if self.settings.controlled_shutdown_enable and not self.failed.done():
             await hand_over(self)
         self._is_stopping = True
@@ -270,14 +274,14 @@ class Broker:
             self._watchdog.stop()
         self._server.stop_reading()
         await self._stop_replication()
-        self.replicas.end_waits()
+        self.replica_manager.end_waits()
         await self.flusher.stop()
         await self._server.stop()
         await self._dispatch.stop()
-        for reading in (self._session, *self._readings):
-            await reading.stop()
+        for watch_loop in (self._reconnect_loop, *self._watch_loops):
+            await watch_loop.stop()
         await self._housekeeping.stop()
-        self.store.close(self.now_ms(), self.broker_epoch)
+        self.log_manager.close(self.now_ms(), self.broker_epoch)
         if self._opened is not None:
             await self._opened.close()
 
@@ -285,7 +289,7 @@ class Broker:
         if self._ticks is not None:
             self._ticks.cancel()
         await self.controller.stop()
-        await self._proposals.stop()
+        await self._isr_changes.stop()
         await self._fetchers.stop()
         await self.groups.stop()
         await self.transactions.stop()
@@ -293,65 +297,65 @@ class Broker:
         await self.peers.close()
 
     async def _give_up(self) -> None:
-        """Let go of what a start that failed has taken.  No log is closed: none was written."""
+        """Release everything after a failed start.  No log is closed: none was written."""
         self._is_stopping = True
         self._server.stop_reading()
         if self._is_assembled:
             await self._stop_replication()
         if self._opened is not None:
             await self._opened.close()
-        self.store.unlock()
+        self.log_manager.unlock()
 
     def _fail(self, error: Exception) -> None:
-        """The broker cannot go on."""
+        """Make the broker stop with this error."""
         if not self._is_stopping and not self.failed.done():
             self.failed.set_exception(error)
 
     async def _tick(self) -> None:
-        """Look after what nobody asks for: members of an ISR that are late, disks that failed."""
+        """Check ISRs for late followers, and retry roles and settings that failed."""
         while True:
             await asyncio.sleep(self.settings.replica_lag_time_max_ms / 2000)
             now_ms = self.monotonic_ms()
-            self.replicas.check_isrs(now_ms)
+            self.replica_manager.check_isrs(now_ms)
             try:
-                await self._roles.try_again()
+                await self._state_changes.retry()
                 with contextlib.suppress(ZooKeeperError):
                     await self.topic_configs.read_missing()
             except Exception:
-                log.exception("carrying out roles again failed")
+                log.exception("cannot retry role changes; they are retried later")
 
-    # -- the session -----------------------------------------------------------------------
+    # -- the ZooKeeper session -------------------------------------------------------------
 
     def _session_changed(self, state: SessionState) -> None:
         if self._is_stopping:
             return
         if state is SessionState.CONNECTED:
-            self._session.wake()
+            self._reconnect_loop.wake()
         elif state is not SessionState.SUSPENDED:
             self.election.stand_down("its session with the coordinator may be over")
 
     async def _reconnected(self) -> None:
         try:
             if self._client.session_id != self._registered_in:
-                # All brokers lose their sessions at once, and should not come back all at once.
+                # All brokers may lose their sessions at once; spread their registrations.
                 await asyncio.sleep(self._random.random() * _REGISTER_AGAIN_S)
                 await self._register()
         except Refused as refused:
             self._fail(refused)
             return
-        await self._changes.begin()
+        await self._config_changes.begin()
         await self.dynamic.read()
         await self.topic_configs.read_all()
         self.controller.reconnected()
-        for reading in self._readings:
-            reading.wake()
+        for watch_loop in self._watch_loops:
+            watch_loop.wake()
 
     async def _register(self) -> None:
         session_id = self._client.session_id
         here = FencedSession(self._client, session_id)
         await check_cluster(here, self.metadata.cluster_id)
-        # Its logs are as its former life left them: in this process, or at its clean end.
-        former = self.broker_epoch if self.broker_epoch >= 0 else self.store.previous_epoch
+        # The broker epoch that the logs belong to: this process's, or that of the last clean stop.
+        former = self.broker_epoch if self.broker_epoch >= 0 else self.log_manager.previous_epoch
         registration = self._registration._replace(previous_epoch=former)
         self.broker_epoch = await register(here, self.broker_id, registration)
         self._registered_in = session_id
@@ -363,9 +367,9 @@ class Broker:
     def _registration_at(self, bound: list[tuple[str, int]]) -> znodes.BrokerRegistration:
         endpoints = []
         for listener, (host, port) in zip(self.settings.listening(), bound, strict=True):
-            told = self._advertised.get(listener.name)
-            if told is not None:
-                host, port = told.host, told.port
+            advertised = self._advertised.get(listener.name)
+            if advertised is not None:
+                host, port = advertised.host, advertised.port
             elif host in ("0.0.0.0", "::"):
                 host = socket.gethostname()
             endpoints.append(znodes.Endpoint(listener.name, host, port, listener.protocol))
@@ -374,9 +378,12 @@ class Broker:
     def _epoch(self) -> int:
         return self.broker_epoch
 
-    def _hung(self, silent_ms: int) -> None:
-        """In the watchdog's thread: a broker that answers nobody must not look alive."""
-        log.error("the event loop has not run for %d ms: giving up the session", silent_ms)
+    def _loop_hung(self, silent_ms: int) -> None:
+        """Give up the session: a broker that serves no request must not look alive.
+
+        Called in the watchdog's thread.
+        """
+        log.error("the event loop has not run for %d ms: closing the ZooKeeper session", silent_ms)
         self._client.abandon()
 
     # -- the controller --------------------------------------------------------------------
@@ -386,13 +393,13 @@ class Broker:
         self.controller.election_changed()
 
     async def receive_state(self, request: PublishStateRequest) -> PublishStateResponse:
-        """The controller tells what the cluster is."""
-        error_code = await self._roles.receive(request)
+        """Apply the state of the cluster that the controller publishes."""
+        error_code = await self._state_changes.receive(request)
         self.transactions.cluster_changed()
         return PublishStateResponse(error_code=error_code)
 
     def _internal_role_changed(self, replica: Replica) -> None:
-        """Whoever leads a partition of an internal topic is the coordinator of what is in it."""
+        """The leader of a partition of an internal topic is the coordinator of its content."""
         if replica.topic == CONSUMER_OFFSETS:
             self.groups.role_changed(replica)
         else:
@@ -404,9 +411,9 @@ class Broker:
         return TopicSettings.effective(self.settings, self.topic_configs.overrides(topic))
 
     def _topic_configured(self, topic: str) -> None:
-        self.store.reconfigure(topic)
+        self.log_manager.reconfigure(topic)
         lag_ms = self.settings.replica_lag_time_max_ms
-        for replica in self.replicas:
+        for replica in self.replica_manager:
             if replica.topic == topic:
                 replica.configured(lag_ms)
 
@@ -419,15 +426,15 @@ class Broker:
         self.controller.configuration_changed(entity_path)
 
     def _configured(self, settings: Settings) -> None:
-        """The broker's own settings are others now."""
-        self.settings = self.store.settings = settings
+        """The broker's settings have changed."""
+        self.settings = self.log_manager.settings = settings
         by_topic: dict[str, TopicSettings] = {}
-        for (topic, _), each in self.store.logs.items():
+        for (topic, _), log_ in self.log_manager.logs.items():
             config = by_topic.get(topic)
             if config is None:
                 config = by_topic[topic] = self._topic_settings(topic)
-            each.reconfigure(config)
-        for replica in self.replicas:
+            log_.reconfigure(config)
+        for replica in self.replica_manager:
             replica.configured(settings.replica_lag_time_max_ms)
         self.groups.settings_changed()
         self.transactions.settings_changed()
@@ -439,7 +446,7 @@ class Broker:
         return self._zookeeper
 
     def addresses(self, connection: Connection) -> list[BrokerAddress]:
-        """The brokers, each at the address that this client can reach it at."""
+        """All brokers, at the addresses that this client can reach."""
         advertised = self._advertised.get(connection.listener)
         if advertised is not None:
             host, port = advertised.host, advertised.port
@@ -447,7 +454,7 @@ class Broker:
             host, port = connection.local_address
         own = BrokerAddress(self.broker_id, host, port, self.settings.broker_rack)
         found = {self.broker_id: own}
-        for broker, endpoint in self.picture.endpoints(connection.listener):
+        for broker, endpoint in self.metadata_image.endpoints(connection.listener):
             address = BrokerAddress(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
             found.setdefault(broker.broker_id, address)
         return [found[broker_id] for broker_id in sorted(found)]

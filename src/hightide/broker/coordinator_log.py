@@ -35,7 +35,7 @@ class CoordinatorLogClosed(Exception):
     """This broker does not lead the partition in that epoch any more."""
 
 
-class _Fact(NamedTuple):
+class _Notice(NamedTuple):
     """Something to tell when everything before `end_offset` is committed."""
 
     end_offset: int
@@ -53,12 +53,12 @@ class CoordinatorLog:
         self.on_marker: Callable[[int, bool], None] | None = None
         """Called with the producer id, and whether it is committed, when a marker is."""
         self._flusher = flusher
-        self._facts: deque[_Fact] = deque()
+        self._notices: deque[_Notice] = deque()
         self._is_replayed = False
         self._is_appending = False
         self._is_settling = False
         self._waiter: asyncio.Future[None] | None = None
-        replica.led_log = self
+        replica.coordinator_log = self
 
     # -- loading ---------------------------------------------------------------------------
 
@@ -76,8 +76,8 @@ class CoordinatorLog:
             await self._waiter
             self._check()
         # Markers that came meanwhile are replayed already, or told from here on.
-        while self._facts and self._facts[0].end_offset <= offset:
-            self._facts.popleft()
+        while self._notices and self._notices[0].end_offset <= offset:
+            self._notices.popleft()
         self._is_replayed = True
 
     def _replay_some(self, offset: int, visit: Visit) -> int:
@@ -115,14 +115,14 @@ class CoordinatorLog:
         if self.is_over or replica.leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads since")
         assert self._is_replayed, "nobody may write before it knows what is there"
-        if (verdict := replica.leader.write_verdict()) is not ErrorCode.NONE:
+        if (verdict := replica.leader.write_error()) is not ErrorCode.NONE:
             raise KafkaError(verdict, "too few replicas are in sync")
         self._is_appending = True
         try:
             base_offset, end_offset = replica.append_own(batch, now_ms, guard)
         finally:
             self._is_appending = False
-        self._facts.append(_Fact(end_offset, lambda: committed(base_offset)))
+        self._notices.append(_Notice(end_offset, lambda: committed(base_offset)))
         if replica.needs_flush:
             self._flusher.flush(replica)
         return base_offset
@@ -134,7 +134,7 @@ class CoordinatorLog:
             if self.on_marker is not None:
                 self.on_marker(producer_id, is_commit)
 
-        self._facts.append(_Fact(end_offset, tell))
+        self._notices.append(_Notice(end_offset, tell))
 
     def settle(self) -> None:
         """Tell what is committed now."""
@@ -144,14 +144,14 @@ class CoordinatorLog:
             return
         self._is_settling = True
         try:
-            while self._facts and self._facts[0].end_offset <= self.replica.high_watermark:
-                self._facts.popleft().tell()
+            while self._notices and self._notices[0].end_offset <= self.replica.high_watermark:
+                self._notices.popleft().tell()
         finally:
             self._is_settling = False
 
     def end(self) -> None:
         """The role is over.  What becomes of the last records, others will know."""
         self.is_over = True
-        self._facts.clear()
+        self._notices.clear()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

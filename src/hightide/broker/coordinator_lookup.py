@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from hightide.broker.controller import announce_topic
 from hightide.broker.controller.topic_changes import default_counts, internal_overrides
 from hightide.core.controller.placement import place
-from hightide.core.metadata.internal_topics import partition_for
-from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from hightide.core.partition.state import NOBODY
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.zookeeper.errors import ZooKeeperError
 
@@ -42,11 +41,11 @@ class CoordinatorType(IntEnum):
 
 def known_coordinator(broker: Broker, kind: CoordinatorType, name: str) -> int:
     """The id of the broker, or NOBODY while it is not known."""
-    topic = broker.picture.topic(kind.topic)
+    topic = broker.metadata_image.topic(kind.topic)
     if topic is None:
-        return NOBODY
+        return NO_BROKER
     state = topic.partitions.get(partition_for(name, len(topic.partitions)))
-    return NOBODY if state is None else broker.picture.leader(state)
+    return NO_BROKER if state is None else broker.metadata_image.leader(state)
 
 
 async def coordinator_of(broker: Broker, kind: CoordinatorType, name: str) -> int:
@@ -54,11 +53,11 @@ async def coordinator_of(broker: Broker, kind: CoordinatorType, name: str) -> in
 
     COORDINATOR_NOT_AVAILABLE if there is no such broker, or not soon.
     """
-    if broker.picture.topic(kind.topic) is None:
+    if broker.metadata_image.topic(kind.topic) is None:
         await _create(broker, kind.topic)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _CREATION_TIMEOUT_S
-    while (found := known_coordinator(broker, kind, name)) == NOBODY:
+    while (found := known_coordinator(broker, kind, name)) == NO_BROKER:
         if loop.time() >= deadline:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -71,11 +70,11 @@ async def coordinator_of(broker: Broker, kind: CoordinatorType, name: str) -> in
 async def _create(broker: Broker, topic: str) -> None:
     settings, racks = broker.settings, broker.metadata.racks
     count, factor = default_counts(settings, topic, len(racks))
-    first = broker.surroundings.random.randrange(len(racks))
+    first = broker.environment.random.randrange(len(racks))
     try:
         assignment = place(racks, count, factor, first)
         overrides = internal_overrides(settings, topic, factor)
-        new_id = broker.surroundings.new_id
+        new_id = broker.environment.new_id
         await announce_topic(broker.zookeeper, topic, assignment, overrides, new_id)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -1,29 +1,27 @@
-"""The row of segments under a log: rolling, forcing to disk, dropping, replacing.
+"""The segments of one log: their files, their order, and lookups that cross segments.
 
     start_offset                                            end_offset
         │   sealed segments (immutable)    │  active segment    │
         ▼──────────────┬───────────────────┬────────────────────▼
            .log .index │   .log .index     │  .log, appended to
-                                  ▲ recovery_point: all before it is on the disk for certain
+                                  ▲ recovery_point: everything before it is on disk for certain
 
-This is the half of a log that deals with files; the half that deals with records, in `log`, builds
-on it. The limits that say when the next segment begins are kept as plain numbers, because every
-append compares with them.
+`Segments` deals with files. It knows nothing of replication and makes no decisions: `Log` holds
+one, and says when to roll, flush, drop, replace or truncate.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
 
+from hightide.core.partition.producer_state import ProducerStates
+from hightide.core.transactions.aborted_index import Aborted, AbortedIndex
 from hightide.core.transactions.open_transactions import PartitionTransactions
-from hightide.log import truncation
-from hightide.log.batch_validation import Rules
 from hightide.log.disk import Disk, DiskFailed
-from hightide.log.index import MAX_RELATIVE_OFFSET
-from hightide.log.leader_epochs import LeaderEpochs
+from hightide.log.producer_snapshots import follow, newest_snapshot, remove_snapshots, replay
 from hightide.log.segment import (
     LOG,
     MAX_OFFSET,
@@ -34,285 +32,144 @@ from hightide.log.segment import (
     file_name,
 )
 from hightide.settings import Topic
+from hightide.wire.batch import records
 from hightide.wire.crc import crc32c
-from hightide.wire.errors import KafkaError
 
 _log = logging.getLogger(__name__)
 
 
-class Parts(NamedTuple):
-    """What a log is put together from: by `recovery` from files, or empty by `Log.create`."""
+class TimestampedRecord(NamedTuple):
+    """A record that was looked up by its timestamp."""
 
-    segments: list[Segment]
-    start_offset: int
-    end_offset: int
-    recovery_point: int
-    epochs: LeaderEpochs
-    transactions: PartitionTransactions
-    settled_at: int = -1
+    timestamp: int
+    offset: int
+    leader_epoch: int
 
 
-class LogSegments:
-    """The files of one partition."""
+class Segments(Sequence[Segment]):
+    """The segments of one log, oldest first. The last one is the active segment."""
 
-    # With slots a log with nothing in it is small, and its attributes are found fastest.
     __slots__ = (
-        "_active",
-        "_after_max_ms",
-        "_epoch",
-        "_index_interval",
-        "_indexed_at",
-        "_max_bytes",
-        "_needs_look",
-        "_roll_offset",
-        "_roll_timestamp",
-        "_rules",
-        "_segment_bytes",
+        "_index_interval_bytes",
+        "_segments",
         "bases",
-        "cleaned_offset",
-        "config",
         "directory",
         "disk",
-        "end_offset",
-        "epochs",
-        "failure",
         "files",
-        "flush_at",
-        "flushed_ms",
-        "high_watermark",
         "hints",
-        "is_uncleanable",
         "name_changes",
         "names_synced",
-        "offsets_lowered",
-        "partition",
-        "producers",
-        "recovery_point",
-        "recovery_point_written",
-        "segments",
         "settled_at",
-        "start_offset",
-        "tombstones_due_ms",
-        "topic",
-        "transactions",
-        "truncations",
     )
 
     def __init__(
         self,
         disk: Disk,
-        topic: str,
-        partition: int,
-        config: Topic,
+        directory: str,
+        segments: list[Segment],
         files: OpenFiles,
-        parts: Parts,
+        settled_at: int = -1,
     ) -> None:
         self.disk = disk
-        self.topic = topic
-        self.partition = partition
-        self.directory = f"{topic}-{partition}"
+        self.directory = directory
         self.files = files
-        self.segments = parts.segments
-        self.start_offset = parts.start_offset
-        self.end_offset = parts.end_offset
-        self.recovery_point = parts.recovery_point
-        self.epochs = parts.epochs
-        self.transactions = parts.transactions
-        self.producers = parts.transactions.producers
-        # Set by whoever replicates the partition. None: all that is written is committed.
-        self.high_watermark: int | None = None
-        # What the checkpoint on disk says at least.
-        self.recovery_point_written = 0
-        # Called when recovery point or start go back, before anything else is written.
-        self.offsets_lowered: Callable[[], None] = lambda: None
-        self.failure: KafkaError | None = None
-        # The end offset for which everything on disk is in order, as after a clean stop; else -1.
-        self.settled_at = parts.settled_at
-        # Where compaction has still to begin, and when it could drop its next tombstones.
-        self.cleaned_offset = 0
-        self.tombstones_due_ms = MAX_OFFSET
-        self.is_uncleanable = False
-        # When it was last forced to disk, as `flush.ms` counts.
-        self.flushed_ms = 0
-        # How often the log was truncated, so that work begun before can see it.
-        self.truncations = 0
-        # How often files came, and how many of those times the disk knows of.
-        self.name_changes = 1
-        self.names_synced = int(parts.settled_at >= 0)
-        self._epoch = self.epochs.latest
-        self.bases = [segment.base_offset for segment in self.segments]
+        self._segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self._index_interval_bytes = 4096
+        # Where readers continue: offset -> segment and position.
         self.hints: dict[int, tuple[Segment, int]] = {}
-        self._active = self.segments[-1]
-        self._indexed_at = 0
-        self._roll_timestamp = -1
-        self._roll_offset = -1
-        self.reconfigure(config)
-        self._activate()
+        # The end offset for which all files are complete, as after a clean shutdown; else -1.
+        self.settled_at = settled_at
+        # How often files were created, and how many of those changes are on disk.
+        self.name_changes = 1
+        self.names_synced = int(settled_at >= 0)
 
-    def __repr__(self) -> str:
-        return f"Log({self.directory}, {self.start_offset}..{self.end_offset})"
+    def __len__(self) -> int:
+        return len(self._segments)
 
-    def reconfigure(self, config: Topic) -> None:
-        """Follow the topic's settings. What `append` reads is kept here as plain numbers."""
-        self.config = config
-        self._rules = rules = Rules.of(config)
-        self._max_bytes = min(config.max_message_bytes, config.segment_bytes)
-        self._segment_bytes = config.segment_bytes
-        self._after_max_ms = rules.after_max_ms
-        self._index_interval = config.index_interval_bytes
-        self._needs_look = not rules.are_plain or self.failure is not None
-        self.flush_at = self._next_flush()
-        for segment in self.segments:
-            segment.index_interval_bytes = config.index_interval_bytes
-        self._roll_timestamp = -1
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
 
-    def _next_flush(self) -> int:
-        """The end offset from which on `flush.messages` asks for a flush before an answer."""
-        return min(self.recovery_point + self.config.flush_messages, MAX_OFFSET)
-
-    @property
-    def active(self) -> Segment:
-        """The segment that grows."""
-        return self._active
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._segments[index]
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
+        return sum(segment.size for segment in self._segments)
 
-    @property
-    def committed_offset(self) -> int:
-        """Records before it will stay; only they may be dropped for age or be compacted."""
-        return self.end_offset if self.high_watermark is None else self.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Every transaction with records before it is decided, and that is committed."""
-        high_watermark = self.committed_offset
-        transactions = self.transactions
-        if transactions.are_all_decided:
-            return high_watermark
-        transactions.high_watermark_moved(high_watermark)
-        return max(transactions.last_stable_offset(high_watermark), self.start_offset)
-
-    def fail(self, failure: KafkaError) -> None:
-        """Take the log out of service: every later append and read is refused with this."""
-        _log.error("the log %s/%s is offline: %s", self.disk.name, self.directory, failure)
-        self.failure = failure
-        self._needs_look = True
-        self.hints.clear()
-
-    def _refused(self) -> KafkaError:
-        # A new exception each time: one that is raised again and again grows with every traceback.
-        assert self.failure is not None
-        return KafkaError(self.failure.code, self.failure.detail)
-
-    def segment_index(self, offset: int) -> int:
-        """Number of the segment whose range holds `offset`, which is also how many segments end
-        at or before it."""
+    def index_of(self, offset: int) -> int:
+        """Return the index of the segment whose range holds `offset`. It is also the number of
+        segments that end at or before `offset`."""
         return max(0, bisect_right(self.bases, offset) - 1)
+
+    def locate(self, offset: int) -> tuple[Segment, int]:
+        """Find the batch that holds `offset`, or the next one if compaction removed it."""
+        index = bisect_right(self.bases, offset) - 1
+        index = max(index, 0)
+        segments = self._segments
+        while True:
+            segment = segments[index]
+            position = segment.locate(offset)
+            index += 1
+            if position < segment.size or index == len(segments):
+                return segment, position
 
     # ---- rolling
 
-    def _activate(self) -> None:
-        """Take the last segment as the one that grows."""
-        self._active = segment = self.segments[-1]
+    def set_index_interval(self, index_interval_bytes: int) -> None:
+        self._index_interval_bytes = index_interval_bytes
+        for segment in self._segments:
+            segment.index_interval_bytes = index_interval_bytes
+
+    def activate(self) -> Segment:
+        """Prepare the last segment for appends and return it."""
+        segment = self._segments[-1]
         segment.limit_offset = MAX_OFFSET
         segment.is_indexed_on_disk = False
-        segment.index_interval_bytes = self._index_interval
-        self._indexed_at = 0
-        # The first append to it asks `_must_roll`, which then knows the numbers to compare with.
-        self._roll_timestamp = -1
-        self._roll_offset = -1
+        segment.index_interval_bytes = self._index_interval_bytes
+        return segment
 
-    def _must_roll(self, size: int, max_timestamp: int, last_offset: int, now_ms: int) -> bool:
-        """Whether a batch begins a new segment. Sets the limits that `append` looks at."""
-        segment = self._active
-        if segment.size == 0:
-            segment.start_empty(segment.created_ms or now_ms)
-            segment.first_timestamp = max_timestamp
-            self._set_roll_limits(segment)
-            return False
-        if segment.first_timestamp == UNKNOWN:
-            self._learn(segment)
-        self._set_roll_limits(segment)
-        return (
-            segment.size + size > self._segment_bytes
-            or self._roll_timestamp < max_timestamp
-            or not segment.has_room_for(last_offset)
-            or segment.is_index_full(self.config.segment_index_bytes)
-        )
+    def roll(self, base_offset: int, snapshot: bytes, is_durable: bool, now_ms: int) -> Segment:
+        """Seal the active segment at `base_offset`, and return the new one that begins there.
 
-    def _learn(self, segment: Segment) -> None:
-        """What is not known of a segment that was found on disk until it grows again."""
-        positions = segment.offsets.positions
-        self._indexed_at = positions[-1] if positions else 0
-        segment.largest_timestamp(0)
-        segment.first_timestamp = next(segment.headers())[1].max_timestamp
-
-    def _set_roll_limits(self, segment: Segment) -> None:
-        self._roll_offset = segment.base_offset + MAX_RELATIVE_OFFSET
-        segment_ms = self.config.segment_ms
-        if self._rules.compacted:
-            # What lies in the active segment is not compacted, however old it grows.
-            segment_ms = min(segment_ms, self.config.max_compaction_lag_ms)
-        jitter = min(self.config.segment_jitter_ms, segment_ms)
-        if jitter > 0:
-            # Spread over the partitions, but the same for a segment whenever it is asked.
-            name = f"{self.directory}/{segment.base_offset}"
-            jitter = crc32c(name.encode()) % jitter
-        # Without timestamps in the records their age cannot be told from them: see `roll_if_old`.
-        started = segment.first_timestamp
-        self._roll_timestamp = started + segment_ms - jitter if started >= 0 else MAX_OFFSET
-
-    def _roll(self, now_ms: int) -> Segment:
-        """Seal the active segment and begin the next at the end of the log."""
-        sealed = self._active
-        base_offset = self.end_offset
-        if self.recovery_point == base_offset:
-            # Recovery passes over a segment that ends before the recovery point, so its indexes
-            # must be on the disk before it is seen to end there.
+        `snapshot` is the producer state at `base_offset`. `is_durable` says that the recovery point
+        is `base_offset`: recovery skips a segment that ends before the recovery point, so its
+        indexes must be on disk before it ends there.
+        """
+        sealed = self._segments[-1]
+        if is_durable:
             sealed.sync_indexes()
         segment = Segment.create(self.disk, self.directory, base_offset, self.files, now_ms)
         sealed.limit_offset = base_offset
         try:
             sealed.flush_indexes()
-            self.write_snapshot()
+            self.write_snapshot(base_offset, snapshot)
         except DiskFailed as failure:
-            # Both can be made again from the batches.
-            _log.warning("%s", failure)
-        self.segments.append(segment)
+            _log.warning("%s; it will be rebuilt from the record batches", failure)
+        self._segments.append(segment)
         self.bases.append(base_offset)
-        self.settled_at = -1
         self.name_changes += 1
-        self._activate()
-        return segment
+        self.settled_at = -1
+        return self.activate()
 
-    def roll(self, now_ms: int) -> None:
-        """Begin a new segment, unless the active one is empty."""
-        if self._active.size:
-            self._roll(now_ms)
+    def write_snapshot(self, offset: int, snapshot: bytes) -> None:
+        """Store the producer state at `offset`."""
+        name = file_name(offset, SNAPSHOT)
+        self.disk.create(f"{self.directory}/{name}").append(snapshot)
 
-    def roll_if_old(self, now_ms: int) -> None:
-        """Roll a segment whose records have no timestamps once it is `segment.ms` old."""
-        segment = self._active
-        age_ms = now_ms - segment.created_ms
-        if segment.size and segment.first_timestamp == -1 and age_ms > self.config.segment_ms:
-            self._roll(now_ms)
+    # ---- flushing
 
-    def write_snapshot(self) -> None:
-        """Store the state of the producers as of the end of the log."""
-        name = file_name(self.end_offset, SNAPSHOT)
-        self.disk.create(f"{self.directory}/{name}").append(self.producers.encode())
-
-    # ---- durability
-
-    def unsynced(self) -> tuple[list[Segment], list[str]]:
-        """The sealed segments that the disk may not have completely, and the paths of all files
-        that may hold something it does not have."""
+    def unsynced(self, recovery_point: int) -> tuple[list[Segment], list[str]]:
+        """Return the sealed segments that may not be on disk completely, and the paths of all
+        files that may hold bytes which are not on disk. The active segment's log comes last."""
         sealed: list[Segment] = []
         paths: list[str] = []
-        for segment in self.segments[self.segment_index(self.recovery_point) :]:
-            if segment is not self._active:
+        for segment in self._segments[self.index_of(recovery_point) :]:
+            if segment is not self._segments[-1]:
                 sealed.append(segment)
                 segment.flush_indexes()
                 paths += segment.index_paths()
@@ -322,106 +179,214 @@ class LogSegments:
             paths.append(segment.path(LOG))
         return sealed, paths
 
-    def flush(self) -> None:
-        """Force everything to disk; afterwards the recovery point is the end of the log."""
-        end_offset = self.end_offset
-        try:
-            sealed, paths = self.unsynced()
-            for path in paths:
-                self.disk.open(path).sync()
-            epochs = self.epochs
-            epochs.save(self.disk, self.directory, epochs.version, epochs.encode())
-            if self.names_synced < self.name_changes:
-                self.sync_names()
-        except DiskFailed as failure:
-            self.fail(failure)
-            raise
-        self.flushed(end_offset, sealed, self.name_changes)
-
     def sync_names(self) -> None:
-        """Force to disk which files there are; may be called in any thread."""
+        """Force the directory entries to disk. May be called in any thread."""
         self.disk.sync_directory(self.directory)
         self.disk.sync_directory("")
 
-    def flushed(self, end_offset: int, sealed: list[Segment], name_changes: int) -> None:
-        """Everything before `end_offset` has been forced to disk, with the indexes of `sealed`."""
+    def synced(self, end_offset: int, sealed: list[Segment], name_changes: int) -> int:
+        """Everything before `end_offset` is on disk, with the indexes of `sealed` and the first
+        `name_changes` file names. Return the offset that is safe as a recovery point."""
         for segment in sealed:
             segment.is_indexed_on_disk = True
         self.names_synced = max(self.names_synced, name_changes)
-        number = self.segment_index(end_offset)
-        if number and self.bases[number] == end_offset:
-            # It was sealed meanwhile, and its indexes are still to come.
-            end_offset -= not self.segments[number - 1].is_indexed_on_disk
-        if end_offset > self.recovery_point:
-            self.recovery_point = min(end_offset, self.end_offset)
-        self.flush_at = self._next_flush()
+        index = self.index_of(end_offset)
+        if index and self.bases[index] == end_offset:
+            # The segment before was sealed during the flush; its indexes may not be on disk yet.
+            end_offset -= not self._segments[index - 1].is_indexed_on_disk
+        return end_offset
 
-    def close(self) -> None:
-        """Leave the log so that it can be opened again without looking at its batches."""
-        if self.failure is None and (self.settled_at != self.end_offset or self.epochs.dirty):
-            self._active.sync_indexes()
-            self.write_snapshot()
-            self.name_changes += 1
-            self.flush()
-        for segment in self.segments:
-            self.files.forget(segment)
+    # ---- dropping and replacing
 
-    # ---- dropping
-
-    def start_at(self, offset: int) -> None:
-        """Serve nothing before `offset` any more."""
-        if offset > self.start_offset:
-            self.start_offset = offset
-            self.epochs.truncate_from_start(offset)
-
-    def drop_segments(self, count: int) -> list[Segment]:
-        """Take the oldest `count` segments out of the log; their files are still there."""
-        assert count < len(self.segments), "the active segment stays"
-        dropped = self.segments[:count]
-        del self.segments[:count], self.bases[:count]
-        self.forget(dropped)
-        self.start_at(self.bases[0])
+    def drop_oldest(self, count: int) -> list[Segment]:
+        """Take the oldest `count` segments out of the log. Their files stay."""
+        assert count < len(self._segments), "the active segment stays"
+        dropped = self._segments[:count]
+        del self._segments[:count], self.bases[:count]
+        self.close_files(dropped)
         return dropped
 
-    def replace_segments(self, old: list[Segment], new: Segment) -> None:
-        """Put a compacted segment in the place of those it was made from."""
-        first = self.segments.index(old[0])
-        assert self.segments[first : first + len(old)] == old
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Put a compacted segment in the place of the segments it was made from."""
+        first = self._segments.index(old[0])
+        after = first + len(old)
+        assert self._segments[first:after] == old
         new.limit_offset = old[-1].limit_offset
-        new.index_interval_bytes = self._index_interval
-        self.segments[first : first + len(old)] = [new]
-        self.bases[first : first + len(old)] = [new.base_offset]
-        self.forget(old)
+        new.index_interval_bytes = self._index_interval_bytes
+        self._segments[first:after] = [new]
+        self.bases[first:after] = [new.base_offset]
+        self.close_files(old)
 
-    def forget(self, segments: list[Segment]) -> None:
+    def close_files(self, segments: Sequence[Segment]) -> None:
+        """Close the files of segments that are dropped, or of all before the log is renamed."""
         self.hints.clear()
         self.settled_at = -1
         for segment in segments:
             self.files.forget(segment)
 
-    def truncate_to(self, offset: int, now_ms: int = 0) -> int:
-        """Drop the batches that reach `offset` or lie behind it; returns the new end offset."""
-        return truncation.truncate(self, offset, now_ms)
+    # ---- truncation
 
-    def restart_at(self, offset: int, now_ms: int = 0) -> int:
-        """Drop everything and begin again, empty, at `offset`."""
-        return truncation.restart(self, offset, now_ms)
+    def truncation_point(self, offset: int) -> tuple[int, int, int]:
+        """Return where a truncation to `offset` cuts: the index of the segment, the position in
+        it, and the end offset of the batches before that position."""
+        index = self.index_of(offset)
+        segment = self._segments[index]
+        position = segment.locate(offset)
+        return index, position, segment.next_offset(position)
 
-    def drop_empty_epochs(self) -> None:
-        """Forget epochs in which this broker led and wrote nothing."""
-        self.epochs.truncate_from_end(self.end_offset)
-        self._epoch = self.epochs.latest
-
-    def truncated(self, end_offset: int, transactions: PartitionTransactions) -> None:
-        """The files have been cut: go on from there."""
-        self.truncations += 1
+    def truncate(self, index: int, position: int, end_offset: int) -> None:
+        """Cut the log at a `truncation_point`, with the producer snapshots after it."""
+        self._remove_snapshots(end_offset)
+        self._remove_from(index + 1)
+        self._segments[index].truncate(position, end_offset)
         self.name_changes += 1
-        self.end_offset = end_offset
-        self.transactions = transactions
-        self.producers = transactions.producers
-        self.start_offset = min(self.start_offset, end_offset)
-        self.recovery_point = min(self.recovery_point, end_offset)
-        self.cleaned_offset = min(self.cleaned_offset, end_offset)
-        self.drop_empty_epochs()
-        self._activate()
-        self.flush_at = self._next_flush()
+
+    def restart(self, offset: int, now_ms: int) -> None:
+        """Remove every segment and begin with an empty one at `offset`."""
+        self._remove_snapshots(-1)
+        self._remove_from(0)
+        segment = Segment.create(self.disk, self.directory, offset, self.files, now_ms)
+        self._segments.append(segment)
+        self.bases.append(offset)
+        self.name_changes += 1
+
+    def _remove_snapshots(self, after_offset: int) -> None:
+        names = self.disk.list(self.directory)
+        if remove_snapshots(self.disk, self.directory, names, after_offset):
+            self.disk.sync_directory(self.directory)
+
+    def _remove_from(self, index: int) -> None:
+        """Remove the segments from `index` on and their files, the newest first."""
+        removed = self._segments[index:]
+        del self._segments[index:], self.bases[index:]
+        self.close_files(removed)
+        for segment in reversed(removed):
+            segment.remove_files()
+        self.disk.sync_directory(self.directory)
+
+    # ---- producers and transactions
+
+    def producers_before(self, offset: int, now_ms: int) -> tuple[ProducerStates, int]:
+        """Return the producer state of the newest snapshot at or before `offset`, and the offset
+        of that snapshot; an empty state at the start of the first segment if there is none."""
+        names = self.disk.list(self.directory)
+        found = newest_snapshot(self.disk, self.directory, names, offset, now_ms)
+        return found or (ProducerStates(), self.bases[0])
+
+    def aborted_between(
+        self, start_offset: int, end_offset: int, log_end_offset: int
+    ) -> list[Aborted]:
+        """Return the aborted transactions with records in the range, in marker order."""
+        aborted: list[Aborted] = []
+        for segment in self._segments[self.index_of(start_offset) :]:
+            index = segment.aborted
+            if index is None:
+                index = self.aborted_index(segment, log_end_offset)
+            if index:
+                some, is_complete = index.in_range(start_offset, end_offset)
+                aborted += some
+                if is_complete:
+                    break
+        return aborted
+
+    def aborted_index(self, segment: Segment, log_end_offset: int) -> AbortedIndex:
+        """Return the transaction index of a segment: from memory, from its file, or rebuilt.
+
+        The index follows from the segment's batches and the transactions that were open before
+        them. A missing or damaged file therefore costs time and nothing else.
+        """
+        index = segment.load_aborted(min(segment.limit_offset, log_end_offset))
+        if index is None:
+            index = self._rebuild_aborted_index(segment)
+            segment.replace_aborted(index)
+        return index
+
+    def _rebuild_aborted_index(self, segment: Segment) -> AbortedIndex:
+        producers, since = self.producers_before(segment.base_offset, 0)
+        transactions = PartitionTransactions(producers)
+        replay(transactions, self._segments, since, segment.base_offset, 0)
+        index = AbortedIndex()
+        for position, header in segment.headers():
+            if header.producer_id >= 0:
+                aborted = follow(transactions, header, segment, position, 0)
+                if aborted is not None:
+                    index.append(aborted)
+        return index
+
+    # ---- timestamps
+
+    # The time indexes give the segment and the offset to search from; the batches give the rest.
+    # Producers set the timestamps, so timestamps need not rise with the offsets: a lookup always
+    # returns the first record, by offset, that is late enough.
+
+    def first_at_or_after(self, timestamp_ms: int, start_offset: int) -> TimestampedRecord | None:
+        """Return the first record from `start_offset` on that is not before `timestamp_ms`."""
+        for segment in self._segments:
+            if segment.limit_offset <= start_offset or not segment.size:
+                continue
+            if _max_timestamp(segment) < timestamp_ms:
+                continue
+            start = max(start_offset, segment.times.offset_before(timestamp_ms))
+            for position, header in segment.headers(segment.locate(start)):
+                if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
+                    continue
+                for record in records(segment.read_batch(position, header.size)):
+                    if record.timestamp >= timestamp_ms and record.offset >= start_offset:
+                        return TimestampedRecord(
+                            record.timestamp, record.offset, header.leader_epoch
+                        )
+        return None
+
+    def latest(self, start_offset: int) -> TimestampedRecord | None:
+        """Return the record with the largest timestamp; the first of them if there are several."""
+        timestamps = (
+            _max_timestamp(segment)
+            for segment in self._segments
+            if segment.size and segment.limit_offset > start_offset
+        )
+        largest = max(timestamps, default=-1)
+        while largest >= 0:
+            record = self.first_at_or_after(largest, start_offset)
+            if record is not None:
+                return record
+            # The record with the largest timestamp is before the start of the log, or compaction
+            # removed it. Only the records themselves know the next largest.
+            largest = self._largest_below(start_offset, largest)
+        return None
+
+    def _largest_below(self, start_offset: int, bound: int) -> int:
+        largest = -1
+        for segment in self._segments:
+            if segment.limit_offset <= start_offset:
+                continue
+            for position, header in segment.headers(segment.locate(start_offset)):
+                if header.max_timestamp <= largest:
+                    continue
+                for record in records(segment.read_batch(position, header.size)):
+                    if record.offset >= start_offset and largest < record.timestamp < bound:
+                        largest = record.timestamp
+        return largest
+
+
+def _max_timestamp(segment: Segment) -> int:
+    if segment.max_timestamp == UNKNOWN:
+        segment.largest_timestamp(0)
+    return segment.max_timestamp
+
+
+def roll_timestamp(segment: Segment, config: Topic) -> int:
+    """Return the timestamp after which a batch begins a new segment, from `segment.ms`."""
+    started = segment.first_timestamp
+    if started < 0:
+        # Records without timestamps do not tell their age: see `Log.roll_if_old`.
+        return MAX_OFFSET
+    segment_ms = config.segment_ms
+    if "compact" in config.cleanup_policy:
+        # The active segment is never compacted, however old it grows.
+        segment_ms = min(segment_ms, config.max_compaction_lag_ms)
+    jitter = min(config.segment_jitter_ms, segment_ms)
+    if jitter > 0:
+        # Different for each partition, but always the same for one segment.
+        name = f"{segment.directory}/{segment.base_offset}"
+        jitter = crc32c(name.encode()) % jitter
+    return started + segment_ms - jitter

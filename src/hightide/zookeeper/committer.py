@@ -1,16 +1,16 @@
-"""Requests in order: decided, made durable in groups, applied, and only then answered.
+"""Group commit: requests are decided in order, written to disk in groups, applied and answered.
 
-Without a store every request is done on the spot. With one, what is asked while a commit is under
-way waits and is committed together after it; the disk is touched by one worker thread alone, so
-the event loop never waits for an fsync. A question asked while changes are under way is answered
-after them: whoever writes and then reads, reads what was written.
+Without a store the committer executes every request at once. With a store, requests that arrive
+during a commit wait and share the next commit. One worker thread does all disk access, so the event
+loop never waits for an fsync. A read that arrives while writes are pending runs after them: a
+client reads its own writes.
 
-Answers and watch events are given by calling back, at once and in order: the events of a change,
-then its answer, then those of the next change. A future would not do, because what waits for it
-runs later than the events that follow.
+Responses and watch events are delivered by callback, synchronously and in order: the events of a
+change, then its response, then the events of the next change. A future would not do: the coroutine
+that awaits it runs later than the events that follow.
 
-A commit that fails is the end: nothing of it is applied or answered as done, nobody can know what
-reached the disk, so every caller gets StorageError and the sessions are lost.
+A failed commit is final. Nothing of it is applied or acknowledged, and it is unknown what reached
+the disk. Every caller gets StorageError, and all sessions are lost.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Answer = Callable[[Result | ZooKeeperError], None]
-"""Called once. It must not fail: others wait for their answers."""
+"""Called once with the outcome. It must not raise: other requests of the group follow."""
 
 _GROUP_LIMIT = 1000
-"""Requests per commit: bounds how long deciding and applying hold the event loop."""
+"""Requests per commit: bounds how long deciding and applying block the event loop."""
 
 
 def wall_clock_ms() -> int:
@@ -52,16 +52,17 @@ def wall_clock_ms() -> int:
 
 
 class Subscriber(Protocol):
-    """A session, as far as the committer must tell it something."""
+    """A session, as the committer notifies it."""
 
     def watch_fired(self, event: WatchEvent, acl: bytes) -> None:
-        """A watch has fired; only who may read by this list may hear of it."""
+        """A watch fired; the session may see the event only if this ACL lets it read."""
 
-    def lost(self) -> None: ...
+    def lost(self) -> None:
+        """The session was closed or has expired, or the store failed."""
 
 
 class _PendingRequest(NamedTuple):
-    """A request, or nothing but a place in the queue; and whom to answer."""
+    """A queued request; None is a read, which only waits for the writes before it."""
 
     request: Request | None
     session_id: int
@@ -85,10 +86,10 @@ class Committer:
         self._last_session_id = 0
 
     async def open(self, file: Path, *, keep_sessions: bool = False) -> None:
-        """Take the tree from `file`, by default without the sessions that were left in it."""
+        """Load the tree from `file`, by default without the sessions stored in it."""
         from hightide.zookeeper.store import open_tree
 
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordination")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="zookeeper-store")
         try:
             self._store, self.tree = await self._in_thread(
                 open_tree, file, None if keep_sessions else self._clock()
@@ -98,11 +99,11 @@ class Committer:
             raise
 
     async def close(self) -> None:
-        """Finish what is under way and let go of the file."""
+        """Finish pending commits and close the file."""
         if self._running is not None:
             await self._running
         if self._over is None:
-            self._over = SessionLost(detail="coordination was closed")
+            self._over = SessionLost(detail="ZooKeeper is closed")
         if self._thread is not None and self._store is not None:
             thread, store = self._thread, self._store
             self._thread = self._store = None
@@ -110,19 +111,19 @@ class Committer:
             thread.shutdown()
 
     def new_session_id(self) -> int:
-        """An id never used before: opening the session takes a zxid, which is at least the id."""
+        """Return an unused id. Opening the session takes a zxid, which is at least the id."""
         self._last_session_id = max(self._last_session_id, self.tree.zxid) + 1
         return self._last_session_id
 
     @property
     def queued(self) -> int:
-        """How many wait for a commit that has not begun."""
+        """The number of requests that wait for the next commit."""
         return len(self._queue)
 
     def submit(
         self, request: Request, session_id: int, answer: Answer, access: Access = UNCHECKED
     ) -> None:
-        """Decide, make durable, apply, answer with the result or the refusal."""
+        """Decide a request, commit and apply it, then call `answer` with the outcome."""
         if self._over is not None:
             answer(self._over.with_traceback(None))
         elif self._store is not None:
@@ -132,7 +133,7 @@ class Committer:
             self._finish(decision, answer)
 
     def after_pending(self, answer: Answer) -> None:
-        """Call `answer` with nothing after all that was asked before: the tree is as it must be."""
+        """Call `answer` with None after all requests submitted before are applied."""
         if self._over is not None:
             answer(self._over.with_traceback(None))
         elif self._running is not None:
@@ -140,8 +141,8 @@ class Committer:
         else:
             answer(None)
 
-    def _enqueue(self, waiting: _PendingRequest) -> None:
-        self._queue.append(waiting)
+    def _enqueue(self, pending: _PendingRequest) -> None:
+        self._queue.append(pending)
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
@@ -156,7 +157,7 @@ class Committer:
         except StorageError as failure:
             self._give_up(group, failure)
         except BaseException as failure:
-            self._give_up(group, StorageError(detail=f"a commit was cut short: {failure!r}"))
+            self._give_up(group, StorageError(detail=f"a commit was interrupted: {failure!r}"))
             raise
         finally:
             self._running = None
@@ -165,22 +166,22 @@ class Committer:
         draft = Draft(self.tree)
         time_ms = self._clock()
         decisions = [
-            draft.decide(each.request, each.session_id, time_ms, each.access)
-            if each.request is not None
+            draft.decide(pending.request, pending.session_id, time_ms, pending.access)
+            if pending.request is not None
             else None
-            for each in group
+            for pending in group
         ]
         if draft.zxid > self.tree.zxid:
             assert self._store is not None
             await self._in_thread(self._store.write, draft.zxid, draft.nodes, draft.sessions)
-        for waiting, decision in zip(group, decisions, strict=True):
+        for pending, decision in zip(group, decisions, strict=True):
             if decision is None:
-                waiting.answer(None)
+                pending.answer(None)
             else:
-                self._finish(decision, waiting.answer)
+                self._finish(decision, pending.answer)
 
     def _finish(self, decision: Decision, answer: Answer) -> None:
-        """Apply what is durable, tell the sessions concerned, then give the answer."""
+        """Apply a durable decision, notify the sessions it concerns, then answer."""
         if decision.transaction is not None:
             self._apply(decision.transaction)
         answer(decision.outcome)
@@ -197,8 +198,8 @@ class Committer:
 
     def _give_up(self, group: list[_PendingRequest], failure: StorageError) -> None:
         self._over = failure
-        for waiting in [*group, *self._queue]:
-            waiting.answer(failure)
+        for pending in [*group, *self._queue]:
+            pending.answer(failure)
         self._queue.clear()
         sessions = list(self.sessions.values())
         self.sessions.clear()

@@ -1,11 +1,11 @@
-"""The vocabulary of the tree: operations that are asked for, and transactions that came of them.
+"""Requests to the tree, and the transactions that result from them.
 
-An operation may be refused; a transaction is a fact. It names what changed and nothing that needs
-deciding again: a sequence number is already in the path, an ephemeral's owner is already known,
-the ephemerals of a closed session are listed one by one. So applying it cannot fail.
+A request may be refused; a transaction is a fact. It names what changed and leaves nothing to
+decide: a sequence number is already in the path, an ephemeral has its owner, and the ephemerals of
+a closed session are listed one by one. So applying a transaction cannot fail.
 
-Named tuples rather than frozen dataclasses: a class of these costs a seventh to define, and there
-are many, on the way to a broker's first answer.
+Named tuples and not frozen dataclasses: a named tuple class takes a seventh of the time to define,
+there are many of them, and the definition delays a broker's first response.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Check(NamedTuple):
 
 
 class SetAcl(NamedTuple):
-    """Replace a znode's access list; its version here is the access list's own."""
+    """Replace a znode's ACL; `version` is the ACL's version (aversion)."""
 
     path: str
     acl: bytes
@@ -60,19 +60,19 @@ class SetAcl(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An operation of a multi that could not even be asked, in its place among the others."""
+    """An operation of a multi that is invalid by itself, in its position among the others."""
 
     cause: ZooKeeperError
 
 
 class Multi(NamedTuple):
-    """All of these or none, as one transaction; each sees the ones before it."""
+    """Operations executed all or none, as one transaction; each sees the ones before it."""
 
     operations: tuple[Create | Delete | SetData | Check | Refused, ...]
 
 
 class OpenSession(NamedTuple):
-    """Begin a session. Id and password are chosen by the asker: the tree has no randomness."""
+    """Open a session. The caller chooses id and password: the tree has no randomness."""
 
     session_id: int
     timeout_ms: int
@@ -80,7 +80,7 @@ class OpenSession(NamedTuple):
 
 
 class CloseSession:
-    """End the asking session, by its own wish or because it expired, with its ephemerals."""
+    """Close the requesting session, because its client asked or it expired, with its ephemerals."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ Request = Operation | SetAcl | Multi | OpenSession | CloseSession
 
 
 class NewNode(NamedTuple):
-    """The answer to Create: where the znode is and how it looks at the end of the transaction."""
+    """The result of Create: the znode's path and its Stat at the end of the transaction."""
 
     path: str
     stat: Stat
@@ -143,7 +143,7 @@ class Transaction(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to answer once `transaction` is durable and applied; None if nothing changes."""
+    """The outcome to answer when `transaction` is durable and applied; None if nothing changes."""
 
     outcome: Result | ZooKeeperError
     transaction: Transaction | None

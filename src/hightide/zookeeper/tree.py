@@ -1,15 +1,15 @@
-"""The znode tree: a pure machine with ZooKeeper's semantics, and no clock, file or socket.
+"""The znode tree: a pure state machine with ZooKeeper's semantics; no clock, file or socket.
 
     request ──Draft.decide──▶ Decision(outcome, transaction)
-                                 │  the shell makes the transaction durable
+                                 │  the committer writes the transaction to disk
                                  ▼
-                       Tree.apply(transaction) ──▶ watch events, then the outcome may be answered
+                       Tree.apply(transaction) ──▶ watch events, then the response
 
-`decide` changes nothing that counts: a Draft lies over the tree like tracing paper and shows how
-it will look when everything decided on it has been applied. Several requests can be decided on one
-draft and made durable together; if that fails the draft is thrown away. `apply` alone changes the
-tree, cannot fail, and over the list of all transactions rebuilds it. Both get the effect of a
-change from one function, `_effects`, so a draft and the tree cannot disagree.
+`decide` does not change the tree. A Draft is an overlay that shows the tree as it will be when
+everything decided on the draft is applied. Several requests can be decided on one draft and
+committed together; if the commit fails, the draft is dropped. Only `apply` changes the tree. It
+cannot fail, and applying all transactions in order rebuilds the tree. Draft and tree compute the
+effect of a change with one function, `_effects`, so they cannot disagree.
 
 A refused request takes no zxid, so no client ever sees a zxid that a restart could take back.
 """
@@ -49,7 +49,7 @@ _K = TypeVar("_K", str, int)
 
 
 class View(Protocol):
-    """What deciding needs to see; the tree and every draft on it are views."""
+    """Read access for `decide`; the tree and every draft on it are views."""
 
     @property
     def zxid(self) -> int: ...
@@ -68,7 +68,7 @@ class Tree:
         self.nodes: dict[str, Znode] = {}
         self.sessions: dict[int, Session] = {}
         self.watches = Watches()
-        # Only znodes that have had children, and sessions that have had ephemerals, have an entry.
+        # Only znodes with children, and sessions with ephemerals, have an entry.
         self._children: dict[str, set[str]] = {}
         self._ephemerals: dict[int, set[str]] = {}
         for path, node in initial_nodes().items():
@@ -78,7 +78,7 @@ class Tree:
     def restored(
         cls, zxid: int, nodes: Mapping[str, Znode], sessions: Mapping[int, Session]
     ) -> Tree:
-        """The tree that had these znodes and sessions. Watches belong to connections: none."""
+        """Restore a tree from znodes and sessions. It has no watches: connections own them."""
         tree = cls()
         tree.zxid = zxid
         for path, node in nodes.items():
@@ -86,7 +86,7 @@ class Tree:
         tree.sessions.update(sessions)
         return tree
 
-    # What may be asked. A watcher is armed only if the question is answered, save for `exists`.
+    # Reads. A watch is armed only if the read succeeds, except for `exists`.
 
     def node(self, path: str) -> Znode | None:
         return self.nodes.get(path)
@@ -110,7 +110,7 @@ class Tree:
         return None if node is None else node.stat
 
     def children(self, path: str, watcher: int | None = None) -> list[str]:
-        """Names of the children, sorted: ZooKeeper promises no order, a simulation needs one."""
+        """Return sorted names. ZooKeeper promises no order, but a simulation needs one."""
         _existing(self, path)
         if watcher is not None:
             self.watches.watch_children(path, watcher)
@@ -124,9 +124,9 @@ class Tree:
         exists: Iterable[str] = (),
         children: Iterable[str] = (),
     ) -> list[FiredWatch]:
-        """Watches that a client brings along after a reconnect (ZooKeeper's setWatches).
+        """Arm the watches of a client that has reconnected (ZooKeeper's setWatches).
 
-        What changed after `seen_zxid` fires at once, the rest is armed.
+        Watches on znodes that changed after `seen_zxid` fire at once.
         """
         fired = []
         for path in data:
@@ -152,7 +152,7 @@ class Tree:
                 self.watches.watch_children(path, watcher)
         return fired
 
-    # What may be changed.
+    # Writes.
 
     def decide(
         self,
@@ -161,12 +161,12 @@ class Tree:
         time_ms: int,
         access: acl.Access = acl.UNCHECKED,
     ) -> op.Decision:
-        """Decide one request on the tree as it is."""
+        """Decide one request on the current tree."""
         return Draft(self).decide(request, session_id, time_ms, access)
 
     def apply(self, transaction: op.Transaction) -> list[FiredWatch]:
-        """Make a transaction part of the tree; return the watch events it causes, in order."""
-        assert transaction.zxid == self.zxid + 1, "a transaction is missing or came twice"
+        """Apply a transaction and return the watch events it causes, in order."""
+        assert transaction.zxid == self.zxid + 1, "a transaction is missing or repeated"
         fired: list[FiredWatch] = []
         for change in transaction.changes:
             if isinstance(change, op.SessionOpened):
@@ -183,16 +183,16 @@ class Tree:
         for path, node in _effects(self, change, transaction.zxid, transaction.time_ms):
             self._install(path, node)
         node = self.nodes.get(change.path, before)
-        assert node is not None, "it is there before or after"
+        assert node is not None, "the znode exists before or after the change"
         parent = self.nodes[split(change.path)[0]]
         return self.watches.fire(change, node.acl, parent.acl)
 
     def check(self) -> None:
-        """Assert every invariant; for tests and the simulator."""
+        """Assert all invariants; for tests and the simulator."""
         assert not (flaws := list(self.flaws())), flaws
 
     def flaws(self) -> Iterator[str]:
-        """What is wrong with this tree, in words; nothing unless it came from a damaged file."""
+        """Describe violated invariants; there are none unless the file was damaged."""
         children: dict[str, set[str]] = {}
         owned: dict[int, set[str]] = {}
         for path, (_, _, stat) in self.nodes.items():
@@ -201,18 +201,18 @@ class Tree:
             if stat.ephemeral_owner:
                 _put(owned, stat.ephemeral_owner, path)
         if children != self._children or owned != self._ephemerals:
-            yield "its indexes disagree with its znodes"
+            yield "the indexes disagree with the znodes"
         for parent in children.keys() - self.nodes.keys():
             yield f"{parent} is missing but has children"
         for owner in owned.keys() - self.sessions.keys():
             yield f"session {owner} is missing but has ephemerals"
         for path, (data, _, stat) in self.nodes.items():
             if stat.num_children != len(children.get(path, ())):
-                yield f"{path} miscounts its children"
+                yield f"{path} has a wrong number of children"
             if stat.ephemeral_owner and stat.num_children:
                 yield f"{path} is ephemeral and has children"
             if stat.data_length != len(data or b""):
-                yield f"{path} misjudges the length of its data"
+                yield f"{path} has a wrong data length"
             if not stat.czxid <= min(stat.mzxid, stat.pzxid):
                 yield f"{path} changed before it was created"
             if max(stat.mzxid, stat.pzxid) > self.zxid:
@@ -235,7 +235,7 @@ class Tree:
 
 
 class Draft:
-    """The tree, or another draft, with the changes decided since; a throw-away view."""
+    """A view of the tree, or of another draft, with the changes decided on it."""
 
     __slots__ = ("_base", "nodes", "sessions", "zxid")
 
@@ -243,7 +243,7 @@ class Draft:
         self._base = base
         self.zxid = base.zxid
         self.nodes: dict[str, Znode | None] = {}
-        """Every znode that differs from the base, as it will be; None is deleted."""
+        """Every znode that differs from the base, after the changes; None is deleted."""
         self.sessions: dict[int, Session | None] = {}
 
     def node(self, path: str) -> Znode | None:
@@ -269,7 +269,7 @@ class Draft:
         time_ms: int,
         access: acl.Access = acl.UNCHECKED,
     ) -> op.Decision:
-        """Decide a request as if everything decided before on this draft were applied."""
+        """Decide a request as if all earlier decisions on this draft were applied."""
         attempt = _Attempt(self, session_id, time_ms, access)
         try:
             result = attempt.run(request)
@@ -285,9 +285,9 @@ class Draft:
 
 
 class _Attempt(Draft):
-    """The draft of one request: one zxid, dropped whole if any part of it is refused.
+    """The draft of one request: one zxid, dropped as a whole if any part of it is refused.
 
-    The order of the checks is ZooKeeper's everywhere: it decides which of several errors is told.
+    The checks run in ZooKeeper's order, which determines which of several errors is returned.
     """
 
     __slots__ = ("_access", "_session_id", "_time_ms", "changes")
@@ -349,7 +349,7 @@ class _Attempt(Draft):
     def _delete(self, delete: op.Delete) -> None:
         path = delete.path
         if path in UNDELETABLE:
-            raise BadArguments(path, "this znode is always there")
+            raise BadArguments(path, "this znode cannot be deleted")
         parent_path, _ = split(path)
         self._permitted(parent_path, acl.DELETE)
         node = _existing(self, path)
@@ -366,7 +366,7 @@ class _Attempt(Draft):
         return self._change(op.AclSet(path, entries))
 
     def _permitted(self, path: str, permission: int) -> Znode:
-        """The znode that must exist and let the asker do this."""
+        """Return the znode; raise NoNode or NoAuth."""
         node = _existing(self, path)
         if not self._access.may(node.acl, permission):
             raise NoAuth(path)
@@ -413,7 +413,7 @@ def _effects(
     zxid: int,
     time_ms: int,
 ) -> Iterator[tuple[str, Znode | None]]:
-    """Every znode that a change touches, as it is afterwards."""
+    """Return every znode that a change affects, after the change."""
     match change:
         case op.Created(path, data, acl, owner):
             parent_path, _ = split(path)
@@ -438,7 +438,7 @@ def _existing(view: View, path: str) -> Znode:
 
 def _check_version(path: str, expected: int, version: int) -> None:
     if expected not in (op.ANY_VERSION, version):
-        raise BadVersion(path, f"expected {expected}, it is {version}")
+        raise BadVersion(path, f"expected {expected}, found {version}")
 
 
 def _put(index: dict[_K, set[str]], key: _K, value: str) -> None:
@@ -446,7 +446,7 @@ def _put(index: dict[_K, set[str]], key: _K, value: str) -> None:
 
 
 def _take(index: dict[_K, set[str]], key: _K, value: str) -> None:
-    """Remove a value, and the whole entry with its last one."""
+    """Remove a value, and the entry with its last value."""
     values = index[key]
     values.remove(value)
     if not values:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from hightide.client.connection import Connection, ConnectionFailed
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.controller import ResignControllerRequest
@@ -69,7 +69,7 @@ class Client(Process):
         self._leaders: dict[Partition, int] = {}
         self._epochs: dict[Partition, int] = {}
         self._topic_ids: dict[str, Any] = {}
-        self._controller = NOBODY
+        self._controller = NO_BROKER
         self.start(self.main)
 
     async def main(self) -> None:
@@ -127,13 +127,13 @@ class Client(Process):
     async def leader(self, partition: Partition) -> int:
         """Who leads it, sooner or later."""
         while True:
-            if self._leaders.get(partition, NOBODY) != NOBODY:
+            if self._leaders.get(partition, NO_BROKER) != NO_BROKER:
                 return self._leaders[partition]
             try:
                 await self.refresh(partition[0])
             except ConnectionFailed:
                 await self.rest(0.1)
-            if self._leaders.get(partition, NOBODY) == NOBODY:
+            if self._leaders.get(partition, NO_BROKER) == NO_BROKER:
                 await self.rest(0.2)
 
     def forget(self, partition: Partition) -> None:
@@ -378,14 +378,14 @@ class Admin(Client):
     async def _ask_controller(self, topic: str, request: Any) -> Any:
         while True:
             try:
-                if self._controller == NOBODY:
+                if self._controller == NO_BROKER:
                     await self.refresh(topic)
-                if self._controller == NOBODY:
+                if self._controller == NO_BROKER:
                     await self.rest(0.5)
                     continue
                 return await self.ask(self._controller, request)
             except ConnectionFailed:
-                self._controller = NOBODY
+                self._controller = NO_BROKER
                 await self.rest(0.3)
 
     async def create(
@@ -412,7 +412,7 @@ class Admin(Client):
             self.world.tell(f"creating {topic}: {code}")
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return
-            self._controller = NOBODY
+            self._controller = NO_BROKER
             await self.rest(0.5)
 
     async def _code(self, topic: str, request: Any, code_of: Callable[[Any], int]) -> int:
@@ -421,7 +421,7 @@ class Admin(Client):
         code = code_of(answer)
         self.world.tell(f"{type(request).__name__} {topic}: {code}")
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            self._controller = NOBODY
+            self._controller = NO_BROKER
         return code
 
     async def toggle(self, topic: str) -> None:
@@ -451,8 +451,8 @@ class Admin(Client):
             topics=[DeleteRecordsTopic(name=topic, partitions=[which])], timeout_ms=500
         )
         await self.refresh_quietly(topic)
-        leader = self._leaders.get(partition, NOBODY)
-        if leader != NOBODY:
+        leader = self._leaders.get(partition, NO_BROKER)
+        if leader != NO_BROKER:
             with contextlib.suppress(ConnectionFailed):
                 answer = await self.ask(leader, request)
                 found = answer.topics[0].partitions[0]
@@ -464,11 +464,11 @@ class Admin(Client):
     async def resign(self) -> None:
         """Let another broker be the controller."""
         await self.refresh_quietly("t")
-        if self._controller != NOBODY:
+        if self._controller != NO_BROKER:
             with contextlib.suppress(ConnectionFailed):
                 answer = await self.ask(self._controller, ResignControllerRequest(), version=0)
                 self.world.tell(f"the controller resigns: {answer.error_code}")
-            self._controller = NOBODY
+            self._controller = NO_BROKER
 
     async def refresh_quietly(self, topic: str) -> None:
         with contextlib.suppress(ConnectionFailed):
@@ -493,4 +493,4 @@ class Admin(Client):
         codes = [each.error_code for found in answer.responses for each in found.partitions]
         self.world.tell(f"moving {partition} to {target}: {answer.error_code} {codes}")
         if answer.error_code == ErrorCode.NOT_CONTROLLER:
-            self._controller = NOBODY
+            self._controller = NO_BROKER

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hightide.client.connection import ConnectionFailed
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -105,8 +105,8 @@ class Coordinated(Client):
 
     async def ask_coordinator(self, kind: int, key: str, request: Any, wait_ms: int = 0) -> Any:
         """Its answer, or ConnectionFailed.  Who coordinates is looked up when it is not known."""
-        broker_id = self._coordinators.get((kind, key), NOBODY)
-        if broker_id == NOBODY:
+        broker_id = self._coordinators.get((kind, key), NO_BROKER)
+        if broker_id == NO_BROKER:
             find = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
             found = await self.ask(self.random.choice(list(self._brokers)), find)
             (answer,) = found.coordinators

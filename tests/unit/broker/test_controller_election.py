@@ -6,7 +6,11 @@ import random
 
 import pytest
 
-from hightide.broker.controller.controller_election import NOBODY, ControllerElection, NotController
+from hightide.broker.controller.controller_election import (
+    NO_BROKER,
+    ControllerElection,
+    NotController,
+)
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import ConnectionLoss, MultiFailed, NoNode, SessionLost
 from hightide.zookeeper.in_memory import InMemoryZooKeeper
@@ -161,7 +165,7 @@ async def test_resigning_hands_the_task_to_another(field, tree):
 @on_a_field
 async def test_who_resigns_with_nobody_else_there_becomes_the_controller_again(field, tree):
     one = await field.enter(1)
-    assert await one.resign(timeout_s=0.05) == NOBODY
+    assert await one.resign(timeout_s=0.05) == NO_BROKER
     await field.settled()
     assert one.is_controller
     assert await tree_of(tree) == (1, 2)
@@ -180,7 +184,7 @@ async def test_only_the_controller_can_resign(field, tree):
 async def test_a_controller_znode_that_makes_no_sense_is_waited_out(field, tree):
     await tree.create(znodes.CONTROLLER, b"not json", ephemeral=True)
     one = await field.enter(1)
-    assert (one.is_controller, one.controller_id) == (False, NOBODY)
+    assert (one.is_controller, one.controller_id) == (False, NO_BROKER)
     await tree.delete(znodes.CONTROLLER)
     await field.settled()
     assert one.is_controller

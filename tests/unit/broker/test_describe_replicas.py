@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from hightide.broker.handlers.describe_replicas import describe_replicas
 from hightide.core.partition.follower import Follower
 from hightide.core.partition.leader import Leader
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.codec import decode, encode
 from hightide.wire.messages.replicas import (
     DescribeReplicasRequest,
@@ -62,7 +62,7 @@ class Held(list):
 
 
 def told(*replicas, topics=None, now_ms=2000):
-    broker = SimpleNamespace(replicas=Held(replicas), monotonic_ms=lambda: now_ms)
+    broker = SimpleNamespace(replica_manager=Held(replicas), monotonic_ms=lambda: now_ms)
     answer = describe_replicas(broker, DescribeReplicasRequest(topics=topics), None)
     # It must also survive the wire.
     assert decode(DescribeReplicasResponse, encode(answer, 0), 0) == answer
@@ -101,7 +101,7 @@ def test_a_follower_tells_why_it_has_stopped():
 
 
 def test_a_replica_without_a_role_waits():
-    nobody = PartitionState((1, 2, 3), NOBODY, 5, (), elr=(1,))
+    nobody = PartitionState((1, 2, 3), NO_BROKER, 5, (), elr=(1,))
     found = told(replica(0, state=nobody), replica(1, state=None))
     assert [(each.role, each.state is None) for each in found] == [(0, False), (0, True)]
 

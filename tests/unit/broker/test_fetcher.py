@@ -10,7 +10,7 @@ import pytest
 
 from hightide.broker.replication import replication_throttle
 from hightide.core.partition.fetch_session import FetchSessions
-from hightide.core.partition.follower import Follower, Position, Step
+from hightide.core.partition.follower import FetchPosition, Follower, Step
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
@@ -64,7 +64,7 @@ def test_the_leader_hears_of_nothing_that_the_topic_wants_on_disk_first() -> Non
         told: list[tuple[int, int]] = []
         follower_position = Follower.position
 
-        def position(follower: Follower) -> Position | None:
+        def position(follower: Follower) -> FetchPosition | None:
             found = follower_position(follower)
             if found is not None:
                 told.append((found.offset, replica.log.recovery_point))
@@ -390,7 +390,7 @@ def test_an_answer_that_was_asked_for_in_a_former_epoch_is_passed_over() -> None
         w.leader.held = asyncio.Event()
         w.write(replica, b"x")
         await w.rest()
-        taken: list[Position] = []
+        taken: list[FetchPosition] = []
         w.leader.leader_epoch = 1
         w.follow(replica, leader_epoch=1)
         watch(replica, taken)
@@ -401,7 +401,7 @@ def test_an_answer_that_was_asked_for_in_a_former_epoch_is_passed_over() -> None
     run(test)
 
 
-def watch(replica: object, taken: list[Position]) -> None:
+def watch(replica: object, taken: list[FetchPosition]) -> None:
     """Note what the replica is given."""
     kind = type(replica)
     original = kind.apply_response  # type: ignore[attr-defined]
@@ -409,7 +409,9 @@ def watch(replica: object, taken: list[Position]) -> None:
     class Watched(kind):  # type: ignore[misc, valid-type]
         __slots__ = ()
 
-        def apply_response(self, asked: Position, given: ReceivedPartition, now_ms: int) -> Step:
+        def apply_response(
+            self, asked: FetchPosition, given: ReceivedPartition, now_ms: int
+        ) -> Step:
             taken.append(asked)
             step: Step = original(self, asked, given, now_ms)
             return step
@@ -643,7 +645,7 @@ def test_a_fault_in_one_partition_does_not_keep_others_from_being_copied(
             __slots__ = ()
 
             def apply_response(
-                self, asked: Position, given: ReceivedPartition, now_ms: int
+                self, asked: FetchPosition, given: ReceivedPartition, now_ms: int
             ) -> Step:
                 raise RuntimeError("a bug")
 

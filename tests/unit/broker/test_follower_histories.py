@@ -25,8 +25,8 @@ from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.client.connection import CODES
 from hightide.core.partition.fetch_session import FetchSessions
-from hightide.core.partition.fetch_session_client import FetchSessionClient, Round
-from hightide.core.partition.follower import Position
+from hightide.core.partition.fetch_session_client import FetchSessionClient, SessionRequest
+from hightide.core.partition.follower import FetchPosition
 from hightide.core.partition.state import PartitionState
 from hightide.log.disk import MemoryDisk
 from hightide.log.log_manager import LogManager
@@ -73,9 +73,9 @@ class Wire:
         return slot
 
     def complete(self, slot: Slot, parts: Any) -> None:
-        slot.answer, slot.cancel = parts, None
-        while self._slots and self._slots[0].answer is not None:
-            self.send(self._slots.popleft().answer)
+        slot.response, slot.cancel = parts, None
+        while self._slots and self._slots[0].response is not None:
+            self.send(self._slots.popleft().response)
 
 
 class Copied:
@@ -92,12 +92,12 @@ class Copied:
 class World:
     def __init__(self, partitions: int, **settings: Any) -> None:
         self.settings = Settings(**settings)
-        self.replicas = ReplicaManager()
+        self.replica_manager = ReplicaManager()
         store = LogManager([MemoryDisk()], self.settings, lambda _: Topic())
         store.open(NOW_MS)
         self.now_ms = NOW_MS
         self.broker: Any = SimpleNamespace(
-            replicas=self.replicas,
+            replica_manager=self.replica_manager,
             settings=self.settings,
             throttle=ReplicationThrottle(LEADER, lambda: self.settings),
             fetch_sessions=FetchSessions(10, 60_000, Random(1)),
@@ -105,7 +105,7 @@ class World:
             metadata=SimpleNamespace(get_by_id=lambda _: None),
         )
         self.all = [
-            self.replicas.add(store.create("t", number, TOPIC), TOPIC, 0)
+            self.replica_manager.add(store.create("t", number, TOPIC), TOPIC, 0)
             for number in range(partitions)
         ]
         for replica in self.all:
@@ -113,35 +113,35 @@ class World:
         self.wire = Wire()
         self.following = FetchSessionClient()
         self.copied = [Copied() for _ in self.all]
-        self.under_way: deque[Round] = deque()
+        self.under_way: deque[SessionRequest] = deque()
 
     # -- the leader ------------------------------------------------------------------------
 
     def lead(self, replica: Replica, epoch: int) -> None:
         state = PartitionState((LEADER, FOLLOWER), LEADER, epoch, (LEADER, FOLLOWER))
         replica.lead(state, LEADER, LIVE[LEADER], LIVE, frozenset(), 10_000, self.now_ms)
-        self.replicas.purgatory.wake()
+        self.replica_manager.purgatory.wake()
 
     def append(self, number: int, size: int = 10) -> None:
         buf = build([Record(0, NOW_MS, None, b"x" * size, ())])
         self.all[number].append(buf, memoryview(buf), 0, len(buf), self.now_ms)
-        self.replicas.purgatory.wake()
+        self.replica_manager.purgatory.wake()
 
     # -- the follower ----------------------------------------------------------------------
 
-    def position(self, number: int) -> Position | None:
+    def position(self, number: int) -> FetchPosition | None:
         mine = self.copied[number]
         if not mine.is_wanted:
             return None
         last = self.all[number].log.epochs.end_offset_for(mine.epoch, mine.end)[0]
-        return Position(mine.end, last if mine.end else -1, mine.epoch, mine.start)
+        return FetchPosition(mine.end, last if mine.end else -1, mine.epoch, mine.start)
 
     def ask(self, *, max_wait_ms: int = PATIENT_MS, max_bytes: int = 1 << 20) -> None:
-        positions: dict[tuple[bytes, int], Position | None] = {}
+        positions: dict[tuple[bytes, int], FetchPosition | None] = {}
         for number, mine in enumerate(self.copied):
             positions[TOPIC.bytes, number] = None if mine.is_afresh else self.position(number)
             mine.is_afresh = False
-        round_ = self.following.tell(positions, 1 << 20)
+        round_ = self.following.next_request(positions, 1 << 20)
         if round_ is None:
             return
         self.under_way.append(round_)
@@ -163,7 +163,7 @@ class World:
         self.wire.answered(
             handler.fetch(self.broker, wire, frame, memoryview(frame), 4, len(frame))
         )
-        self.replicas.purgatory.wake()
+        self.replica_manager.purgatory.wake()
 
     def take(self) -> replica_fetch_codec.ReplicaFetchResponse | None:
         """Take the next answer, if there is one."""
@@ -174,7 +174,7 @@ class World:
         self.following.answered(round_, CODES[answer.error_code], answer.session_id)
         for topic, results in answer.topics:
             for given in results:
-                asked = self.following.asked(round_, (topic, given.partition))
+                asked = self.following.requested_position(round_, (topic, given.partition))
                 if asked == self.position(given.partition):
                     self._take(given)
                 else:
@@ -221,7 +221,7 @@ class World:
         positions = {
             (TOPIC.bytes, number): self.position(number) for number in range(len(self.all))
         }
-        return self.following.is_wanting(positions)
+        return self.following.has_changes(positions)
 
 
 def random_step(w: World, random: Random) -> None:

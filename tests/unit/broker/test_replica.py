@@ -4,9 +4,9 @@ import uuid
 
 from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_manager import ReplicaManager
-from hightide.core.partition.follower import Do
+from hightide.core.partition.follower import Action
 from hightide.core.partition.isr import Proposal
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.log.disk import MemoryDisk
 from hightide.log.log import Log
 from hightide.log.segment import OpenFiles
@@ -206,20 +206,20 @@ def copies(count: int, base: int = 0, epoch: int = 0) -> memoryview:
     return memoryview(segment.opened().read(0, segment.size))
 
 
-def take(replica: Replica, answer: ReceivedPartition) -> Do:
+def take(replica: Replica, answer: ReceivedPartition) -> Action:
     assert replica.follower is not None
     asked = replica.follower.position()
     assert asked is not None
-    return replica.apply_response(asked, answer, NOW_MS).do
+    return replica.apply_response(asked, answer, NOW_MS).action
 
 
 def test_a_follower_copies_and_learns_what_is_committed():
     replicas = ReplicaManager()
     replica = make(replicas)
     replica.follow(state(leader=2))
-    assert take(replica, given(high_watermark=0, records=copies(3))) is Do.APPEND
+    assert take(replica, given(high_watermark=0, records=copies(3))) is Action.APPEND
     assert (replica.log.end_offset, replica.high_watermark) == (3, 0)
-    assert take(replica, given(high_watermark=2)) is Do.APPEND
+    assert take(replica, given(high_watermark=2)) is Action.APPEND
     assert (replica.high_watermark, replica.log.committed_offset) == (2, 2)
 
 
@@ -229,16 +229,16 @@ def test_a_follower_cuts_where_its_log_parts_from_the_leaders():
     for _ in range(5):
         append(replica)
     replica.follow(state(leader=2, epoch=1))
-    assert take(replica, given(diverging=(0, 3))) is Do.TRUNCATE
+    assert take(replica, given(diverging=(0, 3))) is Action.TRUNCATE
     assert replica.log.end_offset == 3
 
 
 def test_nothing_newer_than_the_leaders_epoch_is_taken():
     replica = make()
     replica.follow(state(leader=2, epoch=3))
-    assert take(replica, given(records=copies(1, epoch=4))) is Do.BACK_OFF
+    assert take(replica, given(records=copies(1, epoch=4))) is Action.BACK_OFF
     assert replica.log.end_offset == 0
-    assert take(replica, given(records=copies(1, epoch=3))) is Do.APPEND
+    assert take(replica, given(records=copies(1, epoch=3))) is Action.APPEND
 
 
 def test_damage_is_not_copied():
@@ -246,7 +246,7 @@ def test_damage_is_not_copied():
     replica.follow(state(leader=2))
     records = bytearray(copies(2))
     records[-1] ^= 1
-    assert take(replica, given(records=memoryview(bytes(records)))) is Do.BACK_OFF
+    assert take(replica, given(records=memoryview(bytes(records)))) is Action.BACK_OFF
     assert replica.log.end_offset == 1, "what was whole is kept"
 
 
@@ -262,15 +262,15 @@ def test_a_log_that_starts_behind_this_one_is_begun_anew():
     replica = make()
     replica.follow(state(leader=2))
     out_of_range = given(ErrorCode.OFFSET_OUT_OF_RANGE, start=50)
-    assert take(replica, out_of_range) is Do.RESTART
+    assert take(replica, out_of_range) is Action.RESTART
     assert (replica.log.start_offset, replica.log.end_offset) == (50, 50)
-    assert take(replica, given(high_watermark=50, records=copies(1, base=50))) is Do.APPEND
+    assert take(replica, given(high_watermark=50, records=copies(1, base=50))) is Action.APPEND
 
 
 def test_without_a_leader_the_log_is_kept():
     replica = make()
     lead(replica)
     append(replica)
-    replica.rest(state(leader=NOBODY, epoch=1, isr=()))
+    replica.rest(state(leader=NO_BROKER, epoch=1, isr=()))
     assert (replica.leader, replica.follower) == (None, None)
     assert replica.log.end_offset == 1

@@ -17,7 +17,7 @@ from hightide.broker.transactions.marker_fencing import MarkerFencing
 from hightide.broker.transactions.transaction_partition import TransactionPartition
 from hightide.client.connection import Connection
 from hightide.core.metadata.topic_names import TRANSACTION_STATE
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.core.transactions.transaction import NO_PRODUCER, Producer, State
 from hightide.core.transactions.transaction_coordinator import Answer, Limits
 from hightide.log.disk import MemoryDisk
@@ -137,7 +137,7 @@ class Client:
 
     def log(self, partition: int = 0, topic: str = "t") -> list[Any]:
         """Values and markers."""
-        replica = self.broker.replicas.get(topic.encode(), partition)
+        replica = self.broker.replica_manager.get(topic.encode(), partition)
         assert replica is not None
         segments = replica.log.segments
         data = memoryview(b"".join(each.opened().read(0, 1 << 20) for each in segments))
@@ -179,12 +179,12 @@ async def serving(folder: Path | None = None, **overrides: Any) -> AsyncIterator
     if folder is not None:
         settings["log_dirs"] = (str(folder),)
     clock = Clock(memory=MemoryDisk() if folder is None else None)
-    broker = Broker(Settings(**settings), surroundings=clock)
+    broker = Broker(Settings(**settings), environment=clock)
     ((host, port),) = await broker.start()
     connection = await Connection.open(host, port)
     try:
         client = Client(broker, clock, connection)
-        if broker.picture.topic("t") is None:
+        if broker.metadata_image.topic("t") is None:
             own = [broker.broker_id]
             await broker.controller.create_topic("t", {0: own, 1: own}, {}, timeout_ms=5000)
         await client.ask(FindCoordinatorRequest(key=NAME, key_type=1), 3)
@@ -437,7 +437,7 @@ def test_a_coordinator_that_hangs_is_not_waited_for_when_it_has_been_replaced():
             broker_id=1,
             broker_epoch=5,
             settings=Settings(),
-            picture=SimpleNamespace(endpoint=lambda *_: "there", live={}),
+            image=SimpleNamespace(endpoint=lambda *_: "there", live={}),
             peers=Silent(),
         )
         transactions = TransactionPartitions(broker)
@@ -522,7 +522,7 @@ def test_partitions_that_are_deleted_need_no_marker():
         await client.add(producer, 0)
         assert await client.produce(producer) == ErrorCode.NONE
         await client.broker.controller.delete_topic("t", timeout_ms=5000)
-        await until(_now, lambda _: client.broker.picture.topic("t") is None)
+        await until(_now, lambda _: client.broker.metadata_image.topic("t") is None)
         assert await client.end(producer, True) == ErrorCode.NONE
         await client.until_state("CompleteCommit")
 
@@ -534,12 +534,12 @@ def test_partitions_that_are_deleted_need_no_marker():
 
 def test_markers_are_sent_again_although_the_clock_was_set_back():
     async def test(client: Client):
-        markers = client.broker.transactions._markers
+        markers = client.broker.transactions._marker_delivery
         leader_of = markers._leader_of
         producer = await client.begin()
         await client.add(producer, 0)
         assert await client.produce(producer) == ErrorCode.NONE
-        markers._leader_of = lambda _partition: NOBODY  # type: ignore[method-assign]
+        markers._leader_of = lambda _partition: NO_BROKER  # type: ignore[method-assign]
         client.clock.ahead_ms = 3_600_000
         assert await client.end(producer, True) == ErrorCode.NONE
         await asyncio.sleep(0.1)

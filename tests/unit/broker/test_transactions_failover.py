@@ -86,7 +86,7 @@ def test_while_a_copy_of_a_marker_may_be_on_its_way_nothing_is_completed():
         machine = drill.coordinating
         assert machine is not None
         assert machine.broker is not None
-        marker_fencing = machine.broker.transactions._markers._senders
+        marker_fencing = machine.broker.transactions._marker_delivery._senders
         seen.append(
             (drill.is_in(State.PREPARE_COMMIT), len(marker_fencing[leader.broker_id].in_doubt))
         )

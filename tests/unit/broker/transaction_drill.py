@@ -15,8 +15,7 @@ from typing import Any
 
 from hightide.broker.replication.replica import Replica
 from hightide.client.connection import ConnectionFailed
-from hightide.core.metadata.internal_topics import partition_for
-from hightide.core.metadata.topic_names import TRANSACTION_STATE
+from hightide.core.metadata.topic_names import TRANSACTION_STATE, partition_for
 from hightide.core.transactions.transaction import Producer, State, Transaction
 from hightide.core.transactions.transaction_coordinator import TransactionCoordinator
 from hightide.settings import Broker as Settings
@@ -234,7 +233,7 @@ class Drill:
             for machine in self.machines.values()
             if machine.broker is not None
             and machine.is_serving
-            and (replica := machine.broker.replicas.get(topic.encode(), index)) is not None
+            and (replica := machine.broker.replica_manager.get(topic.encode(), index)) is not None
             and replica.leader is not None
         ]
         return max(found, key=lambda each: each.leader_epoch, default=None)
@@ -247,7 +246,7 @@ class Drill:
                 for machine in self.machines.values()
                 if machine.broker is not None
                 and replica is not None
-                and machine.broker.replicas.get(topic.encode(), index) is replica
+                and machine.broker.replica_manager.get(topic.encode(), index) is replica
             ),
             None,
         )
@@ -327,7 +326,7 @@ class Drill:
         assert self.is_in(State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
         for machine in self.machines.values():
             assert machine.broker is not None
-            markers = machine.broker.transactions._markers
+            markers = machine.broker.transactions._marker_delivery
             assert not markers._owners, markers._owners
             assert not markers._marked_in_doubt
 

@@ -109,7 +109,7 @@ class World:
         return coordinator
 
     def group(self) -> ConsumerGroup | None:
-        return self.coordinator.consumers.get(GROUP)
+        return self.coordinator.consumer_groups.get(GROUP)
 
     # -- the coordinator -------------------------------------------------------------------
 
@@ -266,7 +266,10 @@ class World:
         if epoch < self.epoch and epoch:
             raise Wrong(f"group epoch {epoch} after {self.epoch}")
         self.epoch = epoch
-        if not self.in_flight and self.reader.consumers.groups != self.coordinator.consumers.groups:
+        if (
+            not self.in_flight
+            and self.reader.consumer_groups.groups != self.coordinator.consumer_groups.groups
+        ):
             raise Wrong("another group is in the log")
         group = self.group()
         if group is not None and group.state is GroupState.STABLE:
@@ -308,7 +311,7 @@ class World:
 
 
 def epoch_of(coordinator: GroupCoordinator) -> int:
-    group: Any = coordinator.consumers.get(GROUP)
+    group: Any = coordinator.consumer_groups.get(GROUP)
     return group.epoch if group else 0
 
 

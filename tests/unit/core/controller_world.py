@@ -21,7 +21,7 @@ from hightide.core.controller.cluster_state import Partition, TopicRules
 from hightide.core.controller.controller import Controller, PartitionChange
 from hightide.core.controller.leader_election import UNCLEAN, Broker
 from hightide.core.partition.isr import Proposal
-from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
+from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
 from hightide.wire.errors import ErrorCode, KafkaError
 
 
@@ -77,7 +77,7 @@ class World:
         self.leaders_min_isr: dict[str, int] = {}
         """What leaders know of it, which may be old."""
         self.store: dict[Partition, PartitionState] = {}
-        self.unborn: dict[Partition, tuple[int, ...]] = {}
+        self.new_partitions: dict[Partition, tuple[int, ...]] = {}
         self.whole: dict[Partition, set[int]] = {}
         self.letters: list[Letter] = []
         self.drafts: list[Draft] = []
@@ -126,14 +126,16 @@ class World:
         self.zxid += 1
         self.ids[name], self.rules[name] = uuid.UUID(int=self.zxid), rules
         self.leaders_min_isr[name] = rules.min_insync_replicas
-        unborn = dict(enumerate(assignments))
-        self.unborn.update({(name, index): replicas for index, replicas in unborn.items()})
-        self.plan(self.controller.topic_found(name, self.ids[name], rules, {}, unborn))
+        new_partitions = dict(enumerate(assignments))
+        self.new_partitions.update(
+            {(name, index): replicas for index, replicas in new_partitions.items()}
+        )
+        self.plan(self.controller.topic_found(name, self.ids[name], rules, {}, new_partitions))
 
     def delete(self, name: str) -> None:
         self.controller.topic_removed(name)
         del self.ids[name], self.rules[name], self.leaders_min_isr[name]
-        for kept in (self.store, self.unborn, self.whole):
+        for kept in (self.store, self.new_partitions, self.whole):
             for key in [key for key in kept if key[0] == name]:
                 del kept[key]
 
@@ -147,8 +149,10 @@ class World:
         controller = Controller()
         for name, topic_id in self.ids.items():
             states = {index: state for (topic, index), state in self.store.items() if topic == name}
-            unborn = {index: each for (topic, index), each in self.unborn.items() if topic == name}
-            plan = controller.topic_found(name, topic_id, self.rules[name], states, unborn)
+            new_partitions = {
+                index: each for (topic, index), each in self.new_partitions.items() if topic == name
+            }
+            plan = controller.topic_found(name, topic_id, self.rules[name], states, new_partitions)
             assert plan == []
         return controller
 
@@ -185,7 +189,7 @@ class World:
 
         had = {*before.isr, *before.elr}
         if after.recovery_epoch != before.recovery_epoch:
-            last = before.last_known_leader if before.leader == NOBODY else before.leader
+            last = before.last_known_leader if before.leader == NO_BROKER else before.leader
             is_last_known = after.leader == last and all(has_lost_trust(each) for each in had)
             assert allows_unclean or rules.unclean_leader_election or is_last_known
         elif len(after.isr) < effective_min_isr(rules.min_insync_replicas, after.replicas):
@@ -210,7 +214,7 @@ class World:
         after = replace(change.after, partition_epoch=epoch)
         if now is None:
             self.whole[key] = {*after.isr}
-            self.unborn.pop(key)
+            self.new_partitions.pop(key)
         else:
             self.check_epochs(now, after)
             self.whole[key] &= {*after.replicas}
@@ -227,7 +231,7 @@ class World:
         life = before.broker_epochs.get(before.leader), after.broker_epochs.get(after.leader)
         has_changed_hands = (
             before.leader != after.leader
-            or (after.leader != NOBODY and life[0] != life[1])
+            or (after.leader != NO_BROKER and life[0] != life[1])
             or not {*before.replicas} <= {*after.replicas}
         )
         assert after.leader_epoch >= before.leader_epoch + has_changed_hands
@@ -243,7 +247,7 @@ class World:
     def is_led(self, state: PartitionState) -> bool:
         """Whether the leader knows, or will know, that it is meant."""
         leader = state.leader
-        return leader != NOBODY and self.is_in_life(leader, state.broker_epochs[leader])
+        return leader != NO_BROKER and self.is_in_life(leader, state.broker_epochs[leader])
 
     def propose(self, key: Partition, drop: set[int], join: set[int], has_fetched: bool) -> None:
         state = self.store[key]
@@ -350,7 +354,7 @@ class World:
         self.check_agreement()
         for key, state in self.store.items():
             self.check_settled(state, self.rules[key[0]])
-        for replicas in self.unborn.values():
+        for replicas in self.new_partitions.values():
             assert not any(self.machines[each].is_up for each in replicas)
 
     def check_settled(self, state: PartitionState, rules: TopicRules) -> None:

@@ -52,7 +52,7 @@ class Desk:
         self.carry_out(self.coordinator.loaded(self.now_ms))
 
     def group(self, group_id: str = "g") -> ClassicGroup:
-        found = self.coordinator.groups[group_id]
+        found = self.coordinator.classic_groups[group_id]
         assert isinstance(found, ClassicGroup)
         return found
 

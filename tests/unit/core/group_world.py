@@ -150,7 +150,7 @@ class World:
         offset = 0
         for batch in self.log:
             offset = replay(coordinator, batch, offset)
-        group = coordinator.groups.get(GROUP)
+        group = coordinator.classic_groups.get(GROUP)
         self.generation = group.generation if group else 0
         return coordinator
 
@@ -417,7 +417,7 @@ class World:
 
     def check(self) -> None:
         self.note_progress()
-        group = self.coordinator.groups.get(GROUP)
+        group = self.coordinator.classic_groups.get(GROUP)
         self.check_generation(group.generation if group else 0)
         if group is not None and group.state is State.STABLE:
             owned = sorted(each for member in group.members.values() for each in member.assignment)
@@ -441,7 +441,10 @@ class World:
             raise Wrong("other offsets are in the log")
         if self.is_dirty or any(GROUP in each.groups for each in self.in_flight):
             return
-        ours, theirs = self.coordinator.groups.get(GROUP), self.reader.groups.get(GROUP)
+        ours, theirs = (
+            self.coordinator.classic_groups.get(GROUP),
+            self.reader.classic_groups.get(GROUP),
+        )
         if ours is not None and ours.state in (State.STABLE, State.EMPTY):
             if meaning(ours) != meaning(theirs):
                 raise Wrong(f"the log says {meaning(theirs)}, not {meaning(ours)}")
@@ -472,7 +475,7 @@ class World:
             self.go_on(staying)
             self.pass_time(5)
             self.check()
-            group = self.coordinator.groups.get(GROUP)
+            group = self.coordinator.classic_groups.get(GROUP)
             is_ready = all(each.owned is not None and not each.must_join for each in staying)
             if is_ready and group is not None and len(group.members) == len(staying):
                 return

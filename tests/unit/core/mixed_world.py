@@ -61,7 +61,7 @@ RULES = Rules(
     consumer_max_size=5,
     offsets_retention_check_interval_ms=10_000,
 )
-NOBODY: Owned = frozenset()
+NO_BROKER: Owned = frozenset()
 NAMES = {topic_id(name): name for name in ("t", "u")}
 FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.ILLEGAL_GENERATION)
 
@@ -76,7 +76,7 @@ class ClassicConsumer:
     """It keeps what it has until it is told to give it up."""
     member_id: str = ""
     generation: int = -1
-    owned: Owned = NOBODY
+    owned: Owned = NO_BROKER
     shall_own: Owned | None = None
     must_join: bool = True
     must_sync: bool = False
@@ -88,7 +88,7 @@ class ClassicConsumer:
 
     def reset(self, *, keeps_id: bool = False) -> None:
         self.member_id = self.member_id if keeps_id else ""
-        self.generation, self.owned, self.shall_own, self.waits = -1, NOBODY, None, None
+        self.generation, self.owned, self.shall_own, self.waits = -1, NO_BROKER, None, None
         self.must_join, self.must_sync = True, False
 
     @property
@@ -189,7 +189,7 @@ class World(consumer_world.World):
         """Whoever is too late, with a heartbeat or with joining again, knows that it is out."""
         kinds = (Kind.REVOCATION, Kind.MEMBER_JOIN, Kind.MEMBER_SYNC)
         deadlines = [Deadline(kind, GROUP, consumer.member_id) for kind in kinds]
-        group = self.coordinator.groups.get(GROUP)
+        group = self.coordinator.classic_groups.get(GROUP)
         member = group.members.get(consumer.member_id) if group else None
         if member is not None and group is not None:
             if member.joining is None and group.state is State.PREPARING_REBALANCE:
@@ -218,7 +218,7 @@ class World(consumer_world.World):
 
     def join(self, consumer: ClassicConsumer, version: int = 9) -> None:
         if not consumer.keeps:
-            consumer.owned = NOBODY
+            consumer.owned = NO_BROKER
         request = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=SESSION_MS,
@@ -240,7 +240,7 @@ class World(consumer_world.World):
             if each.member_id == consumer.member_id
             and 0 <= said_by(each).generation_id < consumer.generation
         ]
-        if late and self.coordinator.consumers.get(GROUP) is not None:
+        if late and self.coordinator.consumer_groups.get(GROUP) is not None:
             self.tickets += 1
             request = min(late, key=lambda each: sum(len(o.partitions) for o in owned_by(each)))
             self.asked[self.tickets] = consumer, request
@@ -463,7 +463,7 @@ class World(consumer_world.World):
         ours, theirs = self.coordinator, self.reader
         if {*ours.offsets.of(GROUP)} != {*theirs.offsets.of(GROUP)}:
             raise Wrong("other offsets are in the log")
-        if ours.consumers.groups != theirs.consumers.groups:
+        if ours.consumer_groups.groups != theirs.consumer_groups.groups:
             raise Wrong("another group is in the log")
         classic = ours.groups.get(GROUP)
         self.check_compacted()
@@ -540,13 +540,13 @@ class World(consumer_world.World):
 
 def number(coordinator: GroupCoordinator) -> int:
     """The group epoch, or the generation."""
-    classic, group = coordinator.groups.get(GROUP), coordinator.consumers.get(GROUP)
+    classic, group = coordinator.classic_groups.get(GROUP), coordinator.consumer_groups.get(GROUP)
     return classic.generation if classic else group.epoch if group else 0
 
 
 def what_it_says(coordinator: GroupCoordinator) -> Any:
-    classic = {each: meaning(group) for each, group in coordinator.groups.items()}
-    return coordinator.consumers.groups, classic
+    classic = {each: meaning(group) for each, group in coordinator.classic_groups.items()}
+    return coordinator.consumer_groups.groups, classic
 
 
 def by_name(partitions: Owned) -> list[ConsumerPartitions]:

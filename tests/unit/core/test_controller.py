@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 import pytest
 
 from hightide.core.controller.cluster_state import TopicRules
-from hightide.core.controller.controller import Controller, ElectionKind, PartitionChange, Verdict
+from hightide.core.controller.controller import (
+    Controller,
+    Decision,
+    ElectionKind,
+    PartitionChange,
+)
 from hightide.core.controller.leader_election import Broker
 from hightide.core.partition.isr import Proposal
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
 
 T = uuid.UUID(int=1)
@@ -48,8 +53,10 @@ class Harness:
         return done
 
     def topic(self, assignments, name="t", topic_id=T, **rules) -> None:
-        unborn = dict(enumerate(assignments))
-        self.write(self.controller.topic_found(name, topic_id, TopicRules(**rules), {}, unborn))
+        new_partitions = dict(enumerate(assignments))
+        self.write(
+            self.controller.topic_found(name, topic_id, TopicRules(**rules), {}, new_partitions)
+        )
 
     def see(self, *ids: int, **registrations: Broker) -> list[PartitionChange]:
         return self.write(self.controller.brokers_seen(brokers(*ids, **registrations)))
@@ -65,14 +72,14 @@ class Harness:
         )
         epoch = sender * 10 if sender_epoch is None else sender_epoch
         key = (topic_id, index)
-        verdict = self.controller.isr_proposed(sender, epoch, {key: proposal})[key]
-        return self.answer(verdict)
+        decision = self.controller.isr_proposed(sender, epoch, {key: proposal})[key]
+        return self.answer(decision)
 
-    def answer(self, verdict: Verdict) -> ErrorCode:
-        if verdict.change is not None:
-            assert verdict.error == ErrorCode.NONE
-            self.write([verdict.change])
-        return verdict.error
+    def answer(self, decision: Decision) -> ErrorCode:
+        if decision.change is not None:
+            assert decision.error == ErrorCode.NONE
+            self.write([decision.change])
+        return decision.error
 
     def elect(self, kind, index=0) -> ErrorCode:
         key = ("t", index)
@@ -201,7 +208,7 @@ def test_who_crashed_is_not_elected_while_a_whole_replica_is_only_away(office: H
     office.see()
     assert office.state().elr == (2, 3)
     office.see(b3=Broker(35))
-    assert (office.state().leader, office.state().elr) == (NOBODY, (2,))
+    assert (office.state().leader, office.state().elr) == (NO_BROKER, (2,))
     office.see(b2=Broker(25, previous_epoch=20), b3=Broker(35))
     assert (office.state().leader, office.state().isr) == (2, (2,))
     assert not office.state().is_recovering
@@ -340,7 +347,7 @@ def test_a_topic_that_is_removed_is_forgotten(office: Harness):
 def test_allowing_unclean_elections_elects_at_once(office: Harness):
     office.see(1)
     office.see(b2=Broker(25))
-    assert office.state().leader == NOBODY
+    assert office.state().leader == NO_BROKER
     rules = TopicRules(min_insync_replicas=2, unclean_leader_election=True)
     office.write(office.controller.settings_changed("t", rules))
     assert (office.state().leader, office.state().is_recovering) == (2, True)
@@ -391,8 +398,8 @@ def test_unknown_topics_and_partitions_are_refused(office: Harness):
     nothing = Proposal((1,), {1: 10}, 0, 0)
     asked = {(U, 0): nothing, (T, 7): nothing}
     assert office.controller.isr_proposed(1, 10, asked) == {
-        (U, 0): Verdict(ErrorCode.UNKNOWN_TOPIC_ID),
-        (T, 7): Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (U, 0): Decision(ErrorCode.UNKNOWN_TOPIC_ID),
+        (T, 7): Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
 
 
@@ -474,8 +481,8 @@ def test_every_partition_of_a_request_is_judged_for_itself():
     office = Harness(1, 2)
     office.topic([(1, 2), (2, 1), (1, 2)])
     asked = {(T, index): Proposal((1,), {1: 10}, 0, 0) for index in range(3)}
-    verdicts = office.controller.isr_proposed(1, 10, asked)
-    assert [verdict.error for verdict in verdicts.values()] == [
+    decisions = office.controller.isr_proposed(1, 10, asked)
+    assert [decision.error for decision in decisions.values()] == [
         ErrorCode.NONE,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
@@ -569,8 +576,8 @@ def test_an_election_for_all_tells_only_of_those_that_needed_it():
     office.topic([(1, 2), (2, 1)])
     office.see(2)
     office.see(1, 2)
-    verdicts = office.controller.election_asked(ElectionKind.PREFERRED)
-    assert verdicts == {("t", 0): Verdict(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)}
+    decisions = office.controller.election_asked(ElectionKind.PREFERRED)
+    assert decisions == {("t", 0): Decision(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)}
 
 
 # -- balance ---------------------------------------------------------------------------------
@@ -648,10 +655,10 @@ def test_a_new_controller_ends_the_move_that_another_began(wide: Harness):
     wide.move((4, 2, 3))
     lives = {each: each * 10 for each in range(1, 5)}
     proposal = Proposal((4, 2, 3, 1), lives, 0, wide.state().partition_epoch)
-    [verdict] = wide.controller.isr_proposed(1, 10, {(T, 0): proposal}).values()
-    assert verdict.change is not None
+    [decision] = wide.controller.isr_proposed(1, 10, {(T, 0): proposal}).values()
+    assert decision.change is not None
     # It is written, and then the controller dies.
-    controller = loaded({0: verdict.change.after}, min_insync_replicas=2)
+    controller = loaded({0: decision.change.after}, min_insync_replicas=2)
     [change] = controller.brokers_seen(brokers(1, 2, 3, 4, 5))
     assert (change.after.replicas, change.after.leader) == ((4, 2, 3), 4)
 
@@ -674,9 +681,9 @@ def test_going_on_with_the_move_under_way_has_nothing_to_do(wide: Harness):
 
 @pytest.mark.parametrize("target", [(), (1, 1, 2), (1, 2, 9), (-1,)])
 def test_targets_that_cannot_be_are_refused_with_a_reason(wide: Harness, target):
-    verdict = wide.controller.reassignment_asked({("t", 0): target})["t", 0]
-    assert verdict.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    assert verdict.detail
+    decision = wide.controller.reassignment_asked({("t", 0): target})["t", 0]
+    assert decision.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert decision.detail
 
 
 def test_a_dead_broker_may_stay_at_the_target(wide: Harness):

@@ -31,7 +31,7 @@ from hightide.core.controller import (
 )
 from hightide.core.controller.cluster_state import Partition, TopicRules
 from hightide.core.controller.controller import ElectionKind
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode
 from tests.unit.core.controller_world import World, refusing
 
@@ -204,9 +204,9 @@ class AnyCluster(RuleBasedStateMachine):
     @rule(chance=CHANCE, goal=ASSIGNMENTS | st.none())
     def a_partition_is_moved(self, chance: int, goal: tuple[int, ...] | None) -> None:
         if key := self.partition(chance):
-            verdict = self.world.controller.reassignment_asked({key: goal})[key]
-            if verdict.change is not None:
-                self.world.plan([verdict.change])
+            decision = self.world.controller.reassignment_asked({key: goal})[key]
+            if decision.change is not None:
+                self.world.plan([decision.change])
 
     @rule(assignments=st.lists(ASSIGNMENTS, min_size=1, max_size=2), rules=RULES)
     def a_topic_is_made_anew(self, assignments: list[tuple[int, ...]], rules: TopicRules) -> None:
@@ -257,10 +257,10 @@ def ignore_the_eligible(real: Real) -> Real:
 def do_not_wait_for_the_eligible(real: Real) -> Real:
     def reelected(state, *others):
         after = real(state, *others)
-        if after.leader != NOBODY:
+        if after.leader != NO_BROKER:
             return after
         hasty = real(replace(after, elr=(), broker_epochs={}), *others)
-        return after if hasty.leader == NOBODY else hasty
+        return after if hasty.leader == NO_BROKER else hasty
 
     return reelected
 
@@ -292,7 +292,7 @@ def elect_anybody(real: Real) -> Real:
 def leave_the_leader_alone(real: Real) -> Real:
     def reelected(state, live, *others):
         after = real(state, live, *others)
-        return state if state.leader != NOBODY and after.leader == NOBODY else after
+        return state if state.leader != NO_BROKER and after.leader == NO_BROKER else after
 
     return reelected
 
@@ -341,7 +341,7 @@ MUTANTS = {
     ),
     "stale proposals are accepted": (
         controller,
-        "judge",
+        "proposal_error",
         lambda real: (
             lambda proposal, sender, state, brokers: real(
                 replace(proposal, partition_epoch=state.partition_epoch), sender, state, brokers

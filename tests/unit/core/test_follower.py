@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hightide.core.partition.follower import (
-    NOTHING_MOVED,
-    Do,
+    NO_CHANGES,
+    Action,
+    FetchPosition,
     Follower,
-    Moved,
-    Position,
+    FollowerChanges,
     Step,
     divergence,
 )
 from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode
-from tests.unit.core.replica_world import MemoryLog, Record
+from tests.unit.core.replication_world import MemoryLog, Record
 
 EPOCH = 9
 
@@ -46,30 +46,30 @@ def answered(made: Follower, error: ErrorCode = ErrorCode.NONE, **answer: object
 
 def test_it_asks_from_its_end_and_names_its_last_epoch():
     made = follower(log_of(1, 1, 4))
-    assert made.position() == Position(3, 4, EPOCH, 0)
-    assert follower(MemoryLog()).position() == Position(0, -1, EPOCH, 0)
+    assert made.position() == FetchPosition(3, 4, EPOCH, 0)
+    assert follower(MemoryLog()).position() == FetchPosition(0, -1, EPOCH, 0)
 
 
 def test_what_comes_is_appended():
     log = log_of(1)
     made = follower(log)
-    assert answered(made) == Step(Do.APPEND)
+    assert answered(made) == Step(Action.APPEND)
     log.append([Record(EPOCH, 7), Record(EPOCH, 8)])
-    assert made.appended(2, 0) == Moved(2)
-    assert made.appended(99, 0) == Moved(3), "no further than its own end"
-    assert made.appended(99, 0) is NOTHING_MOVED
+    assert made.appended(2, 0) == FollowerChanges(2)
+    assert made.appended(99, 0) == FollowerChanges(3), "no further than its own end"
+    assert made.appended(99, 0) is NO_CHANGES
 
 
 def test_its_high_watermark_does_not_go_back_with_a_new_leader():
     made = follower(log_of(1, 1, 1), high_watermark=3)
-    assert made.appended(1, 0) is NOTHING_MOVED
+    assert made.appended(1, 0) is NO_CHANGES
     assert made.high_watermark == 3
 
 
 def test_its_log_starts_where_the_leaders_does_as_far_as_it_is_committed():
     made = follower(log_of(1, 1, 1))
-    assert made.appended(2, 1) == Moved(2, 1)
-    assert made.appended(2, 3) == Moved(None, 2)
+    assert made.appended(2, 1) == FollowerChanges(2, 1)
+    assert made.appended(2, 3) == FollowerChanges(None, 2)
 
 
 def test_what_it_knows_at_the_start_lies_within_its_log():
@@ -94,11 +94,11 @@ def test_what_it_knows_at_the_start_lies_within_its_log():
 def test_it_cuts_what_cannot_be_in_the_leaders_log(epochs, leaders, cut):
     log = log_of(*epochs)
     made = follower(log)
-    assert answered(made, diverging=leaders) == Step(Do.TRUNCATE, cut)
+    assert answered(made, diverging=leaders) == Step(Action.TRUNCATE, cut)
     log.truncate_to(cut)
     made.truncated()
     made.check()
-    assert made.position() == Position(cut, log.epochs.latest, EPOCH, 0)
+    assert made.position() == FetchPosition(cut, log.epochs.latest, EPOCH, 0)
 
 
 def test_it_asks_again_until_the_logs_agree():
@@ -114,7 +114,7 @@ def test_it_asks_again_until_the_logs_agree():
             leader.epochs, leader.end_offset, asked.offset, asked.last_fetched_epoch
         )
         step = made.answered(asked, diverging=parting)
-        if step.do is Do.APPEND:
+        if step.action is Action.APPEND:
             break
         cuts.append(step.offset)
         log.truncate_to(step.offset)
@@ -127,15 +127,15 @@ def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten():
     log = log_of(1, 1)
     log.epochs.assign(5, 2)
     made = follower(log, high_watermark=2)
-    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2)
+    assert answered(made, diverging=(1, 2)) == Step(Action.TRUNCATE, 2)
     log.truncate_to(2)
     made.truncated()
-    assert made.position() == Position(2, 1, EPOCH, 0)
+    assert made.position() == FetchPosition(2, 1, EPOCH, 0)
 
 
 def test_a_diverging_answer_that_would_change_nothing_is_not_followed():
     made = follower(log_of(1, 1))
-    assert answered(made, diverging=(1, 5)) == Step(Do.BACK_OFF)
+    assert answered(made, diverging=(1, 5)) == Step(Action.BACK_OFF)
 
 
 def test_a_log_that_lies_behind_the_leaders_end_begins_again():
@@ -143,24 +143,24 @@ def test_a_log_that_lies_behind_the_leaders_end_begins_again():
     log.start_offset = 2
     log.epochs.truncate_from_start(2)
     made = follower(log, recovery_epoch=8)
-    assert answered(made, diverging=(2, 1)) == Step(Do.RESTART, 1)
+    assert answered(made, diverging=(2, 1)) == Step(Action.RESTART, 1)
 
 
 def test_committed_records_that_the_leader_lacks_are_counted_and_truncated():
     log = log_of(1, 1, 3, 3)
     made = follower(log, high_watermark=3)
-    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2, lost=1)
+    assert answered(made, diverging=(1, 2)) == Step(Action.TRUNCATE, 2, lost=1)
     assert not made.expects_loss
     log.truncate_to(2)
     made.truncated()
     made.check()
     assert made.high_watermark == 2
-    assert made.position() == Position(2, 1, EPOCH, 0)
+    assert made.position() == FetchPosition(2, 1, EPOCH, 0)
 
 
 def test_records_above_the_high_watermark_are_not_counted_as_lost():
     made = follower(log_of(1, 1, 3), high_watermark=2)
-    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2, lost=0)
+    assert answered(made, diverging=(1, 2)) == Step(Action.TRUNCATE, 2, lost=0)
 
 
 def test_deleted_records_are_not_counted_as_lost():
@@ -168,12 +168,12 @@ def test_deleted_records_are_not_counted_as_lost():
     log.start_offset = 2
     log.epochs.truncate_from_start(2)
     made = follower(log, high_watermark=3)
-    assert answered(made, diverging=(2, 1)) == Step(Do.RESTART, 1, lost=1)
+    assert answered(made, diverging=(2, 1)) == Step(Action.RESTART, 1, lost=1)
 
 
 def test_a_recovery_since_its_last_record_explains_a_loss():
     made = follower(log_of(1, 1, 3), high_watermark=3, recovery_epoch=4)
-    assert answered(made, diverging=(1, 2)) == Step(Do.TRUNCATE, 2, lost=1)
+    assert answered(made, diverging=(1, 2)) == Step(Action.TRUNCATE, 2, lost=1)
     assert made.expects_loss
 
 
@@ -189,14 +189,14 @@ def test_a_log_of_which_nothing_is_the_leaders_begins_again_though_it_ends_befor
     log.start_offset = 2
     log.epochs.truncate_from_start(2)
     made = follower(log, recovery_epoch=8)
-    assert answered(made, diverging=(2, 9)) == Step(Do.RESTART, 2)
+    assert answered(made, diverging=(2, 9)) == Step(Action.RESTART, 2)
 
 
 def test_a_log_that_ends_before_the_leaders_begins_starts_there():
     log = log_of(1, 1)
     made = follower(log, high_watermark=2)
     step = answered(made, ErrorCode.OFFSET_OUT_OF_RANGE, leader_log_start_offset=50)
-    assert step == Step(Do.RESTART, 50)
+    assert step == Step(Action.RESTART, 50)
     log.truncate_to(0)
     log.records = [Record(-1, -1)] * 50
     log.start_offset = 50
@@ -209,12 +209,12 @@ def test_a_log_that_ends_before_the_leaders_begins_starts_there():
 def test_otherwise_it_asks_again_when_out_of_range(start):
     made = follower(log_of(1, 1))
     step = answered(made, ErrorCode.OFFSET_OUT_OF_RANGE, leader_log_start_offset=start)
-    assert step == Step(Do.BACK_OFF)
+    assert step == Step(Action.BACK_OFF)
 
 
 def test_a_fenced_follower_waits_for_a_newer_leader_epoch():
     made = follower(log_of(1))
-    assert answered(made, ErrorCode.FENCED_LEADER_EPOCH) == Step(Do.WAIT)
+    assert answered(made, ErrorCode.FENCED_LEADER_EPOCH) == Step(Action.WAIT)
     assert made.position() is None
     made.check()
 
@@ -231,7 +231,7 @@ def test_a_fenced_follower_waits_for_a_newer_leader_epoch():
 )
 def test_what_may_pass_is_tried_again(error):
     made = follower(log_of(1))
-    assert answered(made, error) == Step(Do.BACK_OFF)
+    assert answered(made, error) == Step(Action.BACK_OFF)
     assert made.position() is not None
 
 
@@ -241,7 +241,7 @@ def test_an_answer_to_a_former_question_is_passed_over():
     asked = made.position()
     assert asked is not None
     log.append([Record(1, 5)])
-    assert made.answered(asked) == Step(Do.ASK_AGAIN)
+    assert made.answered(asked) == Step(Action.ASK_AGAIN)
 
 
 def test_nothing_is_asked_before_the_cut_is_made():
@@ -290,7 +290,7 @@ def test_any_two_logs_come_to_agree_where_they_part(common, own, leaders):
             leader.epochs, leader.end_offset, asked.offset, asked.last_fetched_epoch
         )
         step = made.answered(asked, diverging=parting)
-        if step.do is Do.APPEND:
+        if step.action is Action.APPEND:
             break
         log.truncate_to(step.offset)
         made.truncated()

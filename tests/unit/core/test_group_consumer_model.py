@@ -16,7 +16,7 @@ from hightide.core.groups.consumer import consumer_group as group
 from hightide.core.groups.consumer import heartbeat, reconciliation
 from hightide.core.groups.consumer.consumer_group import ConsumerGroup, ConsumerMember
 from hightide.core.groups.consumer.consumer_groups import ConsumerGroups
-from hightide.core.groups.responses import instead_of
+from hightide.core.groups.responses import error_response
 from tests.unit.core.consumer_world import World, Wrong
 
 MOVES: list[tuple[Callable[[World, Random], None], float]] = []
@@ -157,9 +157,9 @@ def what_was_not_written_is_kept(patch: Patch) -> None:
     def kept(self: ConsumerGroups, purpose: Any, error: Any, turn: Any) -> None:
         self._ended(purpose)
         for each in purpose.answers:
-            turn.answer(each.ticket, instead_of(each.response, error))
+            turn.answer(each.ticket, error_response(each.response, error))
 
-    patch.setattr(ConsumerGroups, "not_written", kept)
+    patch.setattr(ConsumerGroups, "write_failed", kept)
 
 
 def any_epoch_will_do(patch: Patch) -> None:
@@ -177,7 +177,7 @@ def any_epoch_will_do(patch: Patch) -> None:
 
 
 def nobody_is_missed(patch: Patch) -> None:
-    patch.setattr(ConsumerGroups, "time_is_up", lambda *_: None)
+    patch.setattr(ConsumerGroups, "timed_out", lambda *_: None)
 
 
 BUGS = [

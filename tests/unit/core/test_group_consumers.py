@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hightide.core.groups.consumer.assignors import Subscriber, in_ranges, uniformly
+from hightide.core.groups.consumer.assignors import Subscriber, range_assignor, uniform_assignor
 from hightide.core.groups.consumer.consumer_group import ConsumerGroup, GroupState, MemberState
 from hightide.core.groups.turn import Client
 from hightide.wire.errors import ErrorCode
@@ -63,7 +63,7 @@ def told(response: ConsumerGroupHeartbeatResponse) -> list[int] | None:
 
 
 def group(desk: Desk) -> ConsumerGroup:
-    found = desk.coordinator.consumers.get("g")
+    found = desk.coordinator.consumer_groups.get("g")
     assert found is not None
     return found
 
@@ -222,7 +222,7 @@ def test_a_bad_heartbeat_is_refused_and_leaves_no_trace(
     response = beat(desk, "a", **how)
     assert response.error_code == error
     assert response.error_message
-    assert desk.coordinator.consumers.groups == {}
+    assert desk.coordinator.consumer_groups.groups == {}
     assert desk.log == []
 
 
@@ -294,8 +294,8 @@ def test_offsets_outlive_the_members_and_the_group_goes_with_them(desk: Desk) ->
     desk.coordinator.topics_changed({})
     desk.wait(desk.rules.offsets_retention_ms)
     assert desk.fetch() == -1
-    assert desk.coordinator.consumers.groups == {}
-    assert desk.moved().coordinator.consumers.groups == {}
+    assert desk.coordinator.consumer_groups.groups == {}
+    assert desk.moved().coordinator.consumer_groups.groups == {}
 
 
 # -- the other kind --------------------------------------------------------------------------
@@ -307,11 +307,11 @@ def test_an_empty_classic_group_gives_way_and_its_offsets_stay(desk: Desk) -> No
     assert beat(desk, "a").error_code == ErrorCode.GROUP_ID_NOT_FOUND
     desk.leave((leader.member_id, None), (follower.member_id, None))
     assert beat(desk, "a").member_epoch == 1
-    assert "g" not in desk.coordinator.groups
+    assert "g" not in desk.coordinator.classic_groups
     assert desk.fetch() == 5
     moved = desk.moved()
     assert (group(moved), moved.fetch()) == (group(desk), 5)
-    assert "g" not in moved.coordinator.groups
+    assert "g" not in moved.coordinator.classic_groups
 
 
 def test_an_empty_group_gives_way_to_a_classic_one(desk: Desk) -> None:
@@ -324,7 +324,7 @@ def test_an_empty_group_gives_way_to_a_classic_one(desk: Desk) -> None:
     desk.wait(DELAY_MS)
     assert desk.answers[ticket].generation_id == 1
     assert desk.fetch() == 5
-    assert desk.moved().coordinator.consumers.groups == {}
+    assert desk.moved().coordinator.consumer_groups.groups == {}
 
 
 def test_if_its_tombstones_could_not_be_written_it_does_not_give_way(desk: Desk) -> None:
@@ -338,7 +338,7 @@ def test_if_its_tombstones_could_not_be_written_it_does_not_give_way(desk: Desk)
     assert desk.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert group(desk) == group(desk.moved()) == before
     desk.wait(DELAY_MS)
-    assert "g" not in desk.coordinator.groups
+    assert "g" not in desk.coordinator.classic_groups
 
 
 # -- administration --------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_a_group_is_described_listed_and_deleted(desk: Desk) -> None:
     beat(desk, "a", -1, instance_id="i")
     deleted = desk.answers[desk.ask("delete_groups_asked", request)]
     assert deleted.results[0].error_code == ErrorCode.NONE
-    assert desk.moved().coordinator.consumers.groups == {}
+    assert desk.moved().coordinator.consumer_groups.groups == {}
 
 
 # -- assignors -------------------------------------------------------------------------------
@@ -377,24 +377,24 @@ def subscriber(name: str, *topics: Any, has: Any = ()) -> Subscriber:
 
 def test_ranges_are_the_same_for_topics_of_one_size() -> None:
     members = {name: subscriber(name, T, U) for name in "ab"}
-    shares = in_ranges(members, {T: 3, U: 3})
+    shares = range_assignor(members, {T: 3, U: 3})
     assert shares["a"] == {(T, 0), (T, 1), (U, 0), (U, 1)}
     assert shares["b"] == {(T, 2), (U, 2)}
 
 
 def test_uniform_shares_differ_by_one_at_most_and_stay_where_they_are() -> None:
     members = {name: subscriber(name, T) for name in "ab"}
-    first = uniformly(members, {T: 7})
+    first = uniform_assignor(members, {T: 7})
     assert sorted(map(len, first.values())) == [3, 4]
     members = {name: subscriber(name, T, has=first.get(name, ())) for name in "abc"}
-    second = uniformly(members, {T: 7})
+    second = uniform_assignor(members, {T: 7})
     assert sorted(map(len, second.values())) == [2, 2, 3]
     assert all(second[name] <= first[name] for name in "ab")
 
 
 def test_uniform_shares_are_as_even_as_subscriptions_allow() -> None:
     members = {"a": subscriber("a", T), "b": subscriber("b", T, U), "c": subscriber("c", U)}
-    shares = uniformly(members, {T: 2, U: 4})
+    shares = uniform_assignor(members, {T: 2, U: 4})
     assert {name: len(share) for name, share in shares.items()} == {"a": 2, "b": 2, "c": 2}
     assert all(topic in members[name].topics for name in "abc" for topic, _ in shares[name])
 

@@ -18,7 +18,7 @@ from hightide.core.groups.classic.classic_group import ClassicGroup
 from hightide.core.groups.consumer import classic_members
 from hightide.core.groups.consumer.consumer_group import ConsumerGroup
 from hightide.core.groups.consumer.consumer_groups import ConsumerGroups
-from hightide.core.groups.responses import instead_of
+from hightide.core.groups.responses import error_response
 from hightide.core.groups.turn import Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.records.consumer_protocol import ConsumerSubscription
@@ -220,30 +220,30 @@ def a_converted_group_has_nothing(patch: Patch) -> None:
     def nothing(_: Any, members: Any, *__: Any) -> Any:
         return {each.id: frozenset() for each in members}
 
-    patch.setattr(migration, "_shares", nothing)
+    patch.setattr(migration, "_assignments", nothing)
 
 
 def what_is_not_assigned_is_free(patch: Patch) -> None:
     """While the leader shares out, members have what they said that they have."""
-    real = migration._shares
+    real = migration._assignments
 
     def forgetful(classic: Any, members: Any, said: Any, topics: Any) -> Any:
         silent = {each: ConsumerSubscription(topics=said[each].topics) for each in said}
         return real(classic, members, silent, topics)
 
-    patch.setattr(migration, "_shares", forgetful)
+    patch.setattr(migration, "_assignments", forgetful)
 
 
 def what_is_said_late_is_believed(patch: Patch) -> None:
     """B18: what was said in a generation before is taken for the present one."""
-    real = classic_members._as_beat
+    real = classic_members._as_heartbeat
 
     def gullible(groups: Any, asked: Any, said: Any, member: Any, now_ms: int) -> Any:
         beat = real(groups, asked, said, member, now_ms)
         beat.request.member_epoch = member.epoch
         return beat
 
-    patch.setattr(classic_members, "_as_beat", gullible)
+    patch.setattr(classic_members, "_as_heartbeat", gullible)
 
 
 def telling_before_it_is_written(patch: Patch) -> None:
@@ -255,21 +255,21 @@ def telling_before_it_is_written(patch: Patch) -> None:
 
 def a_group_is_lost_if_it_cannot_be_converted(patch: Patch) -> None:
     patch.setattr(Administration, "restore", lambda *_: None)
-    patch.setattr(migration, "reinstated", lambda *_: None)
+    patch.setattr(migration, "restore_classic", lambda *_: None)
 
 
 def a_group_is_converted_though_it_cannot_be_written(patch: Patch) -> None:
     def kept(self: ConsumerGroups, purpose: Any, error: Any, turn: Any) -> None:
         self._ended(purpose)
         for each in purpose.answers:
-            turn.answer(each.ticket, instead_of(each.response, error))
+            turn.answer(each.ticket, error_response(each.response, error))
 
-    patch.setattr(ConsumerGroups, "not_written", kept)
+    patch.setattr(ConsumerGroups, "write_failed", kept)
 
 
 def the_newer_kind_stays_in_the_log(patch: Patch) -> None:
     """The tombstones are left out when a group becomes classic."""
-    real = ConsumerGroups._decided
+    real = ConsumerGroups._write_decision
 
     def lazy(self: Any, group_id: str, records: Any, *how: Any, **more: Any) -> Any:
         after = real(self, group_id, records, *how, **more)
@@ -280,7 +280,7 @@ def the_newer_kind_stays_in_the_log(patch: Patch) -> None:
             turn.writes.append(Write(records, write.purpose))
         return after
 
-    patch.setattr(ConsumerGroups, "_decided", lazy)
+    patch.setattr(ConsumerGroups, "_write_decision", lazy)
 
 
 def nobody_is_called_together(patch: Patch) -> None:
@@ -290,12 +290,12 @@ def nobody_is_called_together(patch: Patch) -> None:
 
 def who_waits_is_forgotten(patch: Patch) -> None:
     """Whoever waits to join a group that is converted is told when that is over: never."""
-    patch.setattr(migration, "released", lambda *_: None)
+    patch.setattr(migration, "release_waiting", lambda *_: None)
 
 
 def commits_of_any_epoch(patch: Patch) -> None:
     """B18.  Whoever was a member once may still commit."""
-    patch.setattr(offset_requests, "refused", lambda *_: ErrorCode.NONE)
+    patch.setattr(offset_requests, "offset_commit_error", lambda *_: ErrorCode.NONE)
 
 
 # With a seed from which on each is noticed soon: some take long histories.

@@ -212,25 +212,25 @@ Patch = pytest.MonkeyPatch
 def commits_of_any_generation(patch: Patch) -> None:
     """B18.  Whoever was a member once may still commit."""
     requests = group_coordinator.offset_requests
-    patch.setattr(requests, "commit_error", lambda *_, **__: ErrorCode.NONE)
+    patch.setattr(requests, "classic_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
 def commits_of_an_old_generation(patch: Patch) -> None:
     """B18, for one who is still a member."""
-    real = group_coordinator.offset_requests.commit_error
+    real = group_coordinator.offset_requests.classic_commit_error
 
     def generous(group: ClassicGroup, member_id: str, *how: Any, **more: Any) -> ErrorCode:
         error = real(group, member_id, *how, **more)
         return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
 
-    patch.setattr(group_coordinator.offset_requests, "commit_error", generous)
+    patch.setattr(group_coordinator.offset_requests, "classic_commit_error", generous)
 
 
 def telling_before_it_is_written(patch: Patch) -> None:
     def write(self: Turn, purpose: object, *records: Any) -> None:
         self.writes.append(Write(records, purpose))
-        if isinstance(purpose, rebalance.Assigned):
-            rebalance.assigned(purpose, self)
+        if isinstance(purpose, rebalance.AssignmentWritten):
+            rebalance.assignment_written(purpose, self)
 
     patch.setattr(Turn, "write", write)
 
@@ -275,8 +275,8 @@ def a_generation_is_not_counted(patch: Patch) -> None:
 def a_restarted_member_is_told_too_soon(patch: Patch) -> None:
     def write(self: Turn, purpose: object, *records: Any) -> None:
         self.writes.append(Write(records, purpose))
-        if isinstance(purpose, join_group.Replaced):
-            join_group.replaced(purpose, self)
+        if isinstance(purpose, join_group.ReplacementWritten):
+            join_group.replacement_written(purpose, self)
 
     patch.setattr(Turn, "write", write)
 

@@ -118,13 +118,13 @@ def test_without_a_group_anybody_commits_and_a_simple_group_is_there(desk: Desk)
 def test_a_member_of_a_group_that_is_not_there_is_told_so(desk: Desk) -> None:
     assert desk.commit_error(5, "m", 1, version=9) == ErrorCode.GROUP_ID_NOT_FOUND
     assert desk.commit_error(5, "m", 1, version=8) == ErrorCode.ILLEGAL_GENERATION
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 def test_a_note_that_is_too_long_is_refused_for_its_partition_only() -> None:
     desk = Desk(offset_metadata_max_bytes=3)
     assert desk.commit_error(5, metadata="four") == ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
     assert desk.commit_error(5, metadata="two") == ErrorCode.NONE
 
 
@@ -200,7 +200,7 @@ def test_a_deletion_takes_back_a_commit_that_is_still_being_written(desk: Desk) 
     desk.commit()
     assert desk.answers[deleting].error_code == ErrorCode.NONE
     assert desk.fetch() == -1
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 def test_with_a_topic_go_its_offsets(desk: Desk) -> None:
@@ -209,7 +209,7 @@ def test_with_a_topic_go_its_offsets(desk: Desk) -> None:
     desk.carry_out(desk.coordinator.topic_deleted("t", desk.now_ms))
     desk.carry_out(desk.coordinator.topic_deleted("nobody", desk.now_ms))
     assert (desk.fetch("t"), desk.fetch("u", group_id="h")) == (-1, 5)
-    assert [*desk.coordinator.groups] == ["h"]
+    assert [*desk.coordinator.classic_groups] == ["h"]
 
 
 # -- retention -------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ def test_offsets_outlive_the_last_member_by_the_retention(desk: Desk) -> None:
     assert desk.fetch() == 5
     desk.wait(2 * CHECK_MS)
     assert desk.fetch() == -1
-    assert desk.coordinator.groups == {}
-    assert desk.moved().coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
+    assert desk.moved().coordinator.classic_groups == {}
 
 
 def test_offsets_of_a_simple_group_count_from_their_commit(desk: Desk) -> None:
@@ -235,7 +235,7 @@ def test_offsets_of_a_simple_group_count_from_their_commit(desk: Desk) -> None:
     desk.commit_offset(6, topic="u")
     desk.wait(RETENTION_MS // 2 + CHECK_MS)
     assert (desk.fetch("t"), desk.fetch("u")) == (-1, 6)
-    assert "g" in desk.coordinator.groups
+    assert "g" in desk.coordinator.classic_groups
 
 
 def test_while_members_are_there_only_offsets_of_other_topics_go(desk: Desk) -> None:
@@ -261,8 +261,8 @@ def test_an_empty_group_without_offsets_is_forgotten(desk: Desk) -> None:
     leader, follower = desk.stable()
     desk.leave((leader.member_id, None), (follower.member_id, None))
     desk.wait(CHECK_MS)
-    assert desk.coordinator.groups == {}
-    assert desk.moved().coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
+    assert desk.moved().coordinator.classic_groups == {}
 
 
 # -- transactions ----------------------------------------------------------------------------
@@ -350,7 +350,7 @@ def test_nothing_expires_that_a_transaction_may_still_commit(desk: Desk) -> None
     assert desk.fetch() == 4
     end(desk, is_committed=False)
     desk.wait(2 * CHECK_MS)
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 def test_a_deletion_takes_back_what_a_transaction_may_still_commit(desk: Desk) -> None:
@@ -358,7 +358,7 @@ def test_a_deletion_takes_back_what_a_transaction_may_still_commit(desk: Desk) -
     delete(desk, "t")
     end(desk, is_committed=True)
     assert desk.fetch() == -1
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 def test_of_offsets_the_place_in_the_log_counts_and_not_the_marker() -> None:

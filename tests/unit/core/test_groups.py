@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from hightide.core.groups.classic.classic_group import State
-from hightide.core.groups.classic.subscription import subscribed_topics
+from hightide.core.groups.classic.classic_group import State, subscribed_topics
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
 from hightide.core.groups.turn import Client
 from hightide.wire.errors import ErrorCode
@@ -80,7 +79,7 @@ def test_old_versions_are_members_at_once(desk: Desk) -> None:
 def test_a_member_id_that_is_never_used_is_forgotten_with_its_group(desk: Desk) -> None:
     desk.new_id()
     desk.wait(SESSION_MS)
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 def test_the_first_rebalance_waits_longer_if_somebody_comes(desk: Desk) -> None:
@@ -117,7 +116,7 @@ def test_a_bad_join_is_refused_and_leaves_no_trace(
     desk: Desk, how: dict[str, Any], error: ErrorCode
 ) -> None:
     assert error_of(desk, desk.join(**how)) == error
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 def test_a_join_without_protocols_is_refused(desk: Desk) -> None:
@@ -126,7 +125,7 @@ def test_a_join_without_protocols_is_refused(desk: Desk) -> None:
     )
     ticket = desk.ask("join_asked", request, 9, Client("c", "/h"))
     assert error_of(desk, ticket) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 @pytest.mark.parametrize(
@@ -407,7 +406,7 @@ def test_who_leaves_is_out_and_the_others_share_anew(desk: Desk) -> None:
 def test_a_member_id_that_was_given_out_can_leave(desk: Desk) -> None:
     member_id = desk.new_id()
     assert desk.leave((member_id, None)).members[0].error_code == ErrorCode.NONE
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
 
 
 def test_old_versions_of_leave_name_one_member_and_have_one_error(desk: Desk) -> None:
@@ -616,9 +615,9 @@ def test_only_an_empty_group_can_be_deleted(desk: Desk) -> None:
     ]
     desk.leave((leader.member_id, None), (follower.member_id, None))
     assert desk.answers[delete(desk, "g")].results[0].error_code == ErrorCode.NONE
-    assert desk.coordinator.groups == {}
+    assert desk.coordinator.classic_groups == {}
     assert desk.fetch() == -1
-    assert desk.moved().coordinator.groups == {}
+    assert desk.moved().coordinator.classic_groups == {}
     assert desk.moved().fetch() == -1
 
 

@@ -49,8 +49,8 @@ def test_a_leader_alone_commits_what_it_writes():
 def test_nothing_is_committed_with_too_few_in_sync():
     made = leader(isr=(1,), min_isr=2)
     assert made.appended(3).high_watermark is None
-    assert made.write_verdict() == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert leader(min_isr=2).write_verdict() == ErrorCode.NONE
+    assert made.write_error() == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert leader(min_isr=2).write_error() == ErrorCode.NONE
 
 
 def test_nothing_is_committed_while_somebody_is_eligible():
@@ -133,9 +133,9 @@ def test_a_refusal_after_silence_leaves_the_new_member_counted():
 def test_a_write_is_answered_when_it_is_committed():
     made = leader(isr=(1, 2), min_isr=2)
     made.appended(5)
-    assert made.commit_verdict(5) is None
+    assert made.commit_result(5) is None
     fetch(made, 2, 5)
-    assert made.commit_verdict(5) == ErrorCode.NONE
+    assert made.commit_result(5) == ErrorCode.NONE
 
 
 def test_people_are_told_why_a_replica_is_not_in_sync():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hightide.core.metadata.internal_topics import partition_for
+from hightide.core.metadata.topic_names import partition_for
 from hightide.core.transactions.transaction import (
     LAST_CLIENT_EPOCH,
     NO_PRODUCER,

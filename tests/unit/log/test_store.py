@@ -9,7 +9,7 @@ import pytest
 
 from hightide.log import checkpoint
 from hightide.log.disk import Disk, DiskFailed, MemoryDisk, RealDisk
-from hightide.log.jobs import Flush
+from hightide.log.flush import Flush, flush
 from hightide.log.log_manager import LogManager
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -265,7 +265,7 @@ class TestHousekeeping:
             append(log, batch([b"x"]))
             due.append(log.end_offset >= log.flush_at)
             if due[-1]:
-                log.flush()
+                flush(log)
         assert due == [False, False, True, False, False, True, False]
         assert log.recovery_point == 6
 
@@ -329,7 +329,7 @@ class TestHousekeeping:
         log = store.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x" * 150]))
-        log.flush()
+        flush(log)
         late = list(store.jobs(NOW + 2 * MINUTE_MS))
         log.truncate_to(1)
         for job in late:

@@ -1,7 +1,12 @@
-"""What one term of a controller knows: the machine that decides, and what the shell needs beside.
+"""Controller state, and the znode versions needed to write it.
 
-The machine knows brokers by their lives and topics by their states.  To write and to publish one
-also needs addresses, the topics' own znodes and the settings they have.
+`core.controller` decides from broker epochs and partition states alone.  Writing and publishing a
+decision also needs addresses, the topics' znodes and their settings, which are kept here.
+
+ZooKeeper stores a partition in two znodes.  The topic's znode holds the assignment of all its
+partitions, including replicas that are being added or removed.  The partition's state znode holds
+the rest, and its version is the partition epoch.  Both are written in one multi, so they agree,
+unless Kafka's own controller or a person has changed one of them.
 """
 
 from __future__ import annotations
@@ -14,17 +19,18 @@ from typing import NamedTuple
 from hightide.core.controller.cluster_state import Partition, Topic, TopicRules
 from hightide.core.controller.controller import Controller, PartitionChange
 from hightide.core.controller.leader_election import Broker
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import MalformedZnode
 
-_RULING = ("min.insync.replicas", "unclean.leader.election.enable")
+# The settings that elections depend on.
+_ELECTION_SETTINGS = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
 class LiveBroker(NamedTuple):
-    """A broker that is registered, and in which life."""
+    """A registered broker, with its broker epoch."""
 
     epoch: int
     registration: znodes.BrokerRegistration
@@ -32,102 +38,105 @@ class LiveBroker(NamedTuple):
 
 @dataclass(slots=True)
 class StoredTopic:
-    """A topic out of the tree."""
+    """A topic as ZooKeeper stores it."""
 
     name: str
     topic_id: uuid.UUID
     assignment: znodes.TopicAssignment
     version: int
-    """Of the topic's own znode."""
+    """Version of the topic's znode."""
     partitions: dict[int, PartitionState] = field(default_factory=dict)
-    unborn: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    new_partitions: dict[int, tuple[int, ...]] = field(default_factory=dict)
     damaged: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Assignments of partitions that have no state, and of those whose state makes no sense."""
+    """Assignments of partitions without a state znode, and of those whose state is invalid."""
     overrides: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class TopicZnodes:
-    """What the tree has of a topic that decisions do not depend on."""
+    """The part of a topic's znodes that decisions do not depend on."""
 
     assignment: znodes.TopicAssignment
     version: int
     overrides: Mapping[str, str]
     damaged: Mapping[int, tuple[int, ...]]
-    """Assignments of partitions whose state makes no sense, or is gone though it was decided:
-    nothing can be written about them."""
+    """Assignments of partitions whose state znode is invalid, or was deleted by another party: no
+    change of them can be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicUpdate:
-    """What came of reading a topic: what others do not know yet, and what is to be done."""
+    """The result of reading a topic: what to publish, and what to write."""
 
     changed: list[Partition]
     replaced: uuid.UUID | None
     lost: list[int]
-    """Partitions that have a state, which the tree has not any more."""
+    """Partitions with a known state whose state znode is missing."""
     plan: list[PartitionChange]
 
 
 class ControllerContext:
-    """The machine and its papers."""
+    """The state of one controller epoch."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self.machine = Controller()
         self.brokers: dict[int, LiveBroker] = {}
         self.topic_znodes: dict[str, TopicZnodes] = {}
         self._settings = settings
-        # Most topics have the same rules: what they are depends on these settings and on two texts.
-        self._ruled_by = settings()
+        # A cache: the rules depend on the broker's settings and on two settings of the topic.
+        self._cached_for = settings()
         self._rules: dict[tuple[str | None, ...], TopicRules] = {}
 
     def rules(self, overrides: Mapping[str, str]) -> TopicRules:
-        """What elections of a topic with these settings of its own go by."""
+        """Return the election rules of a topic with these settings."""
         settings = self._settings()
-        if settings is not self._ruled_by:
-            self._ruled_by = settings
+        if settings is not self._cached_for:
+            self._cached_for = settings
             self._rules.clear()
-        key = tuple(overrides.get(name) for name in _RULING)
+        key = tuple(overrides.get(name) for name in _ELECTION_SETTINGS)
         rules = self._rules.get(key)
         if rules is None:
-            given = {name: overrides[name] for name in _RULING if name in overrides}
-            effective = TopicSettings.effective(settings, given)
+            relevant = {name: overrides[name] for name in _ELECTION_SETTINGS if name in overrides}
+            effective = TopicSettings.effective(settings, relevant)
             rules = self._rules[key] = TopicRules(
                 effective.min_insync_replicas, effective.unclean_leader_election_enable
             )
         return rules
 
-    def update_brokers(self, stored: Mapping[int, LiveBroker]) -> list[PartitionChange]:
-        self.brokers = dict(sorted(stored.items()))
+    def update_brokers(self, live: Mapping[int, LiveBroker]) -> list[PartitionChange]:
+        """Take over the live brokers; return the changes that follow."""
+        self.brokers = dict(sorted(live.items()))
         return self.machine.brokers_seen(
             {
                 broker_id: Broker(
-                    each.epoch, each.registration.rack, each.registration.previous_epoch
+                    broker.epoch, broker.registration.rack, broker.registration.previous_epoch
                 )
-                for broker_id, each in self.brokers.items()
+                for broker_id, broker in self.brokers.items()
             }
         )
 
     def update_topic(self, stored: StoredTopic) -> TopicUpdate:
-        """A topic as it was stored in the tree, or as it was just written there."""
+        """Take over a topic that was read from ZooKeeper, or just written there."""
         known = self.machine.topics.get(stored.name)
         before = {} if known is None else self._states(known)
         replaced = known.id if known is not None and known.id != stored.topic_id else None
         if replaced is not None:
             known, before = None, {}
-        lost = [] if known is None else [each for each in stored.unborn if each in known.partitions]
+        lost = []
+        if known is not None:
+            lost = [index for index in stored.new_partitions if index in known.partitions]
         self.topic_znodes[stored.name] = TopicZnodes(
             stored.assignment,
             stored.version,
             stored.overrides,
-            stored.damaged | {index: stored.unborn[index] for index in lost},
+            stored.damaged | {index: stored.new_partitions[index] for index in lost},
         )
         plan = self.machine.topic_found(
             stored.name,
             stored.topic_id,
             self.rules(stored.overrides),
             stored.partitions,
-            stored.unborn,
+            stored.new_partitions,
         )
         after = self._states(self.machine.topics[stored.name])
         changed = [
@@ -138,46 +147,45 @@ class ControllerContext:
         return TopicUpdate(changed, replaced, lost, plan)
 
     def remove_topic(self, name: str) -> uuid.UUID | None:
-        """A topic that is gone; the id that it had if it was known."""
+        """Remove a topic and return its id, or None if the topic is unknown."""
         topic = self.machine.topics.get(name)
         self.topic_znodes.pop(name, None)
         self.machine.topic_removed(name)
         return None if topic is None else topic.id
 
     def is_current(self, change: PartitionChange) -> bool:
-        """Whether a change was planned from what is still known to be so, and can be written."""
+        """Whether the state that a change was planned from is still current, and writable."""
         topic = self.machine.topics.get(change.topic)
         if topic is None or change.index in self.topic_znodes[change.topic].damaged:
             return False
         if change.before is None:
-            return change.index in topic.unborn
+            return change.index in topic.new_partitions
         return topic.partitions.get(change.index) is change.before
 
     def with_assignments(
         self, name: str, after: Mapping[int, PartitionState]
     ) -> znodes.TopicAssignment:
-        """What a topic's own znode shall hold when these partitions are as they shall be."""
+        """Return the content of a topic's znode when these partitions have these states."""
         return assignment_of(self.topic_znodes[name].assignment, after)
 
     def published_state(self, name: str, index: int) -> PartitionState | None:
-        """What brokers shall know of a partition; None if there is none."""
+        """Return the state to publish for a partition, or None if it does not exist."""
         topic = self.machine.topics.get(name)
         if topic is None:
             return None
         state = topic.partitions.get(index)
         if state is not None:
             return state
-        replicas = topic.unborn.get(index) or self.topic_znodes[name].damaged.get(index)
+        replicas = topic.new_partitions.get(index) or self.topic_znodes[name].damaged.get(index)
         return None if replicas is None else leaderless(replicas)
 
     def _states(self, topic: Topic) -> dict[int, PartitionState]:
         return dict(self.published_states(topic))
 
     def published_states(self, topic: Topic) -> Iterator[tuple[int, PartitionState]]:
-        """All partitions of a topic as brokers shall know them, in order."""
-        for index in sorted(
-            {*topic.partitions, *topic.unborn, *self.topic_znodes[topic.name].damaged}
-        ):
+        """Yield the states to publish for a topic, in the order of its partitions."""
+        damaged = self.topic_znodes[topic.name].damaged
+        for index in sorted({*topic.partitions, *topic.new_partitions, *damaged}):
             state = self.published_state(topic.name, index)
             assert state is not None
             yield index, state
@@ -187,7 +195,7 @@ class ControllerContext:
 
 
 def encode_state(state: PartitionState, controller_epoch: int) -> bytes:
-    """The bytes of the partition's own znode."""
+    """Encode the state znode of a partition."""
     return znodes.PartitionState(
         state.leader,
         state.leader_epoch,
@@ -204,21 +212,21 @@ def encode_state(state: PartitionState, controller_epoch: int) -> bytes:
 def decode_state(
     data: bytes, path: str, version: int, assignment: znodes.TopicAssignment, index: int
 ) -> PartitionState:
-    """The decision; MalformedZnode if what is there cannot be one.
+    """Decode the state znode of a partition; MalformedZnode if it is invalid.
 
-    Kafka leaves the last replicas in the ISR of a partition that nobody leads; here they are
-    eligible.  The same is said of an ISR whose leader is not in it, or holds no replica any more.
+    Kafka keeps the last replicas in the ISR of a partition without a leader; here they move to the
+    ELR.  So does an ISR whose leader is not a member, or holds no replica any more.
     """
     stored = znodes.PartitionState.decode(data, path)
     replicas = assignment.partitions[index]
-    isr = tuple(each for each in stored.isr if each in replicas)
-    elr = tuple(each for each in stored.elr if each in replicas and each not in isr)
+    isr = tuple(member for member in stored.isr if member in replicas)
+    elr = tuple(member for member in stored.elr if member in replicas and member not in isr)
     leader, last_known_leader = stored.leader, stored.last_known_leader
     if leader not in isr:
         isr, elr = (), isr + elr
         if leader in replicas:
             last_known_leader = leader
-        leader = NOBODY
+        leader = NO_BROKER
     state = PartitionState(
         replicas,
         leader,
@@ -231,19 +239,19 @@ def decode_state(
         assignment.removing_replicas.get(index, ()),
         stored.is_recovering,
         stored.recovery_epoch,
-        {each: life for each, life in stored.broker_epochs.items() if each in isr + elr},
+        {member: epoch for member, epoch in stored.broker_epochs.items() if member in isr + elr},
     )
     try:
         state.check()
     except AssertionError as wrong:
-        raise MalformedZnode(path, f"it contradicts itself or its topic: {wrong}") from None
+        raise MalformedZnode(path, f"it contradicts itself or the assignment: {wrong}") from None
     return state
 
 
 def assignment_of(
     topic: znodes.TopicAssignment, states: Mapping[int, PartitionState]
 ) -> znodes.TopicAssignment:
-    """A topic's assignment with those of these partitions in it."""
+    """Return a topic's assignment, updated with these partitions."""
     partitions, adding, removing = (
         dict(topic.partitions),
         dict(topic.adding_replicas),
@@ -259,5 +267,5 @@ def assignment_of(
 
 
 def leaderless(replicas: tuple[int, ...], partition_epoch: int = 0) -> PartitionState:
-    """What brokers are told of a partition about which nothing is decided, or can be."""
-    return PartitionState(replicas, NOBODY, 0, (), partition_epoch=partition_epoch)
+    """Return the published state of a partition without a valid state znode."""
+    return PartitionState(replicas, NO_BROKER, 0, (), partition_epoch=partition_epoch)

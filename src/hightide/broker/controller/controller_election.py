@@ -1,13 +1,13 @@
-"""Which broker is the controller: the one whose session owns `/controller`.
+"""The election of the controller: the broker whose session owns `/controller`.
 
-Being elected is one multi: `/controller` is created, and `/controller_epoch` is raised if it still
-has the version it was read with.  From then on the version of `/controller_epoch` is a fencing
-token: every write of a controller checks it in the same multi (`fenced`), so that one who was
-replaced while he slept changes nothing more, and learns of it.
+A candidate sends one multi: it creates `/controller`, and increments `/controller_epoch` if that
+znode still has the version that the candidate has read.  From then on the version of
+`/controller_epoch` is a fencing token.  Every write of a controller checks it in the same multi
+(`fenced`), so a controller that was replaced while it was suspended changes nothing, and notices.
 
-The epoch is raised only together with creating `/controller`, which fails while that exists.  So
-whoever finds `/controller` owned by his own session is the controller in the epoch that he reads,
-also when the answer to his election was lost on the way.
+The epoch is incremented only together with creating `/controller`, which fails while that znode
+exists.  So a broker that finds `/controller` owned by its session is the controller in the epoch it
+reads, even if the response to its multi was lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from hightide.broker.controller.errors import NotController
 from hightide.broker.membership.watch_loop import WatchLoop
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import (
     MalformedZnode,
@@ -33,16 +33,16 @@ from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetDa
 
 log = logging.getLogger(__name__)
 
-_RESIGN_BACKOFF_S = 5.0  # how long somebody who resigned leaves the field to others
+_RESIGN_BACKOFF_S = 5.0  # how long a broker that resigned lets others be elected
 
 
 class ControllerElection:
-    """One broker's view of the election, and its part in it."""
+    """One broker's view of the election, and its candidacy."""
 
     def __init__(self, zookeeper: ZooKeeper, broker_id: int, now_ms: Callable[[], int]) -> None:
-        self.controller_id = NOBODY
+        self.controller_id = NO_BROKER
         self.epoch = 0
-        """The controller epoch that was last seen, this broker's own or another's."""
+        """The latest controller epoch seen, of this broker or of another."""
         self.is_controller = False
         self.on_change: Callable[[], None] = lambda: None
         self.watch_loop = WatchLoop(znodes.CONTROLLER, self.check)
@@ -53,13 +53,13 @@ class ControllerElection:
         self._backoff_until = 0.0
         self._changed = asyncio.Event()
 
-    # -- what was found --------------------------------------------------------------------
+    # -- finding and being elected ---------------------------------------------------------
 
     async def check(self) -> None:
-        """See who is the controller, and stand for election if nobody is."""
+        """Find the controller; run for election if there is none."""
         zookeeper = self._zookeeper
         while True:
-            # The watch comes first: whatever happens from here on is heard of.
+            # The watch is set first, so no later change goes unnoticed.
             if await zookeeper.exists(znodes.CONTROLLER, self.watch_loop.wake) is None:
                 self.stand_down(f"{znodes.CONTROLLER} was deleted")
                 if self._is_backing_off():
@@ -75,18 +75,18 @@ class ControllerElection:
                     await self._become_controller()
                 return
             self.stand_down("another broker is the controller")
-            with contextlib.suppress(NoNode):  # whoever it is, it was not elected as we are
+            with contextlib.suppress(NoNode):  # that controller was not elected by this protocol
                 self.epoch, _ = await self._read_epoch()
             self._controller_seen(_id_of(data))
             return
 
     async def _run_for_controller(self) -> None:
-        """Stand for election.  Whether it was won, `look` finds out."""
+        """Run for election; `check` finds out whether this broker has won."""
         zookeeper = self._zookeeper
         try:
             before, version = await self._read_epoch()
         except NoNode:
-            with contextlib.suppress(NodeExists):  # another candidate was quicker
+            with contextlib.suppress(NodeExists):  # another candidate was faster
                 await zookeeper.create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))
             return
         me = znodes.Controller(self._broker_id, self._now_ms())
@@ -102,7 +102,7 @@ class ControllerElection:
                 ]
             )
         except MultiFailed as lost:
-            log.debug("another candidate was quicker: %s", lost)
+            log.debug("another candidate was faster: %s", lost)
 
     async def _become_controller(self) -> None:
         self.epoch, self._epoch_version = await self._read_epoch()
@@ -111,7 +111,7 @@ class ControllerElection:
         self._controller_seen(self._broker_id)
 
     async def _read_epoch(self) -> tuple[int, int]:
-        """The controller epoch, and the version of its znode."""
+        """Return the controller epoch and the version of its znode."""
         data, stat = await self._zookeeper.get(znodes.CONTROLLER_EPOCH)
         return znodes.decode_controller_epoch(data), stat.version
 
@@ -124,17 +124,17 @@ class ControllerElection:
         self.on_change()
 
     def stand_down(self, why: str) -> None:
-        """Act as the controller no more.  The tree is not asked: it may be out of reach."""
+        """Stop acting as the controller, without a request to ZooKeeper: it may be unreachable."""
         if self.is_controller:
             self.is_controller = False
-            self.controller_id = NOBODY
+            self.controller_id = NO_BROKER
             log.warning("this broker is no longer the controller: %s", why)
             self.on_change()
 
-    # -- what the controller does ----------------------------------------------------------
+    # -- being the controller --------------------------------------------------------------
 
     async def fenced(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """A multi that happens only if this broker is still the controller, else NotController."""
+        """Run a multi that fails with NotController unless this broker is still the controller."""
         if not self.is_controller:
             raise NotController
         check = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
@@ -142,16 +142,16 @@ class ControllerElection:
             results = await self._zookeeper.multi([check, *operations])
         except MultiFailed as failed:
             if failed.index == 0:
-                self.stand_down("another one was elected meanwhile")
+                self.stand_down("another broker was elected")
                 self.watch_loop.wake()
                 raise NotController from failed
             raise MultiFailed(failed.index - 1, failed.cause, failed.count - 1) from failed
         return results[1:]
 
     async def resign(self, timeout_s: float = _RESIGN_BACKOFF_S) -> int:
-        """Hand the task to another broker; its id, or NOBODY if none was seen to take it.
+        """Resign, and return the id of the new controller, or NOBODY if there is none in time.
 
-        Then this broker stands again, so that the cluster is not left without a controller.
+        After the timeout this broker runs again, so that the cluster gets a controller.
         """
         loop = asyncio.get_running_loop()
         self._changed.clear()
@@ -166,7 +166,7 @@ class ControllerElection:
         finally:
             self._backoff_until = 0.0
             self.watch_loop.wake()
-        return NOBODY if self.is_controller else self.controller_id
+        return NO_BROKER if self.is_controller else self.controller_id
 
     def _is_backing_off(self) -> bool:
         return asyncio.get_running_loop().time() < self._backoff_until
@@ -177,4 +177,4 @@ def _id_of(data: bytes) -> int:
         return znodes.Controller.decode(data).broker_id
     except MalformedZnode as damage:
         log.error("%s", damage)
-        return NOBODY
+        return NO_BROKER

@@ -1,12 +1,12 @@
-"""One term of a controller: everything that happens, one thing after the other.
+"""The event queue of one controller epoch: everything the controller does, one event at a time.
 
-    watches, timers ─▶ looks ─┐
-    handlers ─▶ questions ────┴─▶ queue ─▶ machine plans ─▶ written ─▶ published
+    watches, timers ─▶ checks ─┐
+    requests ─▶ calls ─────────┴─▶ queue ─▶ Controller plans ─▶ written ─▶ published
 
-A look reads a part of the tree and draws the conclusions; what asks for the same look twice gets
-one.  A call has somebody who waits for its answer, though not for ever: one that nobody waits
-for any more is not begun.  The term loads the whole tree first.  It ends when another controller is
-found to be in context, and whoever still waits is told so.
+A check reads a part of ZooKeeper and acts on it; a check that is scheduled twice runs once.  A call
+has a caller that waits for its result; a call whose caller has given up is not started.  The queue
+loads the whole cluster first.  It closes when another controller is elected, and every call that is
+still queued fails with NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from hightide.broker.controller.context import ControllerContext
@@ -26,6 +26,7 @@ from hightide.broker.controller.topic_changes import TopicChanges
 from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.controller.znode_writer import ZnodeWriter
 from hightide.core.controller.controller import PartitionChange
+from hightide.core.partition.state import NO_BROKER
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import KafkaError
 from hightide.zookeeper import znodes
@@ -41,12 +42,12 @@ _PREFIX = len(f"{znodes.TOPICS}/")
 _PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _AUDIT_S = 5.0
-# An audit looks at every partition: it takes at most this share of the time.
+# An audit looks at every partition, so it takes at most this share of the time.
 _AUDIT_SHARE = 0.01
 
 
 class Dependencies(NamedTuple):
-    """What a term finds outside of itself: the tree, the election, and the settings."""
+    """What every event queue of this broker needs."""
 
     zookeeper: ZooKeeper
     election: ControllerElection
@@ -58,11 +59,11 @@ class Dependencies(NamedTuple):
 
 class _Call(NamedTuple):
     work: Callable[[], Awaitable[Any]]
-    answer: asyncio.Future[Any]
+    result: asyncio.Future[Any]
 
 
 class EventQueue:
-    """From an election to the next one."""
+    """The events of one controller epoch, in order."""
 
     def __init__(self, dependencies: Dependencies, sender: Sender) -> None:
         zookeeper, election = dependencies.zookeeper, dependencies.election
@@ -90,44 +91,44 @@ class EventQueue:
             "audit": self._audit,
             "balance": self._balance,
         }
-        self._wanted: dict[str, None] = {}
+        self._scheduled: dict[str, None] = {}
         self._failures: Counter[str] = Counter()
         self._wakeup = asyncio.Event()
-        # Topics whose own znode, or whose settings, may have changed since they were read.
+        # Topics whose znode, or whose settings, may have changed since they were read.
         self._changed: dict[str, None] = {}
         self._reconfigured: dict[str, None] = {}
         self._audit_took_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
-    # -- life ------------------------------------------------------------------------------
+    # -- start and close -------------------------------------------------------------------
 
     def start(self) -> asyncio.Task[None]:
-        """Begin; the task is done when the term is over."""
+        """Start; the returned task ends when the queue closes."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._run())
         self._tasks = [task, loop.create_task(self._audits()), loop.create_task(self._balances())]
         return task
 
     def close(self) -> None:
-        """Do nothing more.  What was being written may happen or not: the next term reads it."""
+        """Stop.  A write under way may happen or not; the next controller reads the outcome."""
         if self.is_closed:
             return
         self.is_closed = True
         self.publisher.close()
         for task in self._tasks:
             task.cancel()
-        for each in self._queue:
-            if isinstance(each, _Call):
-                _fail(each, not_controller())
+        for event in self._queue:
+            if isinstance(event, _Call):
+                _fail(event, not_controller())
         self._queue.clear()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of it runs any more."""
+        """Wait until all tasks of the queue have ended."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def _fenced(self) -> None:
-        """A broker has heard of a newer controller."""
+        """Close: a broker has refused a message because of a newer controller epoch."""
         self._election.stand_down("a broker knows of a newer controller")
         self._election.watch_loop.wake()
         self.close()
@@ -142,33 +143,33 @@ class EventQueue:
                     continue
                 await self._process(self._queue.popleft())
         except NotController:
-            log.info("the term of controller epoch %d is over", self.epoch)
+            log.info("controller epoch %d is over", self.epoch)
         finally:
             self.close()
 
-    async def _process(self, what: str | _Call) -> None:
-        if isinstance(what, _Call):
-            await self._run_call(what)
+    async def _process(self, event: str | _Call) -> None:
+        if isinstance(event, _Call):
+            await self._run_call(event)
             return
-        self._wanted.pop(what, None)
+        self._scheduled.pop(event, None)
         try:
-            await self._checks[what]()
-            self._failures.pop(what, None)
+            await self._checks[event]()
+            self._failures.pop(event, None)
         except NotController:
             raise
         except ZooKeeperError as failure:
-            # A reconnect has everything looked at too; this is for a call that took too long.
+            # A reconnect schedules all checks as well; the timer is for a call that timed out.
             if not isinstance(failure, ConnectionLoss | SessionLost):
-                log.error("the controller cannot look at %s: %s", what, failure)
-            pause_s = min(_PAUSE_S * 2 ** self._failures[what], _LONGEST_PAUSE_S)
-            self._failures[what] += 1
-            asyncio.get_running_loop().call_later(pause_s, self.schedule, what)
+                log.error("the controller cannot read %s from ZooKeeper: %s", event, failure)
+            pause_s = min(_PAUSE_S * 2 ** self._failures[event], _LONGEST_PAUSE_S)
+            self._failures[event] += 1
+            asyncio.get_running_loop().call_later(pause_s, self.schedule, event)
 
     async def _run_call(self, call: _Call) -> None:
-        if call.answer.done():
-            return  # nobody waits for it any more
+        if call.result.done():
+            return  # the caller has given up
         try:
-            result = await call.work()
+            outcome = await call.work()
         except NotController:
             _fail(call, not_controller())
             raise
@@ -178,44 +179,44 @@ class EventQueue:
             _fail(call, not_controller())
             raise
         else:
-            if not call.answer.done():
-                call.answer.set_result(result)
+            if not call.result.done():
+                call.result.set_result(outcome)
 
-    # -- what there is to do ---------------------------------------------------------------
+    # -- scheduling ------------------------------------------------------------------------
 
     def schedule(self, check: str, _event: object = None) -> None:
-        """Look at a part of the tree as soon as may be."""
-        if not self.is_closed and check not in self._wanted:
-            self._wanted[check] = None
+        """Queue a check, unless it is queued already."""
+        if not self.is_closed and check not in self._scheduled:
+            self._scheduled[check] = None
             if check == "brokers":
-                # Deaths come first: what was asked for depends on who is alive.
+                # Broker failures come first: the calls depend on which brokers are alive.
                 self._queue.appendleft(check)
             else:
                 self._queue.append(check)
             self._wakeup.set()
 
     async def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The answer to a call; KafkaError NOT_CONTROLLER if the term ends before."""
+        """Queue `work` and return its result; KafkaError NOT_CONTROLLER if the queue closes."""
         if self.is_closed:
             raise not_controller()
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Call(work, answer))
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Call(work, result))
         self._wakeup.set()
-        return await answer
+        return await result
 
     def reread_topic(self, topic: str) -> None:
-        """Read a topic's own znode, and so watch it, as it was not read to be known."""
+        """Read a topic's znode, and so set its watch: a topic created here was never read."""
         self._changed[topic] = None
         self.schedule("topics")
 
     def reconnected(self) -> None:
-        """No watch has survived, so anything may have changed."""
+        """Read everything again: a lost connection loses all watches."""
         self._changed.update(dict.fromkeys(self.context.machine.topics))
         self.schedule("brokers")
         self.schedule("topics")
 
     def reconfigured(self, topic: str | None) -> None:
-        """A topic's settings may be others; or, for None, those of brokers."""
+        """Read the settings of a topic, or of the brokers if `topic` is None."""
         if topic is not None:
             self._reconfigured[topic] = None
         self.schedule("settings")
@@ -240,7 +241,7 @@ class EventQueue:
             if self._settings().auto_leader_rebalance_enable:
                 self.schedule("balance")
 
-    # -- looks -----------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     async def _load_with_retry(self) -> None:
         while True:
@@ -254,7 +255,7 @@ class EventQueue:
                 await asyncio.sleep(_PAUSE_S)
         with self.publisher.hold_newcomers():
             self.publisher.brokers_changed()
-            await self._write_plan(plan)
+            await self._write_plan(plan, f"controller epoch {self.epoch}")
             await self._process("topics")
 
     async def _load(self) -> list[PartitionChange]:
@@ -264,7 +265,7 @@ class EventQueue:
         for topic in topics.values():
             self.context.update_topic(topic)
         log.info(
-            "in controller epoch %d there are %d topics and brokers %s",
+            "controller epoch %d: loaded %d topics, live brokers are %s",
             self.epoch,
             len(topics),
             sorted(brokers),
@@ -274,58 +275,60 @@ class EventQueue:
     async def _check_brokers(self) -> None:
         known = self.context.brokers
         found = await self._reader.brokers(self._brokers_changed)
-        for broker_id, broker in sorted(found.items()):
-            if broker_id not in known or known[broker_id].epoch != broker.epoch:
-                log.info("broker %d is up, in broker epoch %d", broker_id, broker.epoch)
-        for broker_id in sorted(known.keys() - found.keys()):
-            log.info("broker %d is gone", broker_id)
+        news = [f"broker {broker_id} is gone" for broker_id in sorted(known.keys() - found.keys())]
+        news += [
+            f"broker {broker_id} is up (broker epoch {broker.epoch})"
+            for broker_id, broker in sorted(found.items())
+            if broker_id not in known or known[broker_id].epoch != broker.epoch
+        ]
         plan = self.context.update_brokers(found)
         with self.publisher.hold_newcomers():
             self.publisher.brokers_changed()
-            await self._write_plan(plan)
+            await self._write_plan(plan, ", ".join(news))
 
-    async def _write_plan(self, plan: list[PartitionChange]) -> None:
-        """Write what follows from deaths and starts, and say how long it took."""
+    async def _write_plan(self, plan: list[PartitionChange], cause: str) -> None:
+        """Write the elections that a broker's failure or start causes, and log what they are."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        start_s = loop.time()
         await self.writer.carry_out(plan)
-        if plan:
-            took_ms = (loop.time() - began) * 1000
-            log.info("%d partitions were decided anew in %.0f ms", len(plan), took_ms)
+        if cause:
+            took_ms = (loop.time() - start_s) * 1000
+            log.info("%s: %s (%.0f ms)", cause, summary(plan), took_ms)
 
     async def _check_topics(self) -> None:
         zookeeper, known = self._zookeeper, self.context.machine.topics
-        doomed = await zookeeper.children(znodes.DELETE_TOPICS, self._topics_changed)
+        deleted = await zookeeper.children(znodes.DELETE_TOPICS, self._topics_changed)
         names = await zookeeper.children(znodes.TOPICS, self._topics_changed)
-        if doomed and not self._settings().delete_topic_enable:
-            await self.topics.reject_deletions(doomed)
-            doomed = []
-        going = {*doomed, *(known.keys() - set(names))}
-        for name in sorted(known.keys() & going):
+        if deleted and not self._settings().delete_topic_enable:
+            await self.topics.reject_deletions(deleted)
+            deleted = []
+        gone = {*deleted, *(known.keys() - set(names))}
+        for name in sorted(known.keys() & gone):
             log.info("topic %s is deleted", name)
             self.writer.remove_topic(name)
         changed, self._changed = self._changed, {}
-        news = [each for each in names if each not in going]
-        news = [each for each in news if each in changed or each not in known]
+        unread = [
+            name for name in names if name not in gone and (name in changed or name not in known)
+        ]
         try:
-            plan = await self._read_changed(news)
+            plan = await self._read_changed(unread)
         except BaseException:
             self._changed = {**changed, **self._changed}
             raise
         await self.writer.carry_out(plan)
-        for name in doomed:
+        for name in deleted:
             await self.topics.delete_znodes(name)
 
     async def _read_changed(self, names: list[str]) -> list[PartitionChange]:
-        """Read topics, those that are known only if their own znode is not as it was."""
+        """Read new topics, and known topics whose znode has another version."""
         known, stored = self.context.machine.topics, self.context.topic_znodes
-        versions = await self._reader.versions([each for each in names if each in known])
+        versions = await self._reader.versions([name for name in names if name in known])
         unchanged = {
             name
             for name, (topic_id, version) in versions.items()
             if name in known and (known[name].id, stored[name].version) == (topic_id, version)
         }
-        found = await self._reader.topics([each for each in names if each not in unchanged])
+        found = await self._reader.topics([name for name in names if name not in unchanged])
         plan: list[PartitionChange] = []
         for topic in found.values():
             plan += self.writer.publish(self.context.update_topic(topic))
@@ -353,20 +356,41 @@ class EventQueue:
         plan = self.context.machine.audit()
         self._audit_took_s = loop.time() - began
         if plan:
-            log.info("%d partitions are not as they should be", len(plan))
-        damaged = [
-            name for name, topic_znodes in self.context.topic_znodes.items() if topic_znodes.damaged
-        ]
+            log.info("audit: %s", summary(plan))
+        damaged = [name for name, topic in self.context.topic_znodes.items() if topic.damaged]
         plan += await self.writer.reread(damaged)
         await self.writer.carry_out(plan)
 
     async def _balance(self) -> None:
         plan = self.context.machine.balance(self._settings().leader_imbalance_per_broker_percentage)
         if plan:
-            log.info("%d partitions go back to their preferred leaders", len(plan))
+            log.info("%d partitions return to their preferred leaders", len(plan))
         await self.writer.carry_out(plan)
 
 
+def summary(plan: Iterable[PartitionChange]) -> str:
+    """Describe planned changes in the words of an operator: leaders and ISRs."""
+    leaders = leaderless = shrunk = others = 0
+    for change in plan:
+        before, after = change.before, change.after
+        leader = NO_BROKER if before is None else before.leader
+        is_shrunk = before is not None and set(after.isr) < set(before.isr)
+        shrunk += is_shrunk
+        if after.leader != leader:
+            leaders += after.leader != NO_BROKER
+            leaderless += after.leader == NO_BROKER
+        elif not is_shrunk:
+            others += 1
+    counts = (
+        (leaders, "new leader", "new leaders"),
+        (leaderless, "partition without a leader", "partitions without a leader"),
+        (shrunk, "ISR shrunk", "ISRs shrunk"),
+        (others, "other change", "other changes"),
+    )
+    texts = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+    return ", ".join(texts) or "no partition changes"
+
+
 def _fail(call: _Call, error: KafkaError) -> None:
-    if not call.answer.done():
-        call.answer.set_exception(error)
+    if not call.result.done():
+        call.result.set_exception(error)

@@ -1,8 +1,8 @@
-"""The controller's task, as the rest of the broker sees it.
+"""The controller service: what the rest of the broker calls, whether it is the controller or not.
 
-A broker is in office from time to time; each time is a queue of its own (`queue`), which reads the
-whole tree anew.  Only the numbers of its messages go on from one to the next: a broker that stood
-down in doubt may find itself still in context, in the same controller epoch.
+Each time this broker is elected, an event queue starts and reads the whole cluster from ZooKeeper.
+Only the message numbers continue from one queue to the next: a broker that stood down in doubt may
+find itself still the controller, in the same controller epoch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from hightide.broker.controller.controller_election import ControllerElection
-from hightide.broker.controller.event_queue import Dependencies, EventQueue
+from hightide.broker.controller.event_queue import Dependencies, EventQueue, summary
 from hightide.broker.controller.publisher import Deliver, Sender
 from hightide.core.controller.cluster_state import Partition
-from hightide.core.controller.controller import Controller, ElectionKind, Verdict
+from hightide.core.controller.controller import Controller, Decision, ElectionKind
 from hightide.core.controller.placement import place
 from hightide.core.controller.reassignment import target_of
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.replication import (
@@ -40,17 +40,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_AGAIN_S = 1.0
-# What brokers ask for is asked again; a client that gives no time is given this much.
-_ASKED_BY_BROKERS_MS = 10_000
-_LEAST_MS = 5_000
-# Also somebody who wants no time to be lost can use it at once then, unless a broker hangs.
-_LEAST_KNOWN_S = 0.5
-_SHUTDOWN_KNOWN_S = 1.0
+_RESTART_S = 1.0
+_BROKER_TIMEOUT_MS = 10_000  # for requests of brokers, which retry
+_SHORTEST_TIMEOUT_MS = 5_000  # for clients that give a shorter timeout, or none
+# How long a caller waits at least for the brokers to receive its change. Even a client with a
+# timeout of 0 can then use a new topic at once, unless a broker hangs.
+_SHORTEST_PUBLISH_S = 0.5
+_SHUTDOWN_PUBLISH_S = 1.0
 
 
 class ControllerService:
-    """Lives as long as the broker."""
+    """The controller as its broker uses it."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ControllerService:
         new_id: Callable[[], uuid.UUID],
     ) -> None:
         self.unclean_elections = 0
-        """Leaders that were elected although they may lack committed records."""
+        """Number of leaders elected although they may lack committed records."""
         self._election = election
         self._broker_id = broker_id
         self._deliver = deliver
@@ -81,10 +81,10 @@ class ControllerService:
     def _count_unclean(self) -> None:
         self.unclean_elections += 1
 
-    # -- in office and out of it -----------------------------------------------------------
+    # -- start and end of a controller epoch -----------------------------------------------
 
     def election_changed(self) -> None:
-        """Begin a queue, or end it."""
+        """Start an event queue if this broker is the controller, or close the one that runs."""
         queue, election = self._queue, self._election
         if queue is not None and (
             not election.is_controller or queue.epoch != election.epoch or queue.is_closed
@@ -104,18 +104,18 @@ class ControllerService:
         failure = None if done.cancelled() else done.exception()
         if failure is None:
             return
-        # What it knows cannot be trusted any more; the tree can, so all is read anew.
-        log.error("the controller failed, and begins again", exc_info=failure)
+        # Its state cannot be trusted any more, so a new queue reads everything from ZooKeeper.
+        log.error("the controller failed; it restarts in %.0f s", _RESTART_S, exc_info=failure)
         if self._queue is queue:
             self._queue = None
-            asyncio.get_running_loop().call_later(_AGAIN_S, self.election_changed)
+            asyncio.get_running_loop().call_later(_RESTART_S, self.election_changed)
 
     def reconnected(self) -> None:
         if self._queue is not None:
             self._queue.reconnected()
 
     def configuration_changed(self, entity_path: str) -> None:
-        """`topics/NAME` or `brokers/…`: the rules of topics may have changed."""
+        """Apply changed settings of `topics/NAME` or `brokers/…`: election rules may change."""
         kind, _, name = entity_path.partition("/")
         if self._queue is not None and kind in ("topics", "brokers"):
             self._queue.reconfigured(name if kind == "topics" else None)
@@ -127,7 +127,7 @@ class ControllerService:
             queue.close()
             await queue.wait_closed()
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- calls -----------------------------------------------------------------------------
 
     def _active_queue(self) -> EventQueue:
         if self._queue is None or self._queue.is_closed or not self._election.is_controller:
@@ -138,27 +138,31 @@ class ControllerService:
         self, queue: EventQueue, work: Callable[[], Awaitable[T]], timeout_ms: float
     ) -> T:
         try:
-            async with asyncio.timeout(max(timeout_ms, _LEAST_MS) / 1000):
+            async with asyncio.timeout(max(timeout_ms, _SHORTEST_TIMEOUT_MS) / 1000):
                 return await queue.call(work)
         except TimeoutError:
             raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"the controller was not done in {timeout_ms} ms"
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the controller did not finish in {timeout_ms} ms; the request may still succeed",
             ) from None
 
     async def _call_and_publish(
         self, work: Callable[[EventQueue], Awaitable[T]], timeout_ms: float
     ) -> T:
-        """Do it, then wait until all brokers know of it or the time is up: done it is anyway."""
+        """Run `work`, then wait until all brokers have received the change, or for the timeout.
+
+        The change stands even if a broker has not received it in time.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         queue = self._active_queue()
         result = await self._call(queue, lambda: work(queue), timeout_ms)
-        left_s = max(deadline - loop.time(), _LEAST_KNOWN_S)
+        left_s = max(deadline - loop.time(), _SHORTEST_PUBLISH_S)
         await queue.publisher.wait_received(queue.publisher.count, left_s)
         return result
 
-    async def state_machine(self, *, timeout_ms: float = _ASKED_BY_BROKERS_MS) -> Controller:
-        """What the controller knows, to be looked at and left as it is."""
+    async def state_machine(self, *, timeout_ms: float = _BROKER_TIMEOUT_MS) -> Controller:
+        """Return the controller's state machine, for reading only."""
         queue = self._active_queue()
 
         async def look() -> Controller:
@@ -175,7 +179,7 @@ class ControllerService:
         replication_factor: int,
         existing: Sequence[Sequence[int]] = (),
     ) -> dict[int, list[int]]:
-        """Replicas of new partitions on these brokers, beginning at a random one."""
+        """Assign replicas of new partitions to these brokers, starting at a random one."""
         first = self._random.randrange(max(len(racks), 1))
         return place(racks, partition_count, replication_factor, first, existing)
 
@@ -187,7 +191,7 @@ class ControllerService:
         *,
         timeout_ms: float,
     ) -> uuid.UUID:
-        """Make a topic; its id.  TOPIC_ALREADY_EXISTS."""
+        """Create a topic and return its id.  TOPIC_ALREADY_EXISTS."""
 
         async def create(queue: EventQueue) -> uuid.UUID:
             try:
@@ -198,60 +202,60 @@ class ControllerService:
         return await self._call_and_publish(create, timeout_ms)
 
     async def delete_topic(self, name: str, *, timeout_ms: float) -> None:
-        """Remove a topic and its records.  UNKNOWN_TOPIC_OR_PARTITION."""
+        """Delete a topic and its records.  UNKNOWN_TOPIC_OR_PARTITION."""
         await self._call_and_publish(lambda queue: queue.topics.delete(name), timeout_ms)
 
     async def add_partitions(
         self, name: str, assignment: Mapping[int, Sequence[int]], *, timeout_ms: float
     ) -> None:
-        """More partitions, numbered on.  UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS."""
+        """Append partitions to a topic.  UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS."""
         await self._call_and_publish(
             lambda queue: queue.topics.add_partitions(name, assignment), timeout_ms
         )
 
-    # -- what brokers ask for --------------------------------------------------------------
+    # -- requests of brokers ---------------------------------------------------------------
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Judge and write what a leader proposes.  Raises STALE_BROKER_EPOCH and NOT_CONTROLLER."""
+        """Judge and write proposed ISRs.  Raises STALE_BROKER_EPOCH and NOT_CONTROLLER."""
         queue = self._active_queue()
         machine = queue.context.machine
 
         async def alter() -> AlterPartitionResponse:
             proposals = _proposals(request)
-            verdicts = machine.isr_proposed(request.broker_id, request.broker_epoch, proposals)
+            decisions = machine.isr_proposed(request.broker_id, request.broker_epoch, proposals)
             await queue.writer.carry_out(
-                [each.change for each in verdicts.values() if each.change is not None]
+                [decision.change for decision in decisions.values() if decision.change is not None]
             )
-            return _alter_partition_response(machine, proposals, verdicts)
+            return _alter_partition_response(machine, proposals, decisions)
 
-        return await self._call(queue, alter, _ASKED_BY_BROKERS_MS)
+        return await self._call(queue, alter, _BROKER_TIMEOUT_MS)
 
     async def controlled_shutdown(
         self, request: ControlledShutdownRequest
     ) -> ControlledShutdownResponse:
-        """Let others lead; answered when all brokers know who, or after a second."""
+        """Move leadership away from a broker; respond when all brokers know, or after a second."""
         queue = self._active_queue()
         machine = queue.context.machine
 
-        async def let_go() -> ControlledShutdownResponse:
+        async def move_leaders() -> ControlledShutdownResponse:
             plan = machine.shutdown_asked(request.broker_id, request.broker_epoch).plan
-            log.info("broker %d is about to stop", request.broker_id)
+            log.info("broker %d shuts down: %s", request.broker_id, summary(plan))
             queue.publisher.brokers_changed()
             await queue.writer.carry_out(plan)
             return _remaining_partitions(machine, request.broker_id)
 
-        response = await self._call(queue, let_go, _ASKED_BY_BROKERS_MS)
-        await queue.publisher.wait_received(queue.publisher.count, _SHUTDOWN_KNOWN_S)
+        response = await self._call(queue, move_leaders, _BROKER_TIMEOUT_MS)
+        await queue.publisher.wait_received(queue.publisher.count, _SHUTDOWN_PUBLISH_S)
         return response
 
-    # -- what people ask for ---------------------------------------------------------------
+    # -- requests of administrators --------------------------------------------------------
 
     async def elect_leaders(
         self, kind: ElectionKind, partitions: Iterable[Partition] | None, *, timeout_ms: float
-    ) -> dict[Partition, Verdict]:
-        """Elections of some partitions, or of all that need one; what became of each."""
+    ) -> dict[Partition, Decision]:
+        """Elect leaders of these partitions, or of all that need one; return each result."""
 
-        async def elect(queue: EventQueue) -> dict[Partition, Verdict]:
+        async def elect(queue: EventQueue) -> dict[Partition, Decision]:
             return await _write_verdicts(
                 queue, queue.context.machine.election_asked(kind, partitions)
             )
@@ -264,31 +268,31 @@ class ControllerService:
         *,
         keeps_counts: bool = False,
         timeout_ms: float,
-    ) -> dict[Partition, Verdict]:
-        """Begin moves of partitions, or give them up; what became of each.
+    ) -> dict[Partition, Decision]:
+        """Start or cancel (None) reassignments of partitions; return each result.
 
-        With `keeps_counts` none may get more replicas or fewer.
+        With `keeps_counts` a reassignment may not change the number of replicas.
         """
 
-        async def reassign(queue: EventQueue) -> dict[Partition, Verdict]:
+        async def reassign(queue: EventQueue) -> dict[Partition, Decision]:
             machine = queue.context.machine
             refused = {
-                key: Verdict(
+                key: Decision(
                     ErrorCode.INVALID_REPLICATION_FACTOR,
-                    detail="the number of replicas may not be changed by this request",
+                    detail="the request does not allow to change the number of replicas",
                 )
                 for key, target in targets.items()
                 if keeps_counts and target is not None and _changes_count(machine, key, target)
             }
-            asked = {key: target for key, target in targets.items() if key not in refused}
-            return refused | await _write_verdicts(queue, machine.reassignment_asked(asked))
+            allowed = {key: target for key, target in targets.items() if key not in refused}
+            return refused | await _write_verdicts(queue, machine.reassignment_asked(allowed))
 
         return await self._call_and_publish(reassign, timeout_ms)
 
     async def list_reassignments(
         self, partitions: Iterable[Partition] | None, *, timeout_ms: float
     ) -> dict[Partition, PartitionState]:
-        """The moves under way, of these partitions or of all."""
+        """Return the reassignments in progress, of these partitions or of all."""
         found = (await self.state_machine(timeout_ms=timeout_ms)).reassignments()
         if partitions is None:
             return found
@@ -296,18 +300,22 @@ class ControllerService:
 
 
 async def _write_verdicts(
-    queue: EventQueue, verdicts: Mapping[Partition, Verdict]
-) -> dict[Partition, Verdict]:
-    """Have the changes written; what became of each."""
-    changes = {key: each.change for key, each in verdicts.items() if each.change is not None}
+    queue: EventQueue, decisions: Mapping[Partition, Decision]
+) -> dict[Partition, Decision]:
+    """Write the changes that the verdicts hold; return the verdicts, with errors for failures."""
+    changes = {
+        key: decision.change for key, decision in decisions.items() if decision.change is not None
+    }
     await queue.writer.carry_out(changes.values())
-    unwritten = Verdict(ErrorCode.UNKNOWN_SERVER_ERROR, detail="the decision was not written")
+    unwritten = Decision(
+        ErrorCode.UNKNOWN_SERVER_ERROR, detail="the change was not written to ZooKeeper"
+    )
     machine = queue.context.machine
     return {
         key: unwritten
         if key in changes and machine.state(*key) in (None, changes[key].before)
-        else verdict
-        for key, verdict in verdicts.items()
+        else decision
+        for key, decision in decisions.items()
     }
 
 
@@ -325,7 +333,7 @@ Key = tuple[uuid.UUID, int]
 
 
 class ProposedIsr(NamedTuple):
-    """One partition of AlterPartition, as the controller judges it."""
+    """One partition of an AlterPartition request."""
 
     isr: tuple[int, ...]
     broker_epochs: Mapping[int, int]
@@ -336,51 +344,57 @@ class ProposedIsr(NamedTuple):
 def _proposals(request: AlterPartitionRequest) -> dict[Key, ProposedIsr]:
     proposals = {}
     for topic in request.topics:
-        for each in topic.partitions:
+        for partition in topic.partitions:
             # Up to version 2 only the ids were told.
             broker_epochs = {
-                state.broker_id: state.broker_epoch for state in each.new_isr_with_epochs
+                state.broker_id: state.broker_epoch for state in partition.new_isr_with_epochs
             }
-            isr = tuple(state.broker_id for state in each.new_isr_with_epochs)
-            proposals[topic.topic_id, each.partition_index] = ProposedIsr(
-                isr or tuple(each.new_isr),
-                broker_epochs or dict.fromkeys(each.new_isr, _NOT_FETCHED),
-                each.leader_epoch,
-                each.partition_epoch,
+            isr = tuple(state.broker_id for state in partition.new_isr_with_epochs)
+            proposals[topic.topic_id, partition.partition_index] = ProposedIsr(
+                isr or tuple(partition.new_isr),
+                broker_epochs or dict.fromkeys(partition.new_isr, _NOT_FETCHED),
+                partition.leader_epoch,
+                partition.partition_epoch,
             )
     return proposals
 
 
 def _alter_partition_response(
-    machine: Controller, proposals: Mapping[Key, ProposedIsr], verdicts: Mapping[Key, Verdict]
+    machine: Controller,
+    proposals: Mapping[Key, ProposedIsr],
+    decisions: Mapping[Key, Decision],
 ) -> AlterPartitionResponse:
-    """The answer, when all that was accepted has been written, or something else was."""
+    """Build the response after the accepted changes, or newer ones, have been written."""
     topics: dict[uuid.UUID, AlterPartitionResponseTopic] = {}
-    for (topic_id, index), verdict in verdicts.items():
+    for (topic_id, index), decision in decisions.items():
         topic = topics.setdefault(
             topic_id, AlterPartitionResponseTopic(topic_id=topic_id, partitions=[])
         )
         topic.partitions.append(
-            _altered_partition(machine, topic_id, index, proposals[topic_id, index], verdict)
+            _altered_partition(machine, topic_id, index, proposals[topic_id, index], decision)
         )
     return AlterPartitionResponse(topics=list(topics.values()))
 
 
 def _altered_partition(
-    machine: Controller, topic_id: uuid.UUID, index: int, proposed: ProposedIsr, verdict: Verdict
+    machine: Controller,
+    topic_id: uuid.UUID,
+    index: int,
+    proposed: ProposedIsr,
+    decision: Decision,
 ) -> AlterPartitionResponsePartition:
     topic = machine.cluster.topic_of(topic_id)
     state = None if topic is None else topic.partitions.get(index)
-    code = verdict.error
+    code = decision.error
     if state is None and code == ErrorCode.NONE:
-        code = ErrorCode.UNKNOWN_TOPIC_ID  # it was deleted meanwhile
+        code = ErrorCode.UNKNOWN_TOPIC_ID  # the topic was deleted meanwhile
     if state is not None and code == ErrorCode.NONE and set(state.isr) != set(proposed.isr):
         code = ErrorCode.INVALID_UPDATE_VERSION
     if state is None or code != ErrorCode.NONE:
         return AlterPartitionResponsePartition(
             partition_index=index,
             error_code=code,
-            leader_id=NOBODY,
+            leader_id=NO_BROKER,
             leader_epoch=-1,
             isr=[],
             partition_epoch=-1,
@@ -396,7 +410,7 @@ def _altered_partition(
 
 
 def _remaining_partitions(machine: Controller, broker_id: int) -> ControlledShutdownResponse:
-    """What a broker leads still, without what nobody else could lead."""
+    """Return what a broker still leads, without the partitions that have no other replica."""
     led = []
     for name, index in sorted(machine.cluster.held_by([broker_id])):
         state = machine.state(name, index)

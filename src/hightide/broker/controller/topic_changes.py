@@ -1,10 +1,11 @@
-"""Topics that are made, grown and deleted: in the tree first, then in the controller's office.
+"""Creates, extends and deletes topics: first in ZooKeeper, then in the controller's context.
 
-A topic of up to 500 partitions is made in one multi with all its states; of a larger one the
-assignment comes first, and states follow from it, if not by this controller then by the next.  A
-deletion is a mark in `/admin/delete_topics`: from then on the topic is gone for everybody, whoever
-comes to take its znodes out of the tree.  No broker is waited for: one that is dead finds on its
-return that the topic is missing.
+A topic of up to 500 partitions is created in one multi with all its states.  For a larger topic the
+assignment comes first, and this controller or the next one adds the states.
+
+A deletion is a mark in `/admin/delete_topics`: from then on no broker serves the topic, and this
+controller or the next one deletes its znodes.  A deletion waits for no broker: one that is down
+notices on its return that the topic is missing.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ async def announce_topic(
     overrides: Mapping[str, str],
     new_id: Callable[[], uuid.UUID],
 ) -> None:
-    """Make a topic as any broker may: the controller finds it and has it led.
+    """Create a topic without the controller, which then finds it and elects its leaders.
 
-    TOPIC_ALREADY_EXISTS if somebody was quicker.
+    TOPIC_ALREADY_EXISTS if another broker was faster.
     """
     topic = _NewTopic(name, new_id(), _as_tuples(assignment), dict(overrides))
     await _create_topic(zookeeper, topic, [], zookeeper.multi)
@@ -78,7 +79,7 @@ async def _create_topic(
     states: Sequence[Operation],
     write: Callable[[Sequence[Operation]], Awaitable[object]],
 ) -> None:
-    """Write a topic; KafkaError or CoordinationError if it is not there afterwards."""
+    """Write a topic's znodes; KafkaError or ZooKeeperError if that fails."""
     config_path = znodes.topic_config_path(topic.name)
     config = znodes.EntityConfig(topic.overrides).encode()
     for attempt in range(_TRIES):
@@ -99,13 +100,13 @@ async def _create_topic(
                 raise KafkaError(
                     ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists"
                 ) from None
-            # Settings that were left over may be cleared away, or written, at the same time.
+            # Another party may delete or write left-over settings at the same time.
             if failed.index != 2 or attempt == _TRIES - 1:
                 raise
 
 
 class TopicChanges:
-    """Changes of topics, each from beginning to end."""
+    """Creates, extends and deletes topics as the controller."""
 
     def __init__(
         self,
@@ -138,11 +139,11 @@ class TopicChanges:
         except ConnectionLoss:
             if not await self._was_created(topic):
                 raise
-        unborn = {
+        new_partitions = {
             index: replicas for index, replicas in topic.partitions.items() if index not in states
         }
         found = StoredTopic(
-            name, topic.topic_id, topic.assignment, 0, states, unborn, {}, topic.overrides
+            name, topic.topic_id, topic.assignment, 0, states, new_partitions, {}, topic.overrides
         )
         plan = self._writer.publish(self._context.update_topic(found))
         log.info("created topic %s with %d partitions", name, len(topic.partitions))
@@ -150,7 +151,7 @@ class TopicChanges:
         return topic.topic_id
 
     def _first_states(self, topic: _NewTopic) -> dict[int, PartitionState]:
-        """States to write with the topic; none if that is too much for once."""
+        """Return the states to write with the topic; none if they are too many for one multi."""
         if len(topic.partitions) > CHANGES_PER_MULTI:
             return {}
         cluster = self._context.machine.cluster
@@ -169,16 +170,16 @@ class TopicChanges:
         return writes
 
     async def _was_created(self, topic: _NewTopic) -> bool:
-        """Whether a topic was made by a write that got no answer."""
+        """Whether a write with an unknown outcome has created the topic."""
         plan = await self._writer.reread([topic.name])
         known = self._context.machine.topics.get(topic.name)
         if known is not None and known.id == topic.topic_id:
             return True
-        await self._writer.carry_out(plan)  # another's topic of that name was found
+        await self._writer.carry_out(plan)  # another party's topic has that name
         return False
 
     async def add_partitions(self, name: str, assignment: Assignment) -> None:
-        """Give a topic more partitions, numbered on from those it has."""
+        """Append partitions to a topic."""
         topic_znodes = self._context.topic_znodes.get(name)
         if topic_znodes is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
@@ -218,7 +219,7 @@ class TopicChanges:
     # -- deletion --------------------------------------------------------------------------
 
     async def delete(self, name: str) -> None:
-        """Decide that a topic is to go.  Its znodes go when the mark is found, which is soon."""
+        """Mark a topic as deleted, and delete its znodes if possible; else the next check does."""
         if name not in self._context.machine.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         mark = znodes.delete_topic_path(name)
@@ -232,10 +233,10 @@ class TopicChanges:
         try:
             await self.delete_znodes(name)
         except ConnectionLoss as failure:
-            log.warning("topic %s is deleted, its znodes will be later: %s", name, failure)
+            log.warning("topic %s is deleted; its znodes remain for now: %s", name, failure)
 
     async def reject_deletions(self, names: Sequence[str]) -> None:
-        """Take the marks away: nothing is deleted here."""
+        """Remove deletion marks, because delete.topic.enable is false."""
         for name in names:
             log.warning("topic %s is not deleted: delete.topic.enable is false", name)
             try:
@@ -245,7 +246,7 @@ class TopicChanges:
                     raise
 
     async def delete_znodes(self, name: str) -> None:
-        """Take a topic out of the tree, its mark last."""
+        """Delete a topic's znodes, the deletion mark last."""
         for attempt in range(_TRIES):
             try:
                 writes = await self._deletions(name)
@@ -253,7 +254,7 @@ class TopicChanges:
                     await self._election.fenced(writes[start : start + _DELETIONS_PER_MULTI])
                 return
             except MultiFailed as failed:
-                # Somebody works on the same znodes by hand.
+                # Another party changes the same znodes.
                 again = isinstance(failed.cause, NoNode | NotEmpty | BadVersion)
                 if not again or attempt == _TRIES - 1:
                     raise
@@ -267,7 +268,7 @@ class TopicChanges:
         return [Delete(path) for path in paths]
 
     async def _below(self, path: str) -> list[str]:
-        """Everything below a znode, children before their parents."""
+        """Return all descendants of a znode, children before their parents."""
         try:
             names = await self._zookeeper.children(path)
         except NoNode:
@@ -275,25 +276,35 @@ class TopicChanges:
         children = [f"{path}/{name}" for name in names]
         deeper = await in_groups(children, self._below)
         return [
-            each for child, below in zip(children, deeper, strict=True) for each in (*below, child)
+            descendant
+            for child, below in zip(children, deeper, strict=True)
+            for descendant in (*below, child)
         ]
 
 
 def _changed_meanwhile(name: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_PARTITIONS, f"topic {name} was changed meanwhile")
+    return KafkaError(
+        ErrorCode.INVALID_PARTITIONS, f"topic {name} was changed at the same time; try again"
+    )
 
 
 # -- defaults of new topics ------------------------------------------------------------------
 
 
 class Counts(NamedTuple):
-    """Numbers to place a topic by."""
+    """Number of partitions and of replicas."""
 
     partitions: int
     replication_factor: int
 
 
 def default_counts(settings: Settings, topic: str, broker_count: int) -> Counts:
+    """Return the counts of a topic that is created without any.
+
+    Internal topics have their own settings, by default with three replicas.  If none is set and
+    there are fewer brokers, every broker gets one replica, so that a single broker can serve groups
+    and transactions.  A number that is set is kept.
+    """
     if topic == "__consumer_offsets":
         return Counts(
             settings.offsets_topic_num_partitions,
@@ -318,7 +329,7 @@ def default_counts(settings: Settings, topic: str, broker_count: int) -> Counts:
 
 
 def internal_overrides(settings: Settings, topic: str, replication_factor: int) -> dict[str, str]:
-    """The settings of one of the cluster's own topics, which are Kafka's."""
+    """Return the settings of an internal topic, the same as Kafka's."""
     if topic == "__consumer_offsets":
         return {
             "cleanup.policy": "compact",
@@ -337,17 +348,15 @@ def internal_overrides(settings: Settings, topic: str, replication_factor: int) 
 
 def _transaction_min_isr(settings: Settings, replication_factor: int) -> int:
     name, value = "transaction.state.log.min.isr", settings.transaction_state_log_min_isr
-    # Where there are fewer replicas than are meant to be in sync, nothing could be written.
+    # With fewer replicas than min.insync.replicas no transaction could be written.
     return value if _is_set(settings, name, value) else min(value, replication_factor)
 
 
-def _replication_factor(
-    settings: Settings, name: str, value: int, broker_count: int
-) -> int:
+def _replication_factor(settings: Settings, name: str, value: int, broker_count: int) -> int:
     return value if _is_set(settings, name, value) else max(min(value, broker_count), 1)
 
 
 def _is_set(settings: Settings, name: str, value: int) -> bool:
     return value != settings.declared[name].default or any(
-        name in given for _, given in settings.layers
+        name in values for _, values in settings.layers
     )

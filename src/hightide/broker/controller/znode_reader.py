@@ -1,8 +1,8 @@
-"""Brokers and topics as the tree has them, whoever wrote them there.
+"""Reads brokers and topics from ZooKeeper, in any valid form.
 
-Kafka's older tools wrote only a topic's assignment and left the rest to the controller, so a topic
-without an id is given one here.  What makes no sense is told once and left alone: neither served
-nor cleared away.
+Kafka's older tools write only a topic's assignment and leave the rest to the controller, so a topic
+without an id gets one here.  An invalid znode is logged once and left alone: it is neither served
+nor deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _AssignedTopic(NamedTuple):
 
 
 class ZnodeReader:
-    """Reads for the controller, and watches the znode of every topic that it reads."""
+    """Reads for the controller, and sets a watch on the znode of every topic."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ZnodeReader:
         on_topic: Watch,
     ) -> None:
         self.unusable: dict[str, str] = {}
-        """Topics and partitions that were found and make no sense, and why."""
+        """Why topics, partitions and brokers with invalid znodes cannot be used."""
         self._zookeeper = zookeeper
         self._election = election
         self._new_id = new_id
@@ -55,7 +55,7 @@ class ZnodeReader:
     async def brokers(self, watch: Watch) -> dict[int, LiveBroker]:
         names = await self._zookeeper.children(znodes.BROKER_IDS, watch)
         found = await in_groups(names, self._broker)
-        return {each[0]: each[1] for each in found if each is not None}
+        return dict(broker for broker in found if broker is not None)
 
     async def _broker(self, name: str) -> tuple[int, LiveBroker] | None:
         path = f"{znodes.BROKER_IDS}/{name}"
@@ -64,30 +64,30 @@ class ZnodeReader:
             registration = znodes.BrokerRegistration.decode(data, path)
             return znodes.broker_id_of(path), LiveBroker(stat.czxid, registration)
         except NoNode:
-            return None  # its going has been seen, or will be
+            return None  # its watch has fired, or will
         except MalformedZnode as damage:
-            self._report(path, f"the broker at {path} is taken for dead: {damage}")
+            self._report(path, f"the broker at {path} counts as dead: {damage}")
             return None
 
     # -- topics ----------------------------------------------------------------------------
 
     async def versions(self, names: Sequence[str]) -> dict[str, tuple[uuid.UUID | None, int]]:
-        """Ids and versions of topics, by which one that is known is known to be unchanged."""
+        """Return ids and znode versions of topics, to tell which topics have changed."""
         found = await in_groups(names, self._read_assignment)
-        return {each.name: (each.assignment.topic_id, each.version) for each in found if each}
+        return {topic.name: (topic.assignment.topic_id, topic.version) for topic in found if topic}
 
     async def topics(self, names: Sequence[str]) -> dict[str, StoredTopic]:
-        """Topics in full, without those that are gone or cannot be used.
+        """Read topics with their partitions, without those that are gone or invalid.
 
-        All of one kind are asked for together: the states of a thousand topics of one partition
-        cost no more than those of one topic of a thousand.
+        Znodes of one kind are read together: the states of a thousand topics of one partition cost
+        no more than those of one topic with a thousand partitions.
         """
         assigned = [
-            each for each in await in_groups(names, self._read_assignment) if each is not None
+            topic for topic in await in_groups(names, self._read_assignment) if topic is not None
         ]
         topics = await in_groups(assigned, self._with_topic_id)
-        places = [(topic, index) for topic in topics for index in topic.assignment.partitions]
-        await in_groups(places, self._read_state)
+        partitions = [(topic, index) for topic in topics for index in topic.assignment.partitions]
+        await in_groups(partitions, self._read_state)
         await in_groups(topics, self._read_overrides)
         return {topic.name: topic for topic in topics}
 
@@ -107,7 +107,7 @@ class ZnodeReader:
         return _AssignedTopic(name, found, stat.version)
 
     async def _with_topic_id(self, topic: _AssignedTopic) -> StoredTopic:
-        """A topic with its id, which is given to one that has none."""
+        """Assign an id to a topic that has none."""
         name, assignment, version = topic
         if assignment.topic_id is None:
             assignment = assignment._replace(topic_id=self._new_id())
@@ -115,19 +115,19 @@ class ZnodeReader:
             try:
                 await self._election.fenced([SetData(path, assignment.encode(), version)])
             except MultiFailed as failed:
-                # Somebody else changed it: all is read again.
+                # Another party has changed the topic, so the check reads everything again.
                 raise failed.cause from failed
             version += 1
         assert assignment.topic_id is not None
         return StoredTopic(name, assignment.topic_id, assignment, version)
 
-    async def _read_state(self, place: tuple[StoredTopic, int]) -> None:
-        topic, index = place
+    async def _read_state(self, partition: tuple[StoredTopic, int]) -> None:
+        topic, index = partition
         path = znodes.partition_state_path(topic.name, index)
         try:
             data, stat = await self._zookeeper.get(path)
         except NoNode:
-            topic.unborn[index] = topic.assignment.partitions[index]
+            topic.new_partitions[index] = topic.assignment.partitions[index]
             return
         try:
             topic.partitions[index] = decode_state(
@@ -142,7 +142,7 @@ class ZnodeReader:
         topic.overrides = await self.overrides(topic.name)
 
     async def overrides(self, name: str) -> dict[str, str]:
-        """The settings that are a topic's own."""
+        """Read the settings of a topic."""
         return await read_config(self._zookeeper, f"topics/{name}", TopicSettings.check)
 
     def _report(self, about: str, why: str) -> None:
@@ -152,13 +152,13 @@ class ZnodeReader:
 
 
 def _check(name: str, found: znodes.TopicAssignment, path: str) -> None:
-    """MalformedZnode unless this can be a topic."""
+    """Raise MalformedZnode unless the name and assignment are valid."""
     try:
         rules.check_name(name)
     except KafkaError as wrong:
         raise MalformedZnode(path, wrong.detail) from None
     if not found.partitions or list(found.partitions) != list(range(len(found.partitions))):
-        raise MalformedZnode(path, "its partitions are not numbered from 0 on")
+        raise MalformedZnode(path, "its partitions are not numbered 0, 1, 2, …")
     for index, replicas in found.partitions.items():
         if not replicas or len(set(replicas)) < len(replicas):
             raise MalformedZnode(path, f"partition {index} cannot be on brokers {list(replicas)}")

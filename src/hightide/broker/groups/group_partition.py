@@ -1,16 +1,16 @@
-"""The groups of one partition of `__consumer_offsets`, while this broker leads it in one epoch.
+"""The group coordinator of one partition of `__consumer_offsets`, in one leader epoch.
 
-    load ──▶ ask ──▶ machine ──▶ answers ──▶ whoever waits for the ticket
-                        ▲   └──▶ writes ──▶ log ──┐
-                        └── written, write_failed ◀┘
+    load ──▶ ask ──▶ GroupCoordinator ──▶ answers ──▶ pending requests
+                        ▲         └─────▶ writes ──▶ CoordinatorLog ──┐
+                        └────── written, write_failed ◀───────────────┘
 
-Every fact is told to the machine to its end: what it answers is handed out, what it writes is
-appended, and what is committed by then is told, before the next fact is.  Only the commits of
-offsets, which do not depend on each other, linger until the turn of the event loop is over or
-something else happens: those that came together are one batch (`commit`, `flush`).
+Each fact is handled completely before the next one: its answers are sent, its writes are appended,
+and what is committed by then is reported to the coordinator.  The only exception are OffsetCommits,
+which do not depend on each other.  They are buffered until the turn of the event loop is over or
+another fact comes, and appended as one batch (`commit`, `flush`).
 
-The machine's clock is the time of day when the partition was loaded and the time that has passed
-since.  A session must not end because somebody has set a clock.
+The coordinator's clock is the wall clock at the time of loading plus the monotonic time since then:
+a session must not end because the wall clock was set.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from hightide.wire.messages.offsets import OffsetCommitRequest
 
 log = logging.getLogger(__name__)
 
-Fact = Callable[[GroupCoordinator, Ticket, int], Outcome]
-"""What is asked of the machine: with a ticket, now."""
+Decide = Callable[[GroupCoordinator, Ticket, int], Outcome]
+"""Passes a request to the coordinator, with a ticket and the time."""
 Refuse = Callable[[ErrorCode], Any]
-"""The answer to a request of which nothing was done."""
+"""Builds the response to a request of which nothing was done."""
 
-_CLOCK_WAS_SET_MS = 60_000
+_CLOCK_JUMP_MS = 60_000
 _BATCH_BYTES = 64 * 1024
-_COMPLAIN_MS = 10_000
+_LOG_ERROR_MS = 10_000
 
 
-class Asker(Protocol):
-    """Somebody who waits for an answer."""
+class PendingRequest(Protocol):
+    """A request that waits for its response."""
 
     def reply(self, response: Any) -> None: ...
 
     def refusal(self, error: ErrorCode) -> Any:
-        """The answer if nothing was done, or if nobody knows."""
+        """Build the response if nothing was done, or if the outcome is unknown."""
 
 
-class _Future:
-    """Somebody who awaits it."""
+class _FutureResponse:
+    """A pending request whose handler awaits a future."""
 
     __slots__ = ("answer", "refusal")
 
@@ -71,60 +71,63 @@ class _Future:
             self.answer.set_result(response)
 
 
-class _Late(NamedTuple):
-    """When a ticket has waited long enough for its records to be committed."""
+class _Timeout(NamedTuple):
+    """When the request with this ticket times out."""
 
     at_ms: int
     ticket: Ticket
 
 
-class _Commit(NamedTuple):
-    """A commit that is decided and not yet appended."""
+class _BufferedCommit(NamedTuple):
+    """A commit that is accepted and not yet appended."""
 
     ticket: Ticket
     write: Write
-    limit_ms: int
+    timeout_ms: int
 
 
 class GroupPartition:
-    """One machine, its log, its clock and those who wait."""
+    """A coordinator with its log, its clock and its pending requests."""
 
     def __init__(
         self,
-        led_log: CoordinatorLog,
+        coordinator_log: CoordinatorLog,
         rules: Rules,
         random: Random,
         now_ms: Callable[[], int],
         *,
         codec: Codec,
-        on_doubt: Callable[[GroupPartition, str], None],
+        on_inconsistent: Callable[[GroupPartition, str], None],
     ) -> None:
-        self.machine = GroupCoordinator(rules, random, compile_pattern)
-        self.led_log = led_log
+        self.coordinator = GroupCoordinator(rules, random, compile_pattern)
+        self.coordinator_log = coordinator_log
         self.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        """Why nothing is answered; NONE when it is."""
+        """Why requests are refused; NONE once the partition is loaded."""
         self._codec = codec
-        self._on_doubt = on_doubt
+        self._on_inconsistent = on_inconsistent
         self._loop = asyncio.get_running_loop()
         self._time_of_day_ms = now_ms
         self._began_ms = now_ms() - self._loop.time() * 1000
         self._next_ticket = 0
-        self._asking: Ticket | None = None
-        self._answer: Any = None
+        self._current_ticket: Ticket | None = None
+        self._current_answer: Any = None
         self._guard: Guard | None = None
-        self._waiting: dict[Ticket, Asker] = {}
-        self._replies: list[tuple[Asker, Any]] = []
-        self._lingering: list[_Commit] = []
-        self._late: deque[_Late] = deque()
+        self._pending: dict[Ticket, PendingRequest] = {}
+        self._replies: list[tuple[PendingRequest, Any]] = []
+        self._buffered_commits: list[_BufferedCommit] = []
+        self._timeouts: deque[_Timeout] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
-        self._complained_ms = 0
-        self._deleted: list[str] = []  # topics, while it is loading
+        self._logged_error_ms = 0
+        self._deleted_topics: list[str] = []  # while the partition is loading
 
     def __repr__(self) -> str:
-        partition = self.led_log.replica.partition
-        return f"<GroupsPartition {partition} in epoch {self.led_log.epoch}>"
+        return f"<GroupPartition {self._name} in leader epoch {self.coordinator_log.epoch}>"
+
+    @property
+    def _name(self) -> str:
+        return f"{self.coordinator_log.replica.topic}-{self.coordinator_log.replica.partition}"
 
     def now_ms(self) -> int:
         return int(self._began_ms + self._loop.time() * 1000)
@@ -132,86 +135,95 @@ class GroupPartition:
     # -- loading ---------------------------------------------------------------------------
 
     def load(self, topics: Callable[[], Mapping[str, Topic]]) -> None:
-        """Begin to read what is there; until that is done everything is refused."""
+        """Start to replay the log.  Until that is done, all requests are refused."""
         self._loading = self._loop.create_task(self._load(topics))
 
     async def _load(self, topics: Callable[[], Mapping[str, Topic]]) -> None:
         began = self._loop.time()
         try:
-            await self.led_log.replay(self._replay)
-            self.led_log.on_marker = self._marker
-            self.machine.topics_changed(topics())
+            await self.coordinator_log.replay(self._replay)
+            self.coordinator_log.on_marker = self._marker_committed
+            self.coordinator.topics_changed(topics())
             self.refusal = ErrorCode.NONE
-            self.tell(lambda machine, now_ms: machine.loaded(now_ms))
-            for topic in self._deleted:
+            self.notify(lambda coordinator, now_ms: coordinator.loaded(now_ms))
+            for topic in self._deleted_topics:
                 self.topic_deleted(topic)
         except CoordinatorLogClosed:
             return
         except Exception:
-            # Whoever passed over a damaged record would forget a group, or its offsets.
-            log.exception("%r cannot be loaded, its groups are not served", self)
+            # Skipping a damaged record would lose a group or its offsets.
+            log.exception("%s: loading failed, its groups are not available", self._name)
             self.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return
-        log.debug("%r: loaded in %.0f ms", self, (self._loop.time() - began) * 1000)
+        log.debug("%s: loaded in %.0f ms", self._name, (self._loop.time() - began) * 1000)
 
     def _replay(self, header: BatchHeader, batch: memoryview) -> None:
-        machine = self.machine
+        coordinator = self.coordinator
         if header.is_control:
             for record in records(batch):
                 marker = parse_marker(record)
                 if marker is not None:
                     is_commit = marker.type is ControlType.COMMIT
-                    machine.replay_marker(header.producer_id, is_commit)
+                    coordinator.replay_marker(header.producer_id, is_commit)
             return
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
         for record in records(batch):
             found = decoded(record.key, record.value)
             if found is not None:
-                machine.replay(found, record.offset, producer_id)
+                coordinator.replay(found, record.offset, producer_id)
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def ask(
         self,
-        fact: Fact,
+        decide: Decide,
         refuse: Refuse,
-        limit_ms: int | None = None,
+        timeout_ms: int | None = None,
         guard: Guard | None = None,
     ) -> Any:
-        """The answer, or a future of it.  After `limit_ms` the answer is that nobody knows.
+        """Return the response, or a future of it.
 
-        What is written for a transaction comes with the `guard` of its verification.
+        After `timeout_ms` the response is COORDINATOR_NOT_AVAILABLE: the outcome is unknown.  A
+        write for a transaction carries the `guard` of its verification.
         """
         if self.refusal is not ErrorCode.NONE:
             return refuse(self.refusal)
-        if self._lingering:
+        if self._buffered_commits:
             self.flush()
         self._next_ticket = ticket = self._next_ticket + 1
         now_ms = self.now_ms()
-        self._asking, self._answer, self._guard = ticket, None, guard
-        self._carry_out(fact(self.machine, ticket, now_ms), now_ms)
-        answer, self._answer, self._asking, self._guard = self._answer, None, None, None
+        self._current_ticket, self._current_answer, self._guard = ticket, None, guard
+        self._carry_out(decide(self.coordinator, ticket, now_ms), now_ms)
+        answer, self._current_answer, self._current_ticket, self._guard = (
+            self._current_answer,
+            None,
+            None,
+            None,
+        )
         if answer is None:
             answer = self._loop.create_future()
-            self._waiting[ticket] = _Future(answer, refuse)
-            if limit_ms is not None:
-                self._limit(_Late(now_ms + limit_ms, ticket))
+            self._pending[ticket] = _FutureResponse(answer, refuse)
+            if timeout_ms is not None:
+                self._add_timeout(_Timeout(now_ms + timeout_ms, ticket))
         self._set_timer()
         return answer
 
-    def tell(self, fact: Callable[[GroupCoordinator, int], Outcome]) -> None:
-        """Something has happened that nobody asked for."""
+    def notify(self, decide: Callable[[GroupCoordinator, int], Outcome]) -> None:
+        """Pass a fact to the coordinator that is not a request."""
         if self.refusal is ErrorCode.NONE:
-            if self._lingering:
+            if self._buffered_commits:
                 self.flush()
             now_ms = self.now_ms()
-            self._carry_out(fact(self.machine, now_ms), now_ms)
+            self._carry_out(decide(self.coordinator, now_ms), now_ms)
             self._set_timer()
+
+    def configured(self, rules: Rules) -> None:
+        self.coordinator.rules = rules
 
     def topic_deleted(self, topic: str) -> None:
         if self.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            self._deleted.append(topic)
-        self.tell(lambda machine, now_ms: machine.topic_deleted(topic, now_ms))
+            self._deleted_topics.append(topic)
+        self.notify(lambda coordinator, now_ms: coordinator.topic_deleted(topic, now_ms))
 
     def _carry_out(self, outcome: Outcome, now_ms: int) -> None:
         for ticket, response in outcome.answers:
@@ -219,70 +231,71 @@ class GroupPartition:
         if outcome.writes:
             for write in outcome.writes:
                 self._write([write], now_ms)
-            self.led_log.settle()
+            self.coordinator_log.settle()
 
     def _answered(self, ticket: Ticket, response: Any) -> None:
-        if ticket == self._asking:
-            self._answer = response
+        if ticket == self._current_ticket:
+            self._current_answer = response
             return
-        waiting = self._waiting.pop(ticket, None)
-        # If nobody waits any more, it was told that nobody knows.
+        waiting = self._pending.pop(ticket, None)
+        # If the request is not pending any more, it has timed out.
         if waiting is not None:
             if not self._replies:
                 self._loop.call_soon(self._reply)
             self._replies.append((waiting, response))
 
     def _reply(self) -> None:
-        """Hand the answers out, after the turn: whoever gets one may ask the next question."""
+        """Send the responses, after the turn: a client may send its next request at once."""
         replies, self._replies = self._replies, []
-        # A connection's answers leave in order: when the first is given last, in one write.
-        for asker, response in reversed(replies):
+        # A connection sends its responses in order.  If the first one comes last, one write sends
+        # them all.
+        for pending, response in reversed(replies):
             try:
-                asker.reply(response)
+                pending.reply(response)
             except Exception:
-                log.exception("%r: an answer could not be given", self)
+                log.exception("%s: a response could not be sent", self._name)
 
     def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
-        waiting = self._waiting.get(ticket)
+        waiting = self._pending.get(ticket)
         if waiting is not None:
             self._answered(ticket, waiting.refusal(error))
 
     # -- commits ---------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, version: int, asker: Asker, limit_ms: int
+        self, request: OffsetCommitRequest, version: int, pending: PendingRequest, timeout_ms: int
     ) -> Any:
-        """The answer if there is one already; else the asker gets it, after this turn."""
+        """Return the response if there is one now; else `pending` gets it, after this turn."""
         self._next_ticket = ticket = self._next_ticket + 1
-        outcome = self.machine.commit_asked(ticket, request, version, self.now_ms())
+        outcome = self.coordinator.commit_asked(ticket, request, version, self.now_ms())
         if outcome.answers:
             return outcome.answers[0].response
         (write,) = outcome.writes
-        self._waiting[ticket] = asker
-        if not self._lingering:
+        self._pending[ticket] = pending
+        if not self._buffered_commits:
             self._loop.call_soon(self.flush)
-        self._lingering.append(_Commit(ticket, write, limit_ms))
+        self._buffered_commits.append(_BufferedCommit(ticket, write, timeout_ms))
         return None
 
     def flush(self) -> None:
-        """Append the commits that have come."""
-        came, self._lingering = self._lingering, []
-        if not came:
+        """Append the buffered commits."""
+        commits, self._buffered_commits = self._buffered_commits, []
+        if not commits:
             return
         now_ms = self.now_ms()
         writes: list[Write] = []
         size = 0
-        for commit in came:
+        for commit in commits:
             if size > _BATCH_BYTES:
                 self._write(writes, now_ms)
                 writes, size = [], 0
             writes.append(commit.write)
             size += approximate_size(commit.write)
         self._write(writes, now_ms)
-        self.led_log.settle()
-        for commit in came:
-            if commit.ticket in self._waiting:
-                self._limit(_Late(now_ms + commit.limit_ms, commit.ticket))
+        self.coordinator_log.settle()
+        for commit in commits:
+            if commit.ticket in self._pending:
+                self._add_timeout(_Timeout(now_ms + commit.timeout_ms, commit.ticket))
         self._set_timer()
 
     # -- writing ---------------------------------------------------------------------------
@@ -292,52 +305,61 @@ class GroupPartition:
         try:
             guard = None if writes[0].producer_id == NO_PRODUCER else self._guard
             batch = batch_of(writes, now_ms, self._codec)
-            self.led_log.append(batch, now_ms, lambda base: self._written(writes, base), guard)
+            self.coordinator_log.append(
+                batch, now_ms, lambda base: self._written(writes, base), guard
+            )
             return
         except KafkaError as error:
-            self._complain(error, now_ms)
+            self._log_write_error(error, now_ms)
             code = error.code
         except Exception:
-            # The machine must hear of every write what became of it, whosever mistake it was.
-            log.exception("%r cannot write", self)
+            # The coordinator must learn the outcome of every write, whatever went wrong.
+            log.exception("%s: writing failed", self._name)
             code = ErrorCode.UNKNOWN_SERVER_ERROR
         for write in writes:
-            self._carry_out(self.machine.write_failed(write, code, now_ms), now_ms)
+            self._carry_out(self.coordinator.write_failed(write, code, now_ms), now_ms)
 
-    def _complain(self, error: KafkaError, now_ms: int) -> None:
-        """Tell an operator, now and then: members that are refused come again at once."""
-        if now_ms - self._complained_ms > _COMPLAIN_MS:
-            self._complained_ms = now_ms
-            log.warning("%r cannot write: %s", self, error)
+    def _log_write_error(self, error: KafkaError, now_ms: int) -> None:
+        """Log a write error, at most once in 10 s: refused members retry at once."""
+        if now_ms - self._logged_error_ms > _LOG_ERROR_MS:
+            self._logged_error_ms = now_ms
+            log.warning("%s: writing failed: %s", self._name, error)
 
     def _written(self, writes: list[Write], base_offset: int) -> None:
-        """Called by the log, which has others to tell."""
+        """Report committed writes to the coordinator.
+
+        The log calls this and has other callbacks to call, so no exception may escape.
+        """
         now_ms = self.now_ms()
         try:
             for write in writes:
-                self._carry_out(self.machine.written(write, base_offset, now_ms), now_ms)
+                self._carry_out(self.coordinator.written(write, base_offset, now_ms), now_ms)
                 base_offset += len(write.records)
             self._set_timer()
         except Exception:
-            log.exception("%r: what was written could not be told", self)
-            self._loop.call_soon(self._on_doubt, self, "it has missed what was written")
+            log.exception("%s: a committed write could not be applied", self._name)
+            self._loop.call_soon(self._on_inconsistent, self, "a committed write was not applied")
 
-    def _marker(self, producer_id: int, is_commit: bool) -> None:
-        self.tell(lambda machine, now_ms: machine.transaction_ended(producer_id, is_commit, now_ms))
+    def _marker_committed(self, producer_id: int, is_commit: bool) -> None:
+        self.notify(
+            lambda coordinator, now_ms: coordinator.transaction_ended(
+                producer_id, is_commit, now_ms
+            )
+        )
 
     # -- time ------------------------------------------------------------------------------
 
-    def _limit(self, late: _Late) -> None:
-        # All have the same limit, so the first to come is the first to be late.
-        while self._late and self._late[0].ticket not in self._waiting:
-            self._late.popleft()
-        self._late.append(late)
+    def _add_timeout(self, late: _Timeout) -> None:
+        # All requests have the same timeout, so they time out in the order in which they came.
+        while self._timeouts and self._timeouts[0].ticket not in self._pending:
+            self._timeouts.popleft()
+        self._timeouts.append(late)
 
     def _set_timer(self) -> None:
-        """One timer for all; a deadline that was put off is looked at when its time comes."""
-        deadline_ms = self.machine.deadline_ms
-        if self._late and (deadline_ms is None or self._late[0].at_ms < deadline_ms):
-            deadline_ms = self._late[0].at_ms
+        """Set the one timer; a deadline that was postponed is noticed when the timer fires."""
+        deadline_ms = self.coordinator.deadline_ms
+        if self._timeouts and (deadline_ms is None or self._timeouts[0].at_ms < deadline_ms):
+            deadline_ms = self._timeouts[0].at_ms
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
         if self._timer is not None:
@@ -349,29 +371,29 @@ class GroupPartition:
     def _time_passed(self) -> None:
         self._timer = None
         now_ms = self.now_ms()
-        if abs(self._time_of_day_ms() - now_ms) > _CLOCK_WAS_SET_MS:
-            self._on_doubt(self, "somebody has set the clock")
+        if abs(self._time_of_day_ms() - now_ms) > _CLOCK_JUMP_MS:
+            self._on_inconsistent(self, "the wall clock was set")
             return
         self.flush()
-        while self._late and self._late[0].at_ms <= now_ms:
-            self._refuse(self._late.popleft().ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self._carry_out(self.machine.time_passed(now_ms), now_ms)
+        while self._timeouts and self._timeouts[0].at_ms <= now_ms:
+            self._refuse(self._timeouts.popleft().ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._carry_out(self.coordinator.time_passed(now_ms), now_ms)
         self._set_timer()
 
-    # -- the end ---------------------------------------------------------------------------
+    # -- resigning -------------------------------------------------------------------------
 
     def resign(self) -> None:
-        """Another broker takes over, or this one does anew: everybody who waits is told."""
+        """Refuse all pending requests: another broker takes over, or this one loads again."""
         is_loaded = self.refusal is ErrorCode.NONE
         self.refusal = ErrorCode.NOT_COORDINATOR
         if self._timer is not None:
             self._timer.cancel()
         if self._loading is not None:
             self._loading.cancel()
-        self.led_log.end()
-        self._lingering.clear()
+        self.coordinator_log.end()
+        self._buffered_commits.clear()
         if is_loaded:
-            for ticket, response in self.machine.resigned().answers:
+            for ticket, response in self.coordinator.resigned().answers:
                 self._answered(ticket, response)
-        for ticket in [*self._waiting]:
+        for ticket in [*self._pending]:
             self._refuse(ticket, ErrorCode.NOT_COORDINATOR)

@@ -1,7 +1,7 @@
-"""The groups that this broker coordinates: those of the partitions of their topic led here.
+"""The partitions of `__consumer_offsets` that this broker leads, and so coordinates.
 
-A group belongs to the partition that its name leads to.  Whoever asks a broker that does not lead
-it is told so, and asks for the right one.
+The group id determines the partition of a group.  A broker that does not lead it answers with
+NOT_COORDINATOR, and the client looks up the coordinator again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hightide.broker.coordinator_log import CoordinatorLog
-from hightide.broker.groups.group_partition import Fact, GroupPartition, Refuse
-from hightide.broker.groups.rules_from_settings import rules_of
+from hightide.broker.groups.group_partition import Decide, GroupPartition, Refuse
 from hightide.broker.replication.replica import Replica
 from hightide.core.groups.consumer.consumer_group import Topic
-from hightide.core.metadata.internal_topics import partition_for
-from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
+from hightide.core.groups.group_rules import MINUTE_MS, MigrationPolicy, Rules
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, partition_for
+from hightide.settings import Broker as Settings
 from hightide.wire.compression import Codec
 from hightide.wire.errors import ErrorCode
 
@@ -30,22 +30,22 @@ _partition_for = lru_cache(maxsize=4096)(partition_for)
 
 
 class GroupPartitions:
-    """The partitions, by their number."""
+    """The group coordinators of this broker, by partition."""
 
     def __init__(self, broker: Broker) -> None:
         self.partitions: dict[int, GroupPartition] = {}
         self._broker = broker
-        self._rules = rules_of(broker.settings)
+        self._rules = _rules(broker.settings)
         self._topics: Mapping[str, Topic] | None = None
 
     def __iter__(self) -> Iterator[GroupPartition]:
         return iter(self.partitions.values())
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def find(self, group_id: str) -> GroupPartition | ErrorCode:
-        """Where a group is coordinated, or why it is not here."""
-        topic = self._broker.picture.topic(CONSUMER_OFFSETS)
+        """Return the partition of a group, or why this broker cannot serve the group."""
+        topic = self._broker.metadata_image.topic(CONSUMER_OFFSETS)
         if topic is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         found = self.partitions.get(_partition_for(group_id, len(topic.partitions)))
@@ -55,66 +55,85 @@ class GroupPartitions:
             return found.refusal
         return found
 
-    def ask(self, group_id: str, fact: Fact, refuse: Refuse, limit_ms: int | None = None) -> Any:
-        """The answer to a request about one group, or a future of it."""
+    def ask(
+        self, group_id: str, decide: Decide, refuse: Refuse, timeout_ms: int | None = None
+    ) -> Any:
+        """Return the response to a request about one group, or a future of it."""
         found = self.find(group_id)
         if isinstance(found, ErrorCode):
             return refuse(found)
-        return found.ask(fact, refuse, limit_ms)
+        return found.ask(decide, refuse, timeout_ms)
 
-    # -- what changes ----------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------
 
     def role_changed(self, replica: Replica) -> None:
-        """This broker leads a partition of the topic in another epoch, or does not any more."""
+        """Start, restart or stop the coordinator of a partition whose leader has changed."""
         former = self.partitions.pop(replica.partition, None)
         if former is not None:
             former.resign()
         if replica.leader is not None:
             self._begin(CoordinatorLog(replica, self._broker.flusher))
 
-    def _begin(self, led_log: CoordinatorLog) -> None:
+    def _begin(self, coordinator_log: CoordinatorLog) -> None:
         broker = self._broker
         partition = GroupPartition(
-            led_log,
+            coordinator_log,
             self._rules,
-            broker.surroundings.random,
+            broker.environment.random,
             broker.now_ms,
             codec=Codec(broker.settings.offsets_topic_compression_codec),
-            on_doubt=self._begin_anew,
+            on_inconsistent=self._reload,
         )
-        self.partitions[led_log.replica.partition] = partition
+        self.partitions[coordinator_log.replica.partition] = partition
         partition.load(self._all_topics)
 
-    def _begin_anew(self, partition: GroupPartition, why: str) -> None:
-        """What a machine knows, or what its deadlines mean, is in doubt; the log is not."""
-        replica = partition.led_log.replica
+    def _reload(self, partition: GroupPartition, reason: str) -> None:
+        """Load a partition again: its coordinator's state or clock is wrong, the log is right."""
+        replica = partition.coordinator_log.replica
         if self.partitions.get(replica.partition) is partition:
-            log.warning("%r is loaded again: %s", partition, why)
+            log.warning("%s: loading again: %s", partition, reason)
             self.role_changed(replica)
 
     def topics_changed(self, deleted: Collection[str]) -> None:
-        """There are other topics now, or more partitions; and some are known to be deleted."""
+        """Pass on the topics of the cluster, and the topics that were deleted."""
         self._topics = None
         for partition in self:
-            partition.machine.topics_changed(self._all_topics())
+            partition.coordinator.topics_changed(self._all_topics())
             for topic in deleted:
                 partition.topic_deleted(topic)
 
     def _all_topics(self) -> Mapping[str, Topic]:
         if self._topics is None:
             self._topics = {
-                each.name: Topic(each.topic_id, len(each.partitions))
-                for each in self._broker.picture
+                topic.name: Topic(topic.topic_id, len(topic.partitions))
+                for topic in self._broker.metadata_image
             }
         return self._topics
 
     def settings_changed(self) -> None:
-        self._rules = rules_of(self._broker.settings)
+        self._rules = _rules(self._broker.settings)
         for partition in self:
-            partition.machine.rules = self._rules
+            partition.configured(self._rules)
 
     async def stop(self) -> None:
-        """Tell everybody who waits that others coordinate now."""
+        """Stop coordinating; pending requests get NOT_COORDINATOR."""
         partitions, self.partitions = self.partitions, {}
         for partition in partitions.values():
             partition.resign()
+
+
+def _rules(settings: Settings) -> Rules:
+    return Rules(
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        max_size=settings.group_max_size,
+        offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+        offsets_retention_ms=settings.offsets_retention_minutes * MINUTE_MS,
+        offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+        consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        consumer_max_size=settings.group_consumer_max_size,
+        consumer_assignors=settings.group_consumer_assignors,
+        migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
+    )

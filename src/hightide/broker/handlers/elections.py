@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from hightide.broker.controller.errors import CONTROLLER_ERRORS, kafka_error
 from hightide.broker.handlers.request_context import Context
 from hightide.core.controller.cluster_state import Partition
-from hightide.core.controller.controller import ElectionKind, Verdict
-from hightide.core.partition.state import NOBODY
+from hightide.core.controller.controller import Decision, ElectionKind
+from hightide.core.partition.state import NO_BROKER
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.controller import ResignControllerRequest, ResignControllerResponse
 from hightide.wire.messages.replicas import (
@@ -41,15 +41,15 @@ async def elect_leaders(
             (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
     try:
-        verdicts = await broker.controller.elect_leaders(
+        decisions = await broker.controller.elect_leaders(
             _kind(request.election_type), wanted, timeout_ms=request.timeout_ms
         )
     except CONTROLLER_ERRORS as error:
         failure = kafka_error(error)
-        verdicts = dict.fromkeys(wanted or (), Verdict(failure.code, detail=failure.detail))
+        decisions = dict.fromkeys(wanted or (), Decision(failure.code, detail=failure.detail))
         code = failure.code if context.version >= 1 else ErrorCode.NONE
-        return ElectLeadersResponse(error_code=code, replica_election_results=_results(verdicts))
-    return ElectLeadersResponse(replica_election_results=_results(verdicts))
+        return ElectLeadersResponse(error_code=code, replica_election_results=_results(decisions))
+    return ElectLeadersResponse(replica_election_results=_results(decisions))
 
 
 def _kind(election_type: int) -> ElectionKind:
@@ -58,14 +58,14 @@ def _kind(election_type: int) -> ElectionKind:
     return ElectionKind(election_type)
 
 
-def _results(verdicts: dict[Partition, Verdict]) -> list[ReplicaElectionResult]:
+def _results(decisions: dict[Partition, Decision]) -> list[ReplicaElectionResult]:
     topics: dict[str, list[PartitionResult]] = {}
-    for (topic, index), verdict in verdicts.items():
+    for (topic, index), decision in decisions.items():
         topics.setdefault(topic, []).append(
             PartitionResult(
                 partition_id=index,
-                error_code=verdict.error,
-                error_message=verdict.detail or None,
+                error_code=decision.error,
+                error_message=decision.detail or None,
             )
         )
     return [
@@ -82,7 +82,7 @@ async def resign_controller(
     except CONTROLLER_ERRORS as error:
         failure = kafka_error(error)
         return ResignControllerResponse(
-            error_code=failure.code, error_message=failure.detail or None, controller_id=NOBODY
+            error_code=failure.code, error_message=failure.detail or None, controller_id=NO_BROKER
         )
     return ResignControllerResponse(controller_id=controller_id)
 
@@ -96,7 +96,7 @@ async def _resign(broker: Broker) -> int:
             f"broker {broker.broker_id} is the only one; nobody could take over",
         )
     controller_id = await broker.election.resign()
-    if controller_id in (NOBODY, broker.broker_id):
+    if controller_id in (NO_BROKER, broker.broker_id):
         raise KafkaError(
             ErrorCode.BROKER_NOT_AVAILABLE,
             f"no other broker took over; broker {broker.broker_id} stands again",

@@ -19,7 +19,12 @@ from hightide.broker.handlers.fetch_plan import FetchPlan, check_epoch, find_div
 from hightide.broker.network.connection import Connection
 from hightide.broker.replication.purgatory import DelayedFetch
 from hightide.broker.replication.replica import Replica
-from hightide.core.partition.fetch_session import INITIAL_EPOCH, Remembered, Session, TopicPartition
+from hightide.core.partition.fetch_session import (
+    INITIAL_EPOCH,
+    Session,
+    SessionPartition,
+    TopicPartition,
+)
 from hightide.core.partition.leader import Leader
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.hot import fetch_codec as hot
@@ -43,9 +48,9 @@ def fetch_as_follower(
         # The request has no session, or there is no room for one: make one for this request only.
         session = Session(0, version >= hot.TOPIC_IDS, 0, 0)
         session.update(request)
-    fetches = session.reader
+    fetches = session.owner
     if not isinstance(fetches, FollowerFetches):
-        session.reader = fetches = FollowerFetches(broker, session)
+        session.owner = fetches = FollowerFetches(broker, session)
     return fetches.fetch(connection, version, correlation_id, request)
 
 
@@ -68,7 +73,7 @@ class FollowerFetches:
     def __init__(self, broker: Broker, session: Session) -> None:
         self._broker = broker
         self._session = session
-        replicas = broker.replicas
+        replicas = broker.replica_manager
         self._find = replicas.by_id.get if session.by_topic_id else replicas.by_name.get
         # Where the follower is not in the ISR: any of its requests may show that it has caught up.
         self._not_in_sync: dict[TopicPartition, None] = {}
@@ -132,7 +137,7 @@ class FollowerFetches:
             return True  # the response has the error
         if diverging is not None:
             return True
-        requested, request = remembered.wanted, self._request
+        requested, request = remembered.requested, self._request
         if requested.current_leader_epoch >= 0 and self._session.by_topic_id:
             replica.fetched(
                 request.replica_id,
@@ -193,7 +198,7 @@ class FollowerFetches:
         plan = FetchPlan(self._broker, request, self._version)
         if not session.by_topic_id:
             changed.update(dict.fromkeys(session.partitions))  # replicas announce topic ids only
-        news: list[tuple[TopicPartition, Remembered, hot.FetchedPartition]] = []
+        news: list[tuple[TopicPartition, SessionPartition, hot.FetchedPartition]] = []
         held_back: set[TopicPartition] = set()
         for key in list(changed):
             remembered = session.partitions.get(key)
@@ -226,11 +231,11 @@ class FollowerFetches:
         self,
         plan: FetchPlan,
         key: TopicPartition,
-        remembered: Remembered,
+        remembered: SessionPartition,
         held_back: set[TopicPartition],
     ) -> hot.FetchedPartition:
         """What the response says of one partition; `held_back` if it must be looked at again."""
-        requested = remembered.wanted
+        requested = remembered.requested
         replica = self._find(key)
         try:
             if replica is None:
@@ -258,17 +263,17 @@ class FollowerFetches:
         )
 
     def _check_log(
-        self, replica: Replica, remembered: Remembered
+        self, replica: Replica, remembered: SessionPartition
     ) -> tuple[Leader, tuple[int, int] | None]:
         """The leader, if this follower may fetch from it, and where their logs diverge, or None."""
         leader = replica.leader
         if leader is not None and remembered.agreed is leader:
             return leader, None
-        requested, request = remembered.wanted, self._request
+        requested, request = remembered.requested, self._request
         check_epoch(replica, requested.current_leader_epoch)
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        verdict = leader.fetch_verdict(request.replica_id, request.replica_epoch)
+        verdict = leader.fetch_error(request.replica_id, request.replica_epoch)
         if verdict is not ErrorCode.NONE:
             raise KafkaError(verdict)
         diverging = find_divergence(leader, replica, requested)

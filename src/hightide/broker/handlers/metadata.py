@@ -18,7 +18,7 @@ from hightide.broker.metadata_cache import BrokerAddress
 from hightide.core.controller.placement import place
 from hightide.core.metadata import topic_names as rules
 from hightide.core.metadata.image import MetadataImage, Topic
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.cluster import (
     DescribeClusterBroker,
@@ -119,13 +119,13 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
     settings = broker.settings
     if not (creates and settings.auto_create_topics_enable) or name in rules.INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    racks, random = broker.metadata.racks, broker.surroundings.random
+    racks, random = broker.metadata.racks, broker.environment.random
     first = random.randrange(len(racks))
     count, factor = default_counts(settings, name, len(racks))
     assignment = place(racks, count, factor, first)
     # Anybody may announce a topic; the controller gives it leaders, and tells.
     try:
-        new_id = broker.surroundings.new_id
+        new_id = broker.environment.new_id
         await announce_topic(broker.zookeeper, name, assignment, {}, new_id)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -141,7 +141,7 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
 
 
 def _known(broker: Broker, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
-    picture = broker.picture
+    image = broker.metadata_image
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
@@ -149,13 +149,13 @@ def _known(broker: Broker, topic: Topic, request: MetadataRequest) -> MetadataRe
         is_internal=topic.name in rules.INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
-                error_code=_leader_error(picture, state),
+                error_code=_leader_error(image, state),
                 partition_index=index,
-                leader_id=picture.leader(state),
+                leader_id=image.leader(state),
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
-                offline_replicas=picture.offline_replicas(state),
+                offline_replicas=image.offline_replicas(state),
             )
             for index, state in topic.partitions.items()
         ],
@@ -165,8 +165,8 @@ def _known(broker: Broker, topic: Topic, request: MetadataRequest) -> MetadataRe
     )
 
 
-def _leader_error(picture: MetadataImage, state: PartitionState) -> ErrorCode:
-    if picture.leader(state) == NOBODY:
+def _leader_error(image: MetadataImage, state: PartitionState) -> ErrorCode:
+    if image.leader(state) == NO_BROKER:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return ErrorCode.NONE
 
@@ -233,7 +233,7 @@ def describe_topic_partitions(
             answer.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         shown = list(topic.partitions.items())[first : first + room]
-        answer.topics.append(_described(broker.picture, topic, shown))
+        answer.topics.append(_described(broker.metadata_image, topic, shown))
         room -= len(shown)
         if first + len(shown) < len(topic.partitions):
             answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
@@ -243,7 +243,7 @@ def describe_topic_partitions(
 
 
 def _described(
-    picture: MetadataImage, topic: Topic, partitions: list[tuple[int, PartitionState]]
+    image: MetadataImage, topic: Topic, partitions: list[tuple[int, PartitionState]]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,
@@ -252,15 +252,15 @@ def _described(
         is_internal=topic.name in rules.INTERNAL_TOPICS,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                error_code=_leader_error(picture, state),
+                error_code=_leader_error(image, state),
                 partition_index=index,
-                leader_id=picture.leader(state),
+                leader_id=image.leader(state),
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
                 eligible_leader_replicas=list(state.elr),
-                last_known_elr=[each for each in [state.last_known_leader] if each != NOBODY],
-                offline_replicas=picture.offline_replicas(state),
+                last_known_elr=[each for each in [state.last_known_leader] if each != NO_BROKER],
+                offline_replicas=image.offline_replicas(state),
             )
             for index, state in partitions
         ],

@@ -188,7 +188,7 @@ def _produce(
         appended = []
         for records in partitions:
             index = records.partition
-            replica = broker.replicas.get(name, index)
+            replica = broker.replica_manager.get(name, index)
             try:
                 if whole_error is not None:
                     raise whole_error
@@ -232,7 +232,7 @@ def _check_leads(broker: Broker, replica: Replica | None, name: bytes, partition
 def _check_isr(replica: Replica) -> None:
     """Raise NOT_ENOUGH_REPLICAS if the ISR is too small for acks=all."""
     leader = replica.leader
-    if leader is not None and (verdict := leader.write_verdict()) is not ErrorCode.NONE:
+    if leader is not None and (verdict := leader.write_error()) is not ErrorCode.NONE:
         raise KafkaError(
             verdict,
             f"{len(leader.state.isr)} replicas are in sync, min.insync.replicas is"
@@ -303,7 +303,7 @@ def _learn(
 ) -> None:
     """Remember the shape of a successful request for one partition."""
     ((name, (only,)),) = request.topics
-    replica = broker.replicas.get(name, only.partition)
+    replica = broker.replica_manager.get(name, only.partition)
     assert replica is not None
     length = only.end - only.start
     if version >= hot.FLEXIBLE:

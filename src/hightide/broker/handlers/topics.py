@@ -348,5 +348,5 @@ def _existing(topic: Topic) -> list[tuple[int, ...]]:
         raise KafkaError(
             ErrorCode.REASSIGNMENT_IN_PROGRESS, f"topic {topic.name} is being moved; wait for it"
         )
-    assigned = {index: state.replicas for index, state in topic.partitions.items()} | topic.unborn
+    assigned = {index: state.replicas for index, state in topic.partitions.items()} | topic.new_partitions
     return [assigned[index] for index in sorted(assigned)]

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hightide.broker.coordinator_lookup import CoordinatorType, coordinator_of
 from hightide.broker.handlers.request_context import Context
 from hightide.core.controller.cluster_state import Partition
-from hightide.core.metadata.internal_topics import partition_for
-from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, INTERNAL_TOPICS
+from hightide.core.metadata.topic_names import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
 from hightide.core.transactions.listing import describe, listed
 from hightide.core.transactions.transaction import EPOCH_BUMPS, Producer
 from hightide.core.transactions.transaction_coordinator import Answer, client_error
@@ -176,7 +175,7 @@ def _refusals(
     for each in partitions:
         if is_client and each[0] in INTERNAL_TOPICS:
             refused[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif broker.picture.state(*each) is None:
+        elif broker.metadata_image.state(*each) is None:
             refused[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not refused:
         return refused
@@ -204,7 +203,7 @@ def _by_topic(errors: Mapping[Partition, ErrorCode]) -> list[AddPartitionsToTxnT
 def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: Context
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
-    topic = broker.picture.topic(CONSUMER_OFFSETS)
+    topic = broker.metadata_image.topic(CONSUMER_OFFSETS)
     if topic is None:
         return _add_first_offsets(broker, request, context)
     index = partition_for(request.group_id, len(topic.partitions))
@@ -224,7 +223,7 @@ async def _add_first_offsets(
     """No group has committed anything yet: the topic of offsets is made first."""
     with suppress(KafkaError):  # it shows below
         await coordinator_of(broker, CoordinatorType.GROUP, request.group_id)
-    if broker.picture.topic(CONSUMER_OFFSETS) is None:
+    if broker.metadata_image.topic(CONSUMER_OFFSETS) is None:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     result = add_offsets_to_txn(broker, request, context)
     return result if isinstance(result, AddOffsetsToTxnResponse) else await result

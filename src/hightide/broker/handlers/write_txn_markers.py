@@ -63,7 +63,7 @@ def write_markers(
     for marker, results in zip(request.markers, response.markers, strict=True):
         for topic in results.topics:
             for result in topic.partitions:
-                replica = broker.replicas.get(topic.name.encode(), result.partition_index)
+                replica = broker.replica_manager.get(topic.name.encode(), result.partition_index)
                 try:
                     end_offset = _write(broker, marker, replica, topic.name, result)
                 except KafkaError as error:
@@ -100,7 +100,7 @@ def _write(
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if topic == TRANSACTION_STATE:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-    if (verdict := leader.write_verdict()) is not ErrorCode.NONE:
+    if (verdict := leader.write_error()) is not ErrorCode.NONE:
         raise KafkaError(verdict)
     now_ms = broker.now_ms()
     try:

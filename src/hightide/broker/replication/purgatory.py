@@ -393,7 +393,7 @@ class PartitionPurgatory:
         self.uncommitted_bytes = 0
         if self._commits:
             for end_offset, _, write in _due(self._commits, high_watermark):
-                write.complete(leader.commit_verdict(end_offset) or ErrorCode.NONE)
+                write.complete(leader.commit_result(end_offset) or ErrorCode.NONE)
         if self.followers:
             self.tell_followers()
 

@@ -19,7 +19,7 @@ from hightide.broker.replication.purgatory import ENOUGH_BYTES, PartitionPurgato
 from hightide.client.connection import CODES
 from hightide.core.metadata.topic_names import INTERNAL_TOPICS
 from hightide.core.partition.fetch_session import TopicPartition
-from hightide.core.partition.follower import Do, Follower, Position, Step
+from hightide.core.partition.follower import Action, FetchPosition, Follower, Step
 from hightide.core.partition.isr import Proposal
 from hightide.core.partition.leader import Changes, Leader
 from hightide.core.partition.state import PartitionState
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_BACK_OFF = Step(Do.BACK_OFF)
+_BACK_OFF = Step(Action.BACK_OFF)
 _REPORT_EVERY_MS = 10_000
 _MARKER_BYTES = 78
 
@@ -305,7 +305,7 @@ class Replica:
 
     # -- following -------------------------------------------------------------------------
 
-    def apply_response(self, asked: Position, received: ReceivedPartition, now_ms: int) -> Step:
+    def apply_response(self, asked: FetchPosition, received: ReceivedPartition, now_ms: int) -> Step:
         """Apply the leader's response to a fetch from `asked`; return the fetcher's next step."""
         follower = self.follower
         assert follower is not None
@@ -319,9 +319,9 @@ class Replica:
             leader_log_start_offset=received.log_start_offset,
         )
         try:
-            if step.do is Do.APPEND:
+            if step.action is Action.APPEND:
                 return self._copy(follower, received, now_ms, step)
-            if step.do in (Do.TRUNCATE, Do.RESTART):
+            if step.action in (Action.TRUNCATE, Action.RESTART):
                 self._truncate(follower, step, now_ms)
         except Corrupt as damage:
             log.error(
@@ -355,7 +355,7 @@ class Replica:
         before = self.log.end_offset
         if step.lost:
             self._report_loss(follower, step)
-        if step.do is Do.RESTART:
+        if step.action is Action.RESTART:
             self.log.restart_at(step.offset, now_ms)
         else:
             self.log.truncate_to(step.offset, now_ms)

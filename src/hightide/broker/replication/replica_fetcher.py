@@ -1,17 +1,17 @@
-"""Copying from the leaders: for each of them one task, one connection, one fetch session.
+"""Replica fetchers: one task, one connection and one fetch session for each leader.
 
-    Fetchers ──┬─▶ Fetcher of broker 2 ── request ─▶ answer ─▶ Replica, for each partition ──────┐
-               │                            ▲                                                    │
-               │                            └── where each of those is now ──────────────────────┘
+    Fetchers ──┬─▶ Fetcher of broker 2 ── request ─▶ response ─▶ Replica.apply_response ─┐
+               │                            ▲                                            │
+               │                            └── next position of each partition ─────────┘
                └─▶ Fetcher of broker 3 …
 
-Requests go back to back: the leader holds one while it has nothing to give, so there is no pause
-but after an error.  A request names only the partitions whose position has changed since the last
-one (`core/partition/fetch_session_client.py`), and only those are looked at;
-idle ones cost nothing.
+Requests follow one another without a pause, except after an error: the leader holds a request while
+it has nothing to send.  A request names only the partitions whose position has changed since the
+last one (`core/partition/fetch_session_client.py`), and only those are looked at; idle partitions
+cost nothing.
 
-A partition that comes while a request waits at the leader is asked for at once, by a second request
-behind it on the same connection, upon which the leader answers the first.
+A partition that is added while a request waits at the leader is fetched at once, by a second
+request behind it on the same connection, upon which the leader answers the first.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.client import replica_fetch
 from hightide.client.connection import CODES, Connection, ConnectionFailed
 from hightide.core.partition.fetch_session import TopicPartition
-from hightide.core.partition.fetch_session_client import OUT_OF_STEP, FetchSessionClient, Round
-from hightide.core.partition.follower import Do, Follower, Position, Step
+from hightide.core.partition.fetch_session_client import (
+    OUT_OF_STEP,
+    FetchSessionClient,
+    SessionRequest,
+)
+from hightide.core.partition.follower import Action, FetchPosition, Follower, Step
 from hightide.log.disk import DiskFailed
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
@@ -38,25 +42,25 @@ from hightide.wire.messages.replication import PublishedEndpoint
 
 log = logging.getLogger(__name__)
 
-LANE = "fetch"
+PURPOSE = "fetch"
 _FIRST_PAUSE_MS = 50
-# A new partition's leader may hear of it a little later than its followers.
-_FIRST_REST_MS = 10
-# An answer that brings records is followed by another, and to overtake it would bring them twice.
+# The leader of a new partition may learn of it a little later than its followers.
+_FIRST_COPY_PAUSE_MS = 10
+# A response with records is soon followed by the next request; overtaking it would fetch them twice.
 _BUSY_PATIENCE_S = 0.02
-# What is copied without letting others have a turn.
+# Bytes that are copied before other tasks get a turn.
 _TURN_BYTES = 1024 * 1024
-# A leader may take this much longer than it was told to wait.
+# A leader may take this much longer than the request's max_wait_ms.
 _GRACE_MS = 1000
 _READ_UNCOMMITTED = 0
 
 
 class Copy:
-    """A replica that is followed, under one leader."""
+    """A replica that this broker follows, under one leader."""
 
     __slots__ = (
         "follower",
-        "is_afresh",
+        "must_rejoin",
         "is_flushing",
         "is_reported",
         "key",
@@ -71,20 +75,20 @@ class Copy:
         self.follower = follower
         self.pause_ms = 0
         self.timer: asyncio.TimerHandle | None = None
-        self.is_afresh = False
+        self.must_rejoin = False
         self.is_reported = False
         self.is_flushing = False
 
     @property
     def is_current(self) -> bool:
-        """Whether the replica still has the role in which it was to be copied."""
+        """Whether the replica still has the role in which it is copied."""
         return self.replica.follower is self.follower
 
     @property
     def name(self) -> str:
         return f"{self.replica.topic}-{self.replica.partition}"
 
-    def position(self) -> Position | None:
+    def position(self) -> FetchPosition | None:
         if self.timer is not None or self.is_flushing or not self.is_current:
             return None
         return self.follower.position()
@@ -95,7 +99,7 @@ class Copy:
 
 
 class Fetchers:
-    """All that this broker follows."""
+    """The fetchers of this broker, by leader, and which of them copies each partition."""
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class Fetchers:
         self._by_partition: dict[TopicPartition, Fetcher] = {}
 
     def follow(self, replica: Replica, endpoint: PublishedEndpoint | None) -> None:
-        """Begin to copy, or go on with another leader; nobody is asked if `endpoint` is None."""
+        """Copy a replica from its leader; not at all while the leader's `endpoint` is None."""
         key = _key(replica)
         former = self._by_partition.pop(key, None)
         fetcher = None
@@ -136,7 +140,7 @@ class Fetchers:
             fetcher.follow(key, replica)
 
     def leave(self, replica: Replica) -> None:
-        """Copy it no more."""
+        """Stop copying a replica."""
         key = _key(replica)
         fetcher = self._by_partition.pop(key, None)
         if fetcher is not None:
@@ -151,26 +155,26 @@ class Fetchers:
 
 
 class Fetcher:
-    """Copies from one leader."""
+    """Copies all replicas that follow one leader."""
 
     def __init__(self, shared: Fetchers, leader_id: int, endpoint: PublishedEndpoint) -> None:
         self.leader_id = leader_id
         self._shared = shared
         self._endpoint = endpoint
         self._connection: Connection | None = None
-        self._following = FetchSessionClient()
+        self._session = FetchSessionClient()
         self._copies: dict[TopicPartition, Copy] = {}
-        # Whose position may have changed since the leader was told of it.
-        self._due: dict[TopicPartition, None] = {}
+        # Partitions whose position may have changed since the last request.
+        self._changed: dict[TopicPartition, None] = {}
         self._is_waiting = False
         self._is_busy = False
-        self._hurrying: asyncio.TimerHandle | None = None
-        self._ahead: tuple[Round, asyncio.Future[memoryview]] | None = None
-        self._woken = asyncio.Event()
+        self._hurry_timer: asyncio.TimerHandle | None = None
+        self._ahead: tuple[SessionRequest, asyncio.Future[memoryview]] | None = None
+        self._has_work = asyncio.Event()
         self._pause_ms = 0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    # -- what is to be copied --------------------------------------------------------------
+    # -- partitions ------------------------------------------------------------------------
 
     def follow(self, key: TopicPartition, replica: Replica) -> None:
         follower = replica.follower
@@ -181,19 +185,19 @@ class Fetcher:
                 return
             copy.end()
         self._copies[key] = Copy(key, replica, follower)
-        self._notice(key)
+        self._mark_changed(key)
 
     def leave(self, key: TopicPartition) -> None:
         self._copies.pop(key).end()
-        # The leader is told with the next request; until then what it sends is passed over.
-        self._due[key] = None
+        # The next request tells the leader; until then its records for the partition are ignored.
+        self._changed[key] = None
 
     def move(self, endpoint: PublishedEndpoint) -> None:
-        """The leader is reached here."""
+        """The leader has this address."""
         if endpoint != self._endpoint:
             self._endpoint = endpoint
             self._pause_ms = 0
-            self._woken.set()
+            self._has_work.set()
             if self._connection is not None:
                 self._connection.close()
 
@@ -203,21 +207,21 @@ class Fetcher:
             copy.end()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    def _notice(self, key: TopicPartition) -> None:
-        """Look where this partition is, and ask for it soon."""
-        self._due[key] = None
+    def _mark_changed(self, key: TopicPartition) -> None:
+        """Put the partition's position into the next request, and send that soon."""
+        self._changed[key] = None
         if self._is_waiting:
             self._hurry()
         else:
-            self._woken.set()
+            self._has_work.set()
 
     # -- the connection --------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
-            self._woken.clear()
+            self._has_work.clear()
             if not self._copies:
-                await self._woken.wait()
+                await self._has_work.wait()
                 continue
             try:
                 await self._fetch(self._endpoint)
@@ -230,21 +234,21 @@ class Fetcher:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait a little, and longer each time, unless there is news of the leader."""
+        """Back off, longer each time, unless the leader moves or there is something new to copy."""
         most = self._shared.settings().replica_fetch_backoff_ms
         self._pause_ms = min(max(_FIRST_PAUSE_MS, 2 * self._pause_ms), most)
         try:
             async with asyncio.timeout(self._pause_ms / 1000):
-                await self._woken.wait()
+                await self._has_work.wait()
         except TimeoutError:
             pass
 
     async def _fetch(self, endpoint: PublishedEndpoint) -> None:
-        """Fetch over one connection until it fails, or the leader is to be found elsewhere."""
-        connection = await self._shared.peers.connection(endpoint, LANE)
+        """Fetch over one connection until it fails or the leader has another address."""
+        connection = await self._shared.peers.connection(endpoint, PURPOSE)
         self._connection = connection
-        self._following = FetchSessionClient(self._following.session_id)
-        self._due = dict.fromkeys(self._copies)
+        self._session = FetchSessionClient(self._session.session_id)
+        self._changed = dict.fromkeys(self._copies)
         try:
             while endpoint is self._endpoint:
                 await self._round(connection)
@@ -261,87 +265,88 @@ class Fetcher:
     async def _round(self, connection: Connection) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
-            self._woken.clear()
-            request = self._tell(self._positions())
+            self._has_work.clear()
+            request = self._next_request(self._positions())
             if request is None:
-                if not self._due:
-                    await self._woken.wait()
+                if not self._changed:
+                    await self._has_work.wait()
                 return
-            coming = self._ask(connection, request)
+            coming = self._send(connection, request)
         else:
             request, coming = ahead
         self._is_waiting = True
-        if self._due:
+        if self._changed:
             self._hurry()
         try:
             frame = await coming
         finally:
             self._is_waiting = False
-            if self._hurrying is not None:
-                self._hurrying.cancel()
-                self._hurrying = None
-        await self._take(request, replica_fetch.read(connection, frame))
+            if self._hurry_timer is not None:
+                self._hurry_timer.cancel()
+                self._hurry_timer = None
+        await self._apply_response(request, replica_fetch.read(connection, frame))
         connection.recycle(frame)
 
     def _hurry(self) -> None:
-        """What has come meanwhile shall not wait until the leader has something to give."""
-        if self._hurrying is None and self._ahead is None:
+        """Send the new partitions now, and not when the leader answers the waiting request."""
+        if self._hurry_timer is None and self._ahead is None:
             patience = _BUSY_PATIENCE_S if self._is_busy else 0
             loop = asyncio.get_running_loop()
-            self._hurrying = loop.call_later(patience, self._send_ahead)
+            self._hurry_timer = loop.call_later(patience, self._send_ahead)
 
     def _send_ahead(self) -> None:
-        self._hurrying = None
+        self._hurry_timer = None
         connection = self._connection
-        if connection is None or not connection.is_open() or not self._following.may_overtake:
+        if connection is None or not connection.is_open() or not self._session.may_overtake:
             return
         positions = self._positions()
-        if not self._following.is_wanting(positions):
-            self._due.update(dict.fromkeys(positions))
+        if not self._session.has_changes(positions):
+            self._changed.update(dict.fromkeys(positions))
             return
-        request = self._tell(positions)
+        request = self._next_request(positions)
         assert request is not None
-        self._ahead = request, self._ask(connection, request)
+        self._ahead = request, self._send(connection, request)
 
     def _drop_ahead(self) -> None:
         if self._ahead is not None:
             _, coming = self._ahead
             self._ahead = None
             if not coming.cancel() and not coming.cancelled():
-                coming.exception()  # it is known already why there is no answer
+                coming.exception()  # retrieved; the reason is known already
 
-    def _positions(self) -> dict[TopicPartition, Position | None]:
-        """Where the partitions are that may have moved; None of those not to be fetched now."""
-        due, self._due = self._due, {}
-        return {key: self._position(key) for key in due}
+    def _positions(self) -> dict[TopicPartition, FetchPosition | None]:
+        """The positions of changed partitions; None for those not to be fetched now."""
+        changed, self._changed = self._changed, {}
+        return {key: self._position(key) for key in changed}
 
-    def _position(self, key: TopicPartition) -> Position | None:
+    def _position(self, key: TopicPartition) -> FetchPosition | None:
         copy = self._copies.get(key)
         if copy is None:
             return None
-        if copy.is_afresh:
-            copy.is_afresh = False
-            self._due[key] = None
+        if copy.must_rejoin:
+            copy.must_rejoin = False
+            self._changed[key] = None
             return None
         throttle = self._shared.throttle
         if copy.timer is None and not throttle.may_copy(copy.replica):
-            self._rest(copy, throttle.copy_delay_ms())
+            self._pause_copy(copy, throttle.copy_delay_ms())
         try:
             return copy.position()
         except Exception:
-            # One log that is in no state to be copied must not keep the others from it.
+            # One broken log must not keep the other partitions from being copied.
             if not copy.is_reported:
-                log.exception("cannot tell where %s is", copy.name)
-            self._retry(copy, "a fault of this broker")
+                log.exception("cannot determine the fetch position of %s", copy.name)
+            self._retry(copy, "an error inside this broker")
             return None
 
-    def _tell(self, positions: dict[TopicPartition, Position | None]) -> Round | None:
-        return self._following.tell(positions, self._shared.settings().replica_fetch_max_bytes)
+    def _next_request(self, positions: dict[TopicPartition, FetchPosition | None]) -> SessionRequest | None:
+        return self._session.next_request(positions, self._shared.settings().replica_fetch_max_bytes)
 
-    def _ask(self, connection: Connection, request: Round) -> asyncio.Future[memoryview]:
+    def _send(self, connection: Connection, request: SessionRequest) -> asyncio.Future[memoryview]:
         shared, settings = self._shared, self._shared.settings()
-        # What begins a session is answered at once: before that no partition can be added to it.
-        is_patient = not request.is_full or self._following.is_refused
+        # The request that opens a session must be answered at once: partitions can only be added
+        # to a session that exists.
+        is_patient = not request.is_full or self._session.is_refused
         wait_ms = settings.replica_fetch_wait_max_ms if is_patient else 0
         fetch = Fetch(
             shared.broker_id,
@@ -359,103 +364,103 @@ class Fetcher:
         timeout_ms = max(settings.replica_socket_timeout_ms, wait_ms + _GRACE_MS)
         return replica_fetch.ask(connection, fetch, timeout_ms=timeout_ms)
 
-    # -- answers ---------------------------------------------------------------------------
+    # -- responses -------------------------------------------------------------------------
 
-    async def _take(self, request: Round, answer: ReplicaFetchResponse) -> None:
+    async def _apply_response(self, request: SessionRequest, answer: ReplicaFetchResponse) -> None:
         code = CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._following.answered(request, code, answer.session_id)
+        self._session.answered(request, code, answer.session_id)
         if code is not ErrorCode.NONE:
             if code in OUT_OF_STEP and not request.is_full:
                 return
-            raise KafkaError(code, f"its answer is {code.name}")
+            raise KafkaError(code, f"its response is {code.name}")
         if self._pause_ms:
-            log.info("fetching from broker %d again", self.leader_id)
+            log.info("fetching from broker %d works again", self.leader_id)
             self._pause_ms = 0
         self._is_busy = False
         copied = 0
         for topic, results in answer.topics:
-            for given in results:
+            for received in results:
                 if copied >= _TURN_BYTES:
                     await asyncio.sleep(0)
                     copied = 0
-                if given.records:
-                    copied += len(given.records)
+                if received.records:
+                    copied += len(received.records)
                     self._is_busy = True
-                self._take_partition((topic, given.partition), request, given)
+                self._apply_partition((topic, received.partition), request, received)
 
-    def _take_partition(
-        self, key: TopicPartition, request: Round, given: ReceivedPartition
+    def _apply_partition(
+        self, key: TopicPartition, request: SessionRequest, received: ReceivedPartition
     ) -> None:
         copy = self._copies.get(key)
-        asked = self._following.asked(request, key)
+        asked = self._session.requested_position(request, key)
         if copy is None or asked is None or not copy.is_current:
             return
-        self._due[key] = None
+        self._changed[key] = None
         if asked.leader_epoch != copy.follower.state.leader_epoch:
-            # It was asked in a role that has ended.
+            # The request was sent in a role that has ended.
             return
         try:
-            step = copy.replica.apply_response(asked, given, self._shared.now_ms())
+            step = copy.replica.apply_response(asked, received, self._shared.now_ms())
         except (Corrupt, DiskFailed, KafkaError) as error:
             self._retry(copy, str(error))
         except Exception:
             if not copy.is_reported:
-                log.exception("cannot take what broker %d sent of %s", self.leader_id, copy.name)
-            self._retry(copy, "a fault of this broker")
+                log.exception("cannot append records of %s from broker %d", copy.name, self.leader_id)
+            self._retry(copy, "an error inside this broker")
         else:
-            self._go_on(copy, given, step)
+            self._carry_out(copy, received, step)
 
-    def _go_on(self, copy: Copy, given: ReceivedPartition, step: Step) -> None:
-        match step.do:
-            case Do.APPEND:
+    def _carry_out(self, copy: Copy, received: ReceivedPartition, step: Step) -> None:
+        match step.action:
+            case Action.APPEND:
                 copy.pause_ms = 0
                 copy.is_reported = False
-                if given.records:
-                    self._shared.throttle.copied(copy.replica, len(given.records))
+                if received.records:
+                    self._shared.throttle.copied(copy.replica, len(received.records))
                     if copy.replica.needs_flush:
                         self._flush(copy)
-            case Do.ASK_AGAIN:
-                # An answer was passed over, and the leader takes for told what was in it. So the
-                # partition leaves the session, and comes again.
-                copy.is_afresh = True
-            case Do.BACK_OFF:
-                self._retry(copy, _why(given.error_code))
+            case Action.ASK_AGAIN:
+                # The response was ignored, but the leader takes its content for received. So the
+                # partition leaves the fetch session and joins it again.
+                copy.must_rejoin = True
+            case Action.BACK_OFF:
+                self._retry(copy, _why(received.error_code))
 
     def _flush(self, copy: Copy) -> None:
-        """What the topic wants on disk is there before the leader hears that it is here."""
+        """Flush before the next fetch, whose offset tells the leader what this replica has."""
         copy.is_flushing = True
 
         def flushed(_task: asyncio.Task[None]) -> None:
             copy.is_flushing = False
             if self._copies.get(copy.key) is copy:
-                self._notice(copy.key)
+                self._mark_changed(copy.key)
 
         self._shared.flusher.flush(copy.replica).add_done_callback(flushed)
 
     def _retry(self, copy: Copy, why: str) -> None:
-        """Leave it out for a while, and longer each time."""
+        """Leave a partition out of requests for a while, longer each time."""
         most = self._shared.settings().replica_fetch_backoff_ms
-        copy.pause_ms = min(max(_FIRST_REST_MS, 2 * copy.pause_ms), most)
-        self._rest(copy, copy.pause_ms)
-        # Just after an election leader and followers do not know of it at the same time.
+        copy.pause_ms = min(max(_FIRST_COPY_PAUSE_MS, 2 * copy.pause_ms), most)
+        self._pause_copy(copy, copy.pause_ms)
+        # Just after an election, leader and followers do not learn of it at the same time.
         if copy.pause_ms >= most and not copy.is_reported:
             copy.is_reported = True
             log.warning(
-                "%s cannot be copied from broker %d: %s; it is tried every %d ms",
+                "cannot copy %s from broker %d: %s; retrying every %d ms",
                 copy.name,
                 self.leader_id,
                 why,
                 most,
             )
 
-    def _rest(self, copy: Copy, delay_ms: int) -> None:
+    def _pause_copy(self, copy: Copy, delay_ms: int) -> None:
         if copy.timer is None:
             loop = asyncio.get_running_loop()
             copy.timer = loop.call_later(delay_ms / 1000, self._resume, copy)
 
     def _resume(self, copy: Copy) -> None:
         copy.timer = None
-        self._notice(copy.key)
+        self._mark_changed(copy.key)
 
 
 def _key(replica: Replica) -> TopicPartition:
@@ -465,5 +470,5 @@ def _key(replica: Replica) -> TopicPartition:
 def _why(error_code: int) -> str:
     code = CODES.get(error_code)
     if code is None:
-        return f"it answers with the unknown error code {error_code}"
-    return "its answer is of no use" if code is ErrorCode.NONE else code.name
+        return f"the unknown error code {error_code}"
+    return "its response cannot be applied" if code is ErrorCode.NONE else code.name

@@ -1,9 +1,9 @@
-"""What this broker is to each partition, carried out: logs made and dropped, led and followed.
+"""Applies what the controller publishes: replicas are created, led, followed and removed.
 
     PublishState ─▶ MetadataImage ─▶ role changes, in order ─▶ Replica, LogManager, Fetchers
 
-One message after the other, each to its end: what a later one says builds upon what an earlier one
-has done.  The answer to the controller means that it is done.
+Messages are applied one after the other, each completely: a later message builds upon an earlier
+one.  The response to the controller means that its message is applied.
 """
 
 from __future__ import annotations
@@ -38,89 +38,95 @@ from hightide.zookeeper.interface import ZooKeeper
 
 log = logging.getLogger(__name__)
 
-_CHANGES_PER_TURN = 50  # making a log takes some 100 µs; then the connections get a turn
+_CHANGES_PER_TURN = 50  # creating a log takes some 100 µs; then the connections get a turn
 
 
 class StateChanges:
-    """Takes what the controller publishes and acts on it."""
+    """Receives PublishState messages and changes the roles of replicas accordingly."""
 
     def __init__(
         self,
-        picture: MetadataImage,
+        image: MetadataImage,
         zookeeper: ZooKeeper,
-        store: LogManager,
-        replicas: ReplicaManager,
+        log_manager: LogManager,
+        replica_manager: ReplicaManager,
         fetchers: Fetchers,
         configs: TopicConfigs,
         settings: Callable[[], Settings],
         broker_epoch: Callable[[], int],
         now_ms: Callable[[], int],
     ) -> None:
-        self.are_known = asyncio.Event()
-        """Set when the first full message has been carried out."""
+        self.is_initialized = asyncio.Event()
+        """Set when the first complete state has been applied."""
         self.on_topics: Callable[[Sequence[str]], None] = lambda _deleted: None
-        """Called when there are other topics or more partitions, with the topics deleted."""
-        self._picture = picture
+        """Called with the deleted topics when topics or partitions were added or deleted."""
+        self._image = image
         self._zookeeper = zookeeper
-        self._store = store
-        self._replicas = replicas
+        self._log_manager = log_manager
+        self._replica_manager = replica_manager
         self._fetchers = fetchers
         self._configs = configs
         self._settings = settings
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
-        self._one_at_a_time = asyncio.Lock()
-        # Roles that a disk has kept from being carried out; they are tried again.
+        self._lock = asyncio.Lock()
+        # Roles that could not be taken, because of a disk failure for example; they are retried.
         self._failed: dict[tuple[uuid.UUID, int], Lead | Follow | NoLeader] = {}
-        # Logs of topics that may be in the tree, and that nobody tells of.
-        self._in_doubt: set[tuple[str, int]] = set()
+        # Logs of topics that may be in ZooKeeper although the controller does not publish them.
+        self._doubtful: set[tuple[str, int]] = set()
 
     async def receive(self, message: PublishStateRequest) -> ErrorCode:
-        """Take a message of the controller, and do what it means."""
-        async with self._one_at_a_time:
-            picture = self._picture
-            news = [each.name for each in message.topics if not picture.topic_by_id(each.topic_id)]
-            received = picture.receive(message, self._broker_epoch())
+        """Apply a message of the controller."""
+        async with self._lock:
+            image = self._image
+            new_topics = [
+                topic.name for topic in message.topics if not image.topic_by_id(topic.topic_id)
+            ]
+            received = image.receive(message, self._broker_epoch())
             if received.error_code != ErrorCode.NONE:
                 return received.error_code
             # Before the new topics' settings are read: a new topic may have a deleted one's name.
             for name in received.deleted_topics:
                 self._configs.forget(name)
-            await self._learn_settings(news)
-            await self._carry_out(received.changes)
+            await self._read_settings(new_topics)
+            await self._apply(received.changes)
             if received.topics_changed:
                 self.on_topics(received.deleted_topics)
             if received.brokers_changed:
-                self._replicas.brokers_changed(picture.live, picture.shutting_down)
-            if picture.is_whole and not self.are_known.is_set():
-                await self._set_strays_aside(message.removed_topics)
-                self.are_known.set()
-            elif self._in_doubt and received.topics_changed:
-                self._settle_told()
+                self._replica_manager.brokers_changed(image.live, image.shutting_down)
+            if image.is_complete and not self.is_initialized.is_set():
+                await self._set_aside_strays(message.removed_topics)
+                self.is_initialized.set()
+            elif self._doubtful and received.topics_changed:
+                self._resolve_published()
             return ErrorCode.NONE
 
-    async def try_again(self) -> None:
-        """Carry out what a disk has kept from being carried out, and settle what is in doubt."""
-        async with self._one_at_a_time:
+    async def retry(self) -> None:
+        """Retry roles that failed, and decide about logs whose topic may have been deleted."""
+        async with self._lock:
             failed, self._failed = self._failed, {}
-            await self._carry_out(failed.values())
-            await self._settle_gone()
+            await self._apply(failed.values())
+            await self._resolve_deleted()
 
-    async def _learn_settings(self, topics: list[str]) -> None:
+    async def _read_settings(self, topics: list[str]) -> None:
         try:
             await self._configs.read(topics)
         except ZooKeeperError as failure:
-            # They are read when they can be; until then the topics are led with caution.
-            log.warning("the settings of %d new topics are not known yet: %s", len(topics), failure)
+            # They are read when ZooKeeper answers; until then the topics have cautious settings.
+            log.warning(
+                "cannot read the settings of %d new topics, which are read later: %s",
+                len(topics),
+                failure,
+            )
 
-    async def _carry_out(self, changes: Iterable[RoleChange]) -> None:
-        known = self._store.changes
+    async def _apply(self, changes: Iterable[RoleChange]) -> None:
+        known = self._log_manager.changes
         for done, change in enumerate(changes, 1):
             await self._change(change)
             if done % _CHANGES_PER_TURN == 0:
                 await asyncio.sleep(0)
-        if self._store.changes != known:
-            await asyncio.to_thread(self._store.sync_names)
+        if self._log_manager.changes != known:
+            await asyncio.to_thread(self._log_manager.sync_names)
 
     async def _change(self, change: RoleChange) -> None:
         match change:
@@ -130,7 +136,7 @@ class StateChanges:
                 self._failed.pop((change.topic_id, change.index), None)
                 self._drop(change.topic, change.topic_id, change.index, "deleted")
             case StateChanged():
-                replica = self._replicas.get_by_id(change.topic_id.bytes, change.index)
+                replica = self._replica_manager.get_by_id(change.topic_id.bytes, change.index)
                 if replica is not None:
                     replica.published(change.state)
             case _:
@@ -140,8 +146,8 @@ class StateChanges:
                     log.error("cannot open %s-%d: %s", change.topic, change.index, failure)
                     self._failed[change.topic_id, change.index] = change
                 except Exception:
-                    # One partition's trouble must not keep the others from being led.
-                    log.exception("cannot begin with %s-%d", change.topic, change.index)
+                    # A failure of one partition must not keep the others from being led.
+                    log.exception("cannot change the role of %s-%d", change.topic, change.index)
                     self._failed[change.topic_id, change.index] = change
 
     # -- roles -----------------------------------------------------------------------------
@@ -151,7 +157,7 @@ class StateChanges:
         state = change.state
         if isinstance(change, Follow):
             if replica.follower is not None and replica.leader_epoch == state.leader_epoch:
-                replica.published(state)  # only the leader's address is another
+                replica.published(state)  # only the leader's address has changed
             else:
                 replica.follow(state)
             self._fetchers.follow(replica, change.endpoint)
@@ -162,106 +168,109 @@ class StateChanges:
             return
         replica.lead(
             state,
-            self._picture.broker_id,
+            self._image.broker_id,
             self._broker_epoch(),
-            self._picture.live,
-            self._picture.shutting_down,
+            self._image.live,
+            self._image.shutting_down,
             self._settings().replica_lag_time_max_ms,
             self._now_ms(),
         )
 
     def _open(self, topic: str, topic_id: uuid.UUID, index: int) -> Replica:
-        replica = self._replicas.get_by_id(topic_id.bytes, index)
+        replica = self._replica_manager.get_by_id(topic_id.bytes, index)
         if replica is not None:
             return replica
-        key, store = (topic, index), self._store
-        if key in store.logs and store.topic_ids.get(key, topic_id) != topic_id:
+        key, logs = (topic, index), self._log_manager
+        if key in logs.logs and logs.topic_ids.get(key, topic_id) != topic_id:
             self._set_aside(key, "it belongs to a former topic of that name")
-        found = store.logs.get(key)
+        found = logs.logs.get(key)
         if found is None:
-            found = store.create(topic, index, topic_id)
-        elif key not in store.topic_ids:
-            store.identify(found, topic_id)
-        return self._replicas.add(found, topic_id, store.high_watermarks.get(key, 0))
+            found = logs.create(topic, index, topic_id)
+        elif key not in logs.topic_ids:
+            logs.identify(found, topic_id)
+        return self._replica_manager.add(found, topic_id, logs.high_watermarks.get(key, 0))
 
-    # -- ends ------------------------------------------------------------------------------
+    # -- removal ---------------------------------------------------------------------------
 
     async def _delete(self, change: Delete) -> None:
-        """A topic is gone.  Where that only seems so, its logs are kept."""
+        """Delete the log of a deleted topic.  It is kept if ZooKeeper may still have the topic."""
         self._failed.pop((change.topic_id, change.index), None)
-        if self._picture.topic(change.topic) is None:
+        if self._image.topic(change.topic) is None:
             self._configs.forget(change.topic)
         then = "deleted"
         if change.inferred:
             then = "kept" if await self._may_exist(change.topic) else "set aside"
         self._drop(change.topic, change.topic_id, change.index, then)
-        if then == "kept" and (change.topic, change.index) in self._store.logs:
-            self._in_doubt.add((change.topic, change.index))
+        if then == "kept" and (change.topic, change.index) in self._log_manager.logs:
+            self._doubtful.add((change.topic, change.index))
 
     def _drop(self, topic: str, topic_id: uuid.UUID, index: int, then: str) -> None:
-        replica = self._replicas.get_by_id(topic_id.bytes, index)
+        replica = self._replica_manager.get_by_id(topic_id.bytes, index)
         if replica is not None:
             self._fetchers.leave(replica)
-            self._replicas.remove(replica)
+            self._replica_manager.remove(replica)
         key = (topic, index)
-        if key in self._store.logs and self._store.topic_ids.get(key, topic_id) == topic_id:
+        if key in self._log_manager.logs and self._log_manager.topic_ids.get(key, topic_id) == topic_id:
             if then == "deleted":
-                self._store.delete(*key)
+                self._log_manager.delete(*key)
             elif then == "set aside":
                 self._set_aside(key, "the cluster knows no such partition")
 
-    async def _set_strays_aside(self, removed: Collection[uuid.UUID]) -> None:
-        """Take logs out of the way that the cluster does not know, or knows to be elsewhere.
+    async def _set_aside_strays(self, removed: Collection[uuid.UUID]) -> None:
+        """Set aside logs that the cluster does not know, or assigns to other brokers.
 
-        Topics that are there but cannot be used may be put right; their logs stay.  Of those that
-        were `removed` the deletion was cut short, and is finished.
+        Topics in ZooKeeper that cannot be decoded may be repaired, so their logs stay.  The deletion
+        of `removed` topics was interrupted, and is finished here.
         """
-        for name, index in list(self._store.logs):
-            if self._replicas.get(name.encode(), index) is not None:
+        for name, index in list(self._log_manager.logs):
+            if self._replica_manager.get(name.encode(), index) is not None:
                 continue
-            if self._store.topic_ids.get((name, index)) in removed:
+            if self._log_manager.topic_ids.get((name, index)) in removed:
                 log.info("%s-%d is deleted with its topic", name, index)
-                self._store.delete(name, index)
+                self._log_manager.delete(name, index)
                 continue
-            if self._picture.topic(name) is None and await self._may_exist(name):
-                self._in_doubt.add((name, index))
+            if self._image.topic(name) is None and await self._may_exist(name):
+                self._doubtful.add((name, index))
             else:
-                self._set_stray_aside(name, index)
+                self._set_aside_stray(name, index)
 
-    def _settle_told(self) -> None:
-        """Something is told of topics whose logs were in doubt."""
-        for name, index in sorted(each for each in self._in_doubt if self._picture.topic(each[0])):
-            self._set_stray_aside(name, index)
+    def _resolve_published(self) -> None:
+        """The controller has published topics whose logs were doubtful."""
+        for name, index in sorted(
+            key for key in self._doubtful if self._image.topic(key[0])
+        ):
+            self._set_aside_stray(name, index)
 
-    async def _settle_gone(self) -> None:
-        """Topics whose logs were in doubt have gone from the tree, and nobody tells of that.
+    async def _resolve_deleted(self) -> None:
+        """Set aside doubtful logs whose topics are not in ZooKeeper any more.
 
-        A broker that came while a deletion was half done hears of the topic neither way.
+        A broker that starts while a topic is being deleted may learn neither of the topic nor of
+        its deletion.
         """
-        for name in sorted({name for name, _index in self._in_doubt}):
+        for name in sorted({name for name, _index in self._doubtful}):
             if not await self._may_exist(name):
-                for key in sorted(each for each in self._in_doubt if each[0] == name):
-                    self._set_stray_aside(*key)
+                for key in sorted(key for key in self._doubtful if key[0] == name):
+                    self._set_aside_stray(*key)
 
-    def _set_stray_aside(self, name: str, index: int) -> None:
-        self._in_doubt.discard((name, index))
-        is_used = self._replicas.get(name.encode(), index) is not None
-        if is_used or (name, index) not in self._store.logs:
+    def _set_aside_stray(self, name: str, index: int) -> None:
+        self._doubtful.discard((name, index))
+        is_used = self._replica_manager.get(name.encode(), index) is not None
+        if is_used or (name, index) not in self._log_manager.logs:
             return
-        state = self._picture.state(name, index)
+        state = self._image.state(name, index)
         if state is None:
             self._set_aside((name, index), "the cluster knows no such partition")
-        elif self._picture.broker_id not in state.replicas:
+        elif self._image.broker_id not in state.replicas:
             self._set_aside((name, index), f"its replicas are on {list(state.replicas)}")
 
     async def _may_exist(self, topic: str) -> bool:
-        """Whether the tree has the topic, although the controller does not tell of it."""
+        """Whether ZooKeeper has the topic, although the controller does not publish it."""
         try:
             return await self._zookeeper.exists(znodes.topic_path(topic)) is not None
         except ZooKeeperError as failure:
-            log.warning("topic %s is kept: %s", topic, failure)
+            log.warning("keeping the logs of topic %s, which may exist: %s", topic, failure)
             return True
 
     def _set_aside(self, key: tuple[str, int], why: str) -> None:
-        kept = self._store.set_aside(*key)
+        kept = self._log_manager.set_aside(*key)
         log.warning("%s-%d is set aside as %s: %s", *key, kept, why)

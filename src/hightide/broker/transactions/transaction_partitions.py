@@ -1,9 +1,8 @@
-"""Who coordinates which transactional id, and what is asked of the coordinators here.
+"""The partitions of `__transaction_state` that this broker leads, and so coordinates.
 
-A transactional id is kept by one partition of `__transaction_state`, and whoever leads that
-coordinates it.  What clients ask comes to the coordinator's broker, or is refused with
-NOT_COORDINATOR; what the leaders of partitions ask (`verify`) goes there, over the network if it
-must.
+The transactional id determines the partition.  A broker that does not lead it answers clients with
+NOT_COORDINATOR.  The leaders of data partitions send their verifications (`verify`) to the
+coordinator, over the network if it is another broker.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hightide.broker.coordinator_log import CoordinatorLog
-from hightide.broker.coordinator_lookup import Kind, known_coordinator
+from hightide.broker.coordinator_lookup import CoordinatorType, known_coordinator
 from hightide.broker.replication.replica import Replica
-from hightide.broker.transactions.marker_delivery import Markers
+from hightide.broker.transactions.marker_delivery import MarkerDelivery
 from hightide.broker.transactions.marker_fencing import MarkerFencing
 from hightide.broker.transactions.transaction_partition import TransactionPartition
 from hightide.client.connection import CODES, ConnectionFailed
 from hightide.core.controller.cluster_state import Partition
-from hightide.core.metadata.internal_topics import partition_for
-from hightide.core.metadata.topic_names import TRANSACTION_STATE
+from hightide.core.metadata.topic_names import TRANSACTION_STATE, partition_for
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.transaction_coordinator import (
     Answer,
@@ -44,57 +42,59 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LANE = "verification"
+_PURPOSE = "verification"
 _VERIFY_MS = 10_000
-_FREE_S = 0.1
+_COMPLETION_S = 0.1
 
-Asked = Answer | Awaitable[Answer]
-"""An answer, or something to wait for that gives it."""
+PendingAnswer = Answer | Awaitable[Answer]
+"""An answer, or an awaitable of it."""
 Decide = Callable[[TransactionCoordinator, int, int | None], Changes]
-"""Asks a coordinator, at a time; once more with a new producer id, if it needs one."""
+"""Passes a request to the coordinator, with the time and, if it asked for one, a producer id."""
 
 
 class TransactionPartitions:
-    """The coordinators of this broker."""
+    """The transaction coordinators of this broker, by partition."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._hosted: dict[int, TransactionPartition] = {}
-        self._markers = Markers(broker)
-        self.lanes = MarkerFencing(lambda: broker.broker_epoch)
-        # Questions to other coordinators: whose transaction, and who was asked.
-        self._questions: dict[asyncio.Future[Any], tuple[str, int]] = {}
+        self.partitions: dict[int, TransactionPartition] = {}
+        self._marker_delivery = MarkerDelivery(broker)
+        self.marker_fencing = MarkerFencing(lambda: broker.broker_epoch)
+        # Verifications sent to other brokers: the transactional id, and the broker's id.
+        self._verify_requests: dict[asyncio.Future[Any], tuple[str, int]] = {}
 
-    # -- life ------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------
 
     def role_changed(self, replica: Replica) -> None:
-        """A partition of the topic is led here from now on, or no more."""
-        found = self._hosted.get(replica.partition)
-        if found is not None:
-            if found.led.replica is not replica and replica.leader is None:
-                return  # of a former topic of that name
-            del self._hosted[replica.partition]
-            found.end()
+        """Start, restart or stop the coordinator of a partition whose leader has changed."""
+        former = self.partitions.get(replica.partition)
+        if former is not None:
+            if former.coordinator_log.replica is not replica and replica.leader is None:
+                return  # the replica belongs to a deleted topic of the same name
+            del self.partitions[replica.partition]
+            former.resign()
         if replica.leader is not None:
             broker = self._broker
-            self._hosted[replica.partition] = TransactionPartition(
+            self.partitions[replica.partition] = TransactionPartition(
                 CoordinatorLog(replica, broker.flusher),
-                self._markers,
+                self._marker_delivery,
                 self._limits(),
                 broker.now_ms,
                 lambda: broker.settings.request_timeout_ms,
             )
 
     def cluster_changed(self) -> None:
-        """Other brokers may be alive, or lead."""
-        self._markers.cluster_changed()
-        for question, (transactional_id, coordinator_id) in list(self._questions.items()):
+        """Send markers and verifications elsewhere if other brokers lead now."""
+        self._marker_delivery.cluster_changed()
+        for verify_request, (transactional_id, coordinator_id) in list(
+            self._verify_requests.items()
+        ):
             if self._coordinator_id(transactional_id) != coordinator_id:
-                question.cancel()
+                verify_request.cancel()
 
     def settings_changed(self) -> None:
-        for hosted in self._hosted.values():
-            hosted.configured(self._limits())
+        for partition in self.partitions.values():
+            partition.configured(self._limits())
 
     def _limits(self) -> Limits:
         settings = self._broker.settings
@@ -106,101 +106,107 @@ class TransactionPartitions:
         )
 
     async def stop(self) -> None:
-        """Coordinate nothing any more; whoever waits is told."""
-        hosted, self._hosted = self._hosted, {}
-        for each in hosted.values():
-            each.end()
-        await self._markers.stop()
+        """Stop coordinating; pending requests get NOT_COORDINATOR."""
+        partitions, self.partitions = self.partitions, {}
+        for partition in partitions.values():
+            partition.resign()
+        await self._marker_delivery.stop()
 
-    # -- what clients ask ------------------------------------------------------------------
+    # -- requests of clients ----------------------------------------------------------------
 
     @property
     def coordinators(self) -> list[TransactionCoordinator]:
-        return [each.coordinator for each in self._hosted.values()]
+        return [partition.coordinator for partition in self.partitions.values()]
 
     def coordinator(self, transactional_id: str) -> TransactionCoordinator | None:
-        """The one of this id, if it is here."""
-        hosted = self._find(transactional_id)
-        return None if hosted is None else hosted.coordinator
+        """Return the coordinator of a transactional id, if this broker has it."""
+        partition = self.find(transactional_id)
+        return None if partition is None else partition.coordinator
 
-    def _find(self, transactional_id: str) -> TransactionPartition | None:
-        topic = self._broker.picture.topic(TRANSACTION_STATE)
+    def find(self, transactional_id: str) -> TransactionPartition | None:
+        topic = self._broker.metadata_image.topic(TRANSACTION_STATE)
         if topic is None or not topic.partitions:
             return None
-        return self._hosted.get(partition_for(transactional_id, len(topic.partitions)))
+        return self.partitions.get(partition_for(transactional_id, len(topic.partitions)))
 
-    def ask(self, transactional_id: str, decide: Decide, *, is_patient: bool = False) -> Asked:
-        """Let the coordinator of an id decide something, and have it carried out.
+    def ask(
+        self, transactional_id: str, decide: Decide, *, waits_for_completion: bool = False
+    ) -> PendingAnswer:
+        """Let the coordinator of a transactional id decide a request, and carry it out.
 
-        Who is patient is not sent away while the end of the last transaction is being written, but
-        waits a little: clients come again later than it takes.
+        With `waits_for_completion`, a request that comes while the last transaction is still being
+        completed waits a little before it gets CONCURRENT_TRANSACTIONS: clients back off for longer
+        than the completion takes.
         """
-        hosted = self._find(transactional_id)
-        if hosted is None:
-            return self._elsewhere(decide)
-        changes = decide(hosted.coordinator, self._broker.now_ms(), None)
+        partition = self.find(transactional_id)
+        if partition is None:
+            return self._answer_as_other_broker(decide)
+        changes = decide(partition.coordinator, self._broker.now_ms(), None)
         if changes.answer is not None and not self._broker.zookeeper.is_sure:
-            # Another may coordinate and know better. What is written only the right one commits.
+            # Another broker may be the coordinator now.  A write would show that, an answer from
+            # memory does not.
             return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if changes.needs_producer_id:
-            return self._ask_with_id(transactional_id, decide)
-        asked = hosted.carry_out(changes)
-        if is_patient and _is_concurrent(asked):
-            return self._ask_until_free(transactional_id, decide)
+            return self._ask_with_producer_id(transactional_id, decide)
+        asked = partition.carry_out(changes)
+        if waits_for_completion and _is_concurrent(asked):
+            return self._retry_while_concurrent(transactional_id, decide)
         return asked
 
-    async def _ask_until_free(self, transactional_id: str, decide: Decide) -> Answer:
+    async def _retry_while_concurrent(self, transactional_id: str, decide: Decide) -> Answer:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _FREE_S
+        deadline = loop.time() + _COMPLETION_S
         while True:
             asked = self.ask(transactional_id, decide)
-            hosted, left_s = self._find(transactional_id), deadline - loop.time()
-            if not _is_concurrent(asked) or hosted is None or left_s <= 0:
+            partition, left_s = self.find(transactional_id), deadline - loop.time()
+            if not _is_concurrent(asked) or partition is None or left_s <= 0:
                 return asked if isinstance(asked, Answer) else await asked
-            await hosted.changed(transactional_id, left_s)
+            await partition.changed(transactional_id, left_s)
 
-    def _elsewhere(self, decide: Decide) -> Answer:
-        """What a broker says that is not the coordinator.  What cannot be right anywhere is told
-        here as well, and not sent on."""
+    def _answer_as_other_broker(self, decide: Decide) -> Answer:
+        """Answer as a broker that is not the coordinator.
+
+        A request that every coordinator refuses gets that error, the others NOT_COORDINATOR.
+        """
         answer = decide(TransactionCoordinator(-1, self._limits()), 0, None).answer
         if answer is None or answer.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return Answer(ErrorCode.NOT_COORDINATOR)
         return answer
 
-    async def _ask_with_id(self, transactional_id: str, decide: Decide) -> Answer:
+    async def _ask_with_producer_id(self, transactional_id: str, decide: Decide) -> Answer:
         try:
             producer_id = await self._broker.producer_ids.next()
         except KafkaError as error:
             return Answer(error.code)
         except ZooKeeperError as error:
-            log.error("cannot take a block of producer ids: %s", error)
+            log.error("a block of producer ids cannot be allocated: %s", error)
             return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        # Another broker may coordinate by now, or this one in another epoch.
-        hosted = self._find(transactional_id)
-        if hosted is None:
-            return self._elsewhere(decide)
+        # Another broker may be the coordinator by now, or this one in another leader epoch.
+        partition = self.find(transactional_id)
+        if partition is None:
+            return self._answer_as_other_broker(decide)
         now_ms = self._broker.now_ms()
-        asked = hosted.carry_out(decide(hosted.coordinator, now_ms, producer_id))
+        asked = partition.carry_out(decide(partition.coordinator, now_ms, producer_id))
         return asked if isinstance(asked, Answer) else await asked
 
-    # -- what leaders of partitions ask ----------------------------------------------------
+    # -- verification by leaders of partitions ----------------------------------------------
 
     def verification(
         self, transactional_id: str, producer: Producer, partitions: Iterable[Partition]
     ) -> Mapping[Partition, ErrorCode]:
-        """Whether a transaction that is coordinated here contains partitions."""
-        hosted = self._find(transactional_id)
-        if hosted is None:
+        """Return for each partition whether a transaction coordinated here contains it."""
+        partition = self.find(transactional_id)
+        if partition is None:
             return dict.fromkeys(partitions, ErrorCode.NOT_COORDINATOR)
         if not self._broker.zookeeper.is_sure:
-            # It may have been replaced without knowing it, and the transaction have ended.
+            # Another broker may be the coordinator now, and may have ended the transaction.
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return hosted.coordinator.verification_asked(transactional_id, producer, partitions)
+        return partition.coordinator.verification_asked(transactional_id, producer, partitions)
 
     def verify_now(
         self, transactional_id: str, producer: Producer, partition: Partition
     ) -> ErrorCode | None:
-        """Whether a transaction contains a partition.  None: another broker has to be asked."""
+        """Verify that a transaction contains a partition; None if another broker coordinates it."""
         if self._coordinator_id(transactional_id) != self._broker.broker_id:
             return None
         return self.verification(transactional_id, producer, (partition,))[partition]
@@ -208,46 +214,46 @@ class TransactionPartitions:
     async def verify(
         self, transactional_id: str, producer: Producer, partition: Partition
     ) -> ErrorCode:
-        """The same, wherever the coordinator is."""
+        """Verify that a transaction contains a partition, wherever the coordinator is."""
         broker, coordinator_id = self._broker, self._coordinator_id(transactional_id)
         if coordinator_id == broker.broker_id:
             return self.verification(transactional_id, producer, (partition,))[partition]
         listener = broker.settings.inter_broker_listener()
-        endpoint = broker.picture.endpoint(coordinator_id, listener)
+        endpoint = broker.metadata_image.endpoint(coordinator_id, listener)
         if endpoint is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        question = asyncio.ensure_future(
-            broker.peers.ask(
+        verify_request = asyncio.ensure_future(
+            broker.peers.send(
                 endpoint,
-                _question(transactional_id, producer, partition),
+                _verify_request(transactional_id, producer, partition),
                 timeout_ms=_VERIFY_MS,
-                lane=_LANE,
+                purpose=_PURPOSE,
             )
         )
-        self._questions[question] = transactional_id, coordinator_id
+        self._verify_requests[verify_request] = transactional_id, coordinator_id
         try:
-            await asyncio.wait([question])
+            await asyncio.wait([verify_request])
         finally:
-            del self._questions[question]
-            question.cancel()
-        failure = None if question.cancelled() else question.exception()
-        # Whoever took over may know better, and who hangs would be waited for in vain.
-        if question.cancelled() or self._coordinator_id(transactional_id) != coordinator_id:
+            del self._verify_requests[verify_request]
+            verify_request.cancel()
+        failure = None if verify_request.cancelled() else verify_request.exception()
+        # A new coordinator may know better.  `cluster_changed` cancels requests to the old one.
+        if verify_request.cancelled() or self._coordinator_id(transactional_id) != coordinator_id:
             return ErrorCode.NOT_COORDINATOR
         if isinstance(failure, ConnectionFailed):
-            log.info("the coordinator of %r cannot be asked: %s", transactional_id, failure)
+            log.info("the coordinator of %r cannot be reached: %s", transactional_id, failure)
             return ErrorCode.NETWORK_EXCEPTION
-        return _verdict(question.result())
+        return _verdict(verify_request.result())
 
     def _coordinator_id(self, transactional_id: str) -> int:
-        return known_coordinator(self._broker, Kind.TRANSACTION, transactional_id)
+        return known_coordinator(self._broker, CoordinatorType.TRANSACTION, transactional_id)
 
 
-def _is_concurrent(asked: Asked) -> bool:
+def _is_concurrent(asked: PendingAnswer) -> bool:
     return isinstance(asked, Answer) and asked.error == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-def _question(
+def _verify_request(
     transactional_id: str, producer: Producer, partition: Partition
 ) -> AddPartitionsToTxnRequest:
     name, index = partition
@@ -264,11 +270,11 @@ def _question(
     )
 
 
-def _verdict(answer: AddPartitionsToTxnResponse) -> ErrorCode:
-    """What an answer to one question says."""
-    code = answer.error_code
-    for transaction in answer.results_by_transaction:
+def _verdict(response: AddPartitionsToTxnResponse) -> ErrorCode:
+    """Return the error of a response about one partition, or NONE."""
+    code = response.error_code
+    for transaction in response.results_by_transaction:
         for topic in transaction.topic_results:
-            for each in topic.results_by_partition:
-                code = code or each.partition_error_code
+            for result in topic.results_by_partition:
+                code = code or result.partition_error_code
     return CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)

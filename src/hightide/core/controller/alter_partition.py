@@ -31,7 +31,7 @@ class IsrProposal(Protocol):
     def partition_epoch(self) -> int: ...
 
 
-def judge(
+def proposal_error(
     proposal: IsrProposal, sender: int, state: PartitionState, brokers: Mapping[int, Broker]
 ) -> ErrorCode:
     """NONE, or the reason against the proposal, looked for in Kafka's order.

@@ -33,12 +33,12 @@ class Topic:
     id: uuid.UUID
     rules: TopicRules
     partitions: dict[int, PartitionState] = field(default_factory=dict)
-    unborn: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    new_partitions: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Assignments of partitions that have no state, for none of their replicas was alive."""
 
     @property
     def keys(self) -> list[Partition]:
-        return [(self.name, index) for index in (*self.partitions, *self.unborn)]
+        return [(self.name, index) for index in (*self.partitions, *self.new_partitions)]
 
 
 class Cluster:
@@ -114,20 +114,20 @@ class Cluster:
             del self._names[topic.id]
             for index, state in topic.partitions.items():
                 self._release((name, index), state.replicas)
-            for index, replicas in topic.unborn.items():
+            for index, replicas in topic.new_partitions.items():
                 self._release((name, index), replicas)
 
     def put_state(self, topic: Topic, index: int, state: PartitionState) -> None:
         known = topic.partitions.get(index)
-        before = topic.unborn.pop(index, ()) if known is None else known.replicas
+        before = topic.new_partitions.pop(index, ()) if known is None else known.replicas
         topic.partitions[index] = state
         if before != state.replicas:
             self._release((topic.name, index), before)
             self._hold((topic.name, index), state.replicas)
 
-    def put_unborn(self, topic: Topic, index: int, replicas: tuple[int, ...]) -> None:
-        self._release((topic.name, index), topic.unborn.get(index, ()))
-        topic.unborn[index] = replicas
+    def put_new_partition(self, topic: Topic, index: int, replicas: tuple[int, ...]) -> None:
+        self._release((topic.name, index), topic.new_partitions.get(index, ()))
+        topic.new_partitions[index] = replicas
         self._hold((topic.name, index), replicas)
 
     def _hold(self, partition: Partition, replicas: tuple[int, ...]) -> None:
@@ -147,8 +147,8 @@ class Cluster:
         for name, topic in self.topics.items():
             assert topic.name == name
             assert self._names[topic.id] == name
-            assert not topic.partitions.keys() & topic.unborn.keys()
-            assignments = dict(topic.unborn)
+            assert not topic.partitions.keys() & topic.new_partitions.keys()
+            assignments = dict(topic.new_partitions)
             for index, state in topic.partitions.items():
                 state.check()
                 assignments[index] = state.replicas

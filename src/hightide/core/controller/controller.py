@@ -23,10 +23,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from hightide.core.controller import leader_election, reassignment
-from hightide.core.controller.alter_partition import IsrProposal, judge
+from hightide.core.controller.alter_partition import IsrProposal, proposal_error
 from hightide.core.controller.cluster_state import Cluster, Partition, Topic, TopicRules
 from hightide.core.controller.leader_election import Broker
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
 
 _NO_PARTITIONS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
@@ -53,7 +53,7 @@ class PartitionChange:
         )
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What becomes of one partition of a request.  Without error and change all is so already."""
 
     error: ErrorCode
@@ -100,7 +100,7 @@ class Controller:
         """Brokers that hold a replica of the topic, dead ones too."""
         found = self.topics[topic]
         assignments = [state.replicas for state in found.partitions.values()]
-        return frozenset().union(*assignments, *found.unborn.values())
+        return frozenset().union(*assignments, *found.new_partitions.values())
 
     def reassignments(self) -> dict[Partition, PartitionState]:
         """Partitions on their way to other brokers."""
@@ -130,7 +130,7 @@ class Controller:
         topic_id: uuid.UUID,
         rules: TopicRules,
         partitions: Mapping[int, PartitionState],
-        unborn: Mapping[int, tuple[int, ...]] = _NO_PARTITIONS,
+        new_partitions: Mapping[int, tuple[int, ...]] = _NO_PARTITIONS,
     ) -> list[PartitionChange]:
         """A topic that is new, or has new partitions, or states that turned out to be written.
 
@@ -141,9 +141,9 @@ class Controller:
             known = topic.partitions.get(index)
             if known is None or known.partition_epoch < state.partition_epoch:
                 self.cluster.put_state(topic, index, state)
-        for index, replicas in unborn.items():
+        for index, replicas in new_partitions.items():
             if index not in topic.partitions:
-                self.cluster.put_unborn(topic, index, replicas)
+                self.cluster.put_new_partition(topic, index, replicas)
         return self._plan(topic.keys)
 
     def topic_removed(self, name: str) -> None:
@@ -182,7 +182,7 @@ class Controller:
         broker_id: int,
         broker_epoch: int,
         proposals: Mapping[tuple[uuid.UUID, int], IsrProposal],
-    ) -> dict[tuple[uuid.UUID, int], Verdict]:
+    ) -> dict[tuple[uuid.UUID, int], Decision]:
         """AlterPartition.  Raises STALE_BROKER_EPOCH if the sender has died or restarted since."""
         self.cluster.check_epoch(broker_id, broker_epoch)
         return {
@@ -191,16 +191,16 @@ class Controller:
 
     def _proposed(
         self, sender: int, topic_id: uuid.UUID, index: int, proposal: IsrProposal
-    ) -> Verdict:
+    ) -> Decision:
         topic = self.cluster.topic_of(topic_id)
         if topic is None:
-            return Verdict(ErrorCode.UNKNOWN_TOPIC_ID)
+            return Decision(ErrorCode.UNKNOWN_TOPIC_ID)
         state = topic.partitions.get(index)
         if state is None:
-            return Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        error = judge(proposal, sender, state, self.brokers)
+            return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        error = proposal_error(proposal, sender, state, self.brokers)
         if error != ErrorCode.NONE or set(proposal.isr) == set(state.isr):
-            return Verdict(error)
+            return Decision(error)
         after = leader_election.with_proposed_isr(
             state,
             proposal.isr,
@@ -208,7 +208,7 @@ class Controller:
             topic.rules.min_insync_replicas,
             leader_election.distrusted(state, self.brokers),
         )
-        return Verdict(ErrorCode.NONE, PartitionChange(topic.name, index, state, after))
+        return Decision(ErrorCode.NONE, PartitionChange(topic.name, index, state, after))
 
     def shutdown_asked(self, broker_id: int, broker_epoch: int) -> Shutdown:
         """ControlledShutdown.  Raises STALE_BROKER_EPOCH if the sender has restarted since.
@@ -228,41 +228,41 @@ class Controller:
 
     def election_asked(
         self, kind: ElectionKind, partitions: Iterable[Partition] | None = None
-    ) -> dict[Partition, Verdict]:
+    ) -> dict[Partition, Decision]:
         """ElectLeaders.  Of all partitions (None) only those are told that needed an election."""
         if partitions is not None:
             return {key: self._elect(kind, key) for key in partitions}
         everything = (
             (topic.name, index) for topic in self.topics.values() for index in topic.partitions
         )
-        verdicts = {key: self._elect(kind, key) for key in everything}
+        decisions = {key: self._elect(kind, key) for key in everything}
         return {
-            key: verdict
-            for key, verdict in verdicts.items()
-            if verdict.error != ErrorCode.ELECTION_NOT_NEEDED
+            key: decision
+            for key, decision in decisions.items()
+            if decision.error != ErrorCode.ELECTION_NOT_NEEDED
         }
 
-    def _elect(self, kind: ElectionKind, key: Partition) -> Verdict:
+    def _elect(self, kind: ElectionKind, key: Partition) -> Decision:
         before = self.state(*key)
         if before is None:
-            return Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         rules = self.topics[key[0]].rules
         state = self._reelected(before, rules)
         if kind == ElectionKind.PREFERRED:
             if state.leader == state.replicas[0]:
-                return Verdict(ErrorCode.ELECTION_NOT_NEEDED)
+                return Decision(ErrorCode.ELECTION_NOT_NEEDED)
             after = leader_election.with_preferred(
                 state, self.cluster.live, self.cluster.shutting_down
             )
             refusal = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         else:
-            if state.leader != NOBODY:
-                return Verdict(ErrorCode.ELECTION_NOT_NEEDED)
+            if state.leader != NO_BROKER:
+                return Decision(ErrorCode.ELECTION_NOT_NEEDED)
             after = self._reelected(before, replace(rules, unclean_leader_election=True))
             refusal = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         if after.leader == state.leader:
-            return Verdict(refusal)
-        return Verdict(ErrorCode.NONE, PartitionChange(*key, before, after))
+            return Decision(refusal)
+        return Decision(ErrorCode.NONE, PartitionChange(*key, before, after))
 
     def balance(self, imbalance_percent: int) -> list[PartitionChange]:
         """Preferred elections for brokers that lead too few of the partitions they are first in."""
@@ -274,43 +274,43 @@ class Controller:
                 preferring[preferred] = preferring.get(preferred, 0) + 1
                 if state.leader != preferred and not state.is_reassigning:
                     away.setdefault(preferred, []).append((topic.name, index))
-        verdicts = [
+        decisions = [
             self._elect(ElectionKind.PREFERRED, key)
             for preferred, partitions in sorted(away.items())
             if len(partitions) * 100 > preferring[preferred] * imbalance_percent
             for key in sorted(partitions)
         ]
-        return [verdict.change for verdict in verdicts if verdict.change is not None]
+        return [decision.change for decision in decisions if decision.change is not None]
 
     def reassignment_asked(
         self, targets: Mapping[Partition, tuple[int, ...] | None]
-    ) -> dict[Partition, Verdict]:
+    ) -> dict[Partition, Decision]:
         """AlterPartitionReassignments: where partitions shall be; None gives up a move."""
         return {key: self._reassign(key, target) for key, target in targets.items()}
 
-    def _reassign(self, key: Partition, target: tuple[int, ...] | None) -> Verdict:
+    def _reassign(self, key: Partition, target: tuple[int, ...] | None) -> Decision:
         before = self.state(*key)
         if before is None:
-            return Verdict(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         rules = self.topics[key[0]].rules
         state = self._reelected(before, rules)
         circumstances = self.cluster.live, self.cluster.shutting_down, rules.min_insync_replicas
         if target is None:
             if not state.is_reassigning:
-                return Verdict(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+                return Decision(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
             after = reassignment.cancelled(state, *circumstances)
         else:
             if problem := reassignment.problem(state, target, self.cluster.live):
-                return Verdict(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail=problem)
+                return Decision(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail=problem)
             after = reassignment.begun(state, target, *circumstances)
         if after is None:
-            return Verdict(
+            return Decision(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 detail="no replica that has everything would be left",
             )
         if after is state:
-            return Verdict(ErrorCode.NONE)
-        return Verdict(ErrorCode.NONE, PartitionChange(*key, before, after))
+            return Decision(ErrorCode.NONE)
+        return Decision(ErrorCode.NONE, PartitionChange(*key, before, after))
 
     # -- deciding --------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Controller:
             before = topic.partitions.get(index)
             if before is None:
                 after = leader_election.first_state(
-                    topic.unborn[index], self.cluster.live, self.cluster.shutting_down
+                    topic.new_partitions[index], self.cluster.live, self.cluster.shutting_down
                 )
             else:
                 after = self._next(before, topic.rules)

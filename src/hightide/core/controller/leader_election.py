@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 
-from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
+from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
 
 UNCLEAN = -1
 _NONE: frozenset[int] = frozenset()
@@ -97,18 +97,18 @@ def reelected(
     elr = tuple(
         each for each in state.isr + state.elr if each not in isr and each not in distrusted
     )
-    last = state.leader if state.leader != NOBODY else state.last_known_leader
+    last = state.leader if state.leader != NO_BROKER else state.last_known_leader
     leader = first_live(state.replicas, isr, live, shutting_down)
-    if leader == NOBODY:
+    if leader == NO_BROKER:
         leader = first_live(state.replicas, elr, live, shutting_down)
-        isr = () if leader == NOBODY else (leader,)
+        isr = () if leader == NO_BROKER else (leader,)
     is_recovering = False
-    if leader == NOBODY:
+    if leader == NO_BROKER:
         whoever = (last,) if not elr else ()
         leader = first_live(state.replicas, whoever, live, shutting_down)
-        if leader == NOBODY and unclean:
+        if leader == NO_BROKER and unclean:
             leader = first_live(state.replicas, state.replicas, live, shutting_down)
-        is_recovering = leader != NOBODY
+        is_recovering = leader != NO_BROKER
     if is_recovering:
         return replace(
             state,
@@ -116,19 +116,19 @@ def reelected(
             leader_epoch=state.leader_epoch + 1,
             isr=(leader,),
             elr=(),
-            last_known_leader=NOBODY,
+            last_known_leader=NO_BROKER,
             is_recovering=True,
             recovery_epoch=state.leader_epoch + 1,
             broker_epochs={leader: live[leader]},
         )
     remaining = with_isr(state, isr, live, min_isr, distrusted)
-    if leader == state.leader == NOBODY:
+    if leader == state.leader == NO_BROKER:
         return remaining
     return replace(
         remaining,
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
-        last_known_leader=last if leader == NOBODY else NOBODY,
+        last_known_leader=last if leader == NO_BROKER else NO_BROKER,
         is_recovering=False,
     )
 
@@ -181,7 +181,7 @@ def first_live(
     """The first live candidate; one that is shutting down only if there is no other."""
     alive = [each for each in replicas if each in candidates and each in live]
     return next(
-        (each for each in alive if each not in shutting_down), alive[0] if alive else NOBODY
+        (each for each in alive if each not in shutting_down), alive[0] if alive else NO_BROKER
     )
 
 
@@ -192,7 +192,7 @@ def _led_by(state: PartitionState, leader: int) -> PartitionState:
         state,
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
-        last_known_leader=NOBODY,
+        last_known_leader=NO_BROKER,
         is_recovering=False,
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from hightide.core.controller.leader_election import first_live, with_isr
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 
 
 def target_of(state: PartitionState) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def _assigned(
     if not _keeps_one(state, replicas, isr, elr):
         return None
     has_lost_one = not set(state.replicas) <= set(replicas)
-    stays = state.leader == NOBODY or state.leader in isr
+    stays = state.leader == NO_BROKER or state.leader in isr
     moved = replace(
         state,
         replicas=replicas,
@@ -131,7 +131,7 @@ def _keeps_one(
         return bool(isr)
     if state.elr:
         return bool(elr)
-    return state.last_known_leader in (NOBODY, *replicas)
+    return state.last_known_leader in (NO_BROKER, *replicas)
 
 
 def _without(brokers: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,17 +1,17 @@
-"""The coordinator of the groups that live in one partition of `__consumer_offsets`.
+"""The coordinator of the groups of one partition of `__consumer_offsets`.
 
     replay(record)* ──▶ loaded ──▶ requests, time_passed ──▶ answers and writes
                                           ▲                            │
                                           └── written, write_failed ◀──┘
 
-What is told to be done and what is not forgotten are two things.  A *write* is decided here, the
-shell appends it to the partition and says when it is committed; only then is told what depends on
-it.  Offsets take effect when they are written.  Membership is decided at once and is lost with the
-coordinator, but for what generations have been written: members that a successor does not know
-join again.
+Replying and persisting are separate steps.  The coordinator decides a *write*; the shell appends it
+to the partition and reports when it is committed.  Only then does the coordinator send the answers
+that depend on it.  Offsets take effect when they are committed.  Classic membership takes effect at
+once and is lost with the coordinator, except for written generations: members that the next
+coordinator does not know join again.
 
-A write that failed is one that is not in the log and never will be.  Of one whose outcome is not
-known the shell goes on to wait: it may answer the client, but not this machine.
+A failed write is not in the log and never will be.  If the outcome of a write is unknown, the shell
+keeps waiting.  It may time out the client, but must not report a failure here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hightide.core.groups import migration, offset_requests, responses
-from hightide.core.groups.administration import Administration
+from hightide.core.groups.administration import Administration, GroupsDeleted
 from hightide.core.groups.classic import join_group, leave_group, rebalance
 from hightide.core.groups.classic.classic_group import ClassicGroup, State
 from hightide.core.groups.consumer import classic_members, heartbeat
@@ -30,7 +30,7 @@ from hightide.core.groups.consumer.consumer_groups import ConsumerGroups, Consum
 from hightide.core.groups.consumer.topic_pattern import PatternCompiler
 from hightide.core.groups.deadlines import Deadline, Deadlines, Kind
 from hightide.core.groups.group_rules import Rules
-from hightide.core.groups.offset_retention import GroupsDeleted, is_empty
+from hightide.core.groups.offset_retention import is_empty
 from hightide.core.groups.offsets import Offsets
 from hightide.core.groups.turn import (
     NO_PRODUCER,
@@ -39,7 +39,7 @@ from hightide.core.groups.turn import (
     Ticket,
     Turn,
     Write,
-    told_as,
+    client_error,
 )
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -72,16 +72,18 @@ if TYPE_CHECKING:
 
 
 class GroupCoordinator:
-    """All groups of one partition."""
+    """All groups of one partition, and their offsets."""
 
     def __init__(self, rules: Rules, random: Random, compile_pattern: PatternCompiler) -> None:
         self.rules = rules
-        self.groups: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(self.groups, compile_pattern)
-        # In the order in which they were decided, which is that of the log.
-        self._under_way: dict[Write, None] = {}
-        self.offsets = Offsets(self._under_way.keys())
-        self.administration = Administration(self.groups, self.consumers, self.offsets)
+        self.classic_groups: dict[str, ClassicGroup] = {}
+        self.consumer_groups = ConsumerGroups(self.classic_groups, compile_pattern)
+        # In the order of the log, which is the order in which they were decided.
+        self._in_flight: dict[Write, None] = {}
+        self.offsets = Offsets(self._in_flight.keys())
+        self.administration = Administration(
+            self.classic_groups, self.consumer_groups, self.offsets
+        )
         self._random = random
         self._deadlines = Deadlines()
 
@@ -90,67 +92,67 @@ class GroupCoordinator:
     def replay(
         self, record: GroupRecord, record_offset: int, producer_id: int = NO_PRODUCER
     ) -> None:
-        """A record that is in the log, committed or not.  In the order of the log."""
+        """Apply a record of the log, committed or not.  Called in the order of the log."""
         match record:
             case GroupRecord(OffsetCommitKey() as key, OffsetCommitValue() | None as value):
                 self._apply_offset(key, value, record_offset, producer_id)
             case GroupRecord(GroupMetadataKey() as key, GroupMetadataValue() as value):
-                self.groups[key.group] = ClassicGroup.replayed(key.group, value)
-                self.consumers.forget(key.group)
+                self.classic_groups[key.group] = ClassicGroup.replayed(key.group, value)
+                self.consumer_groups.forget(key.group)
             case GroupRecord(GroupMetadataKey() as key, None):
-                self.groups.pop(key.group, None)
-                self._keep_simple(key.group)
+                self.classic_groups.pop(key.group, None)
+                self._keep_offsets(key.group)
             case GroupRecord(key):
-                assert isinstance(key, ConsumerGroupKey), f"the value does not suit: {record}"
-                self.consumers.replay(key, record)
-                # Of two kinds of one name the later record is right.
-                if key.group in self.consumers.groups:
-                    self.groups.pop(key.group, None)
+                assert isinstance(key, ConsumerGroupKey), f"value of another type: {record}"
+                self.consumer_groups.replay(key, record)
+                # A group has one protocol: the later record wins.
+                if key.group in self.consumer_groups.groups:
+                    self.classic_groups.pop(key.group, None)
                 else:
-                    self._keep_simple(key.group)
+                    self._keep_offsets(key.group)
 
-    def _keep_simple(self, group_id: str) -> None:
-        """Offsets that a group leaves behind belong to a simple one, or would stay for ever."""
+    def _keep_offsets(self, group_id: str) -> None:
+        """Keep the offsets of a removed group in a simple group, where they can expire."""
         if not self.offsets.is_void(group_id):
-            self.groups.setdefault(group_id, ClassicGroup(group_id))
+            self.classic_groups.setdefault(group_id, ClassicGroup(group_id))
 
     def replay_marker(self, producer_id: int, is_committed: bool) -> None:
-        """A control record of the log that ends a transaction."""
+        """Apply a transaction marker of the log."""
         for group_id in self.offsets.transaction_ended(producer_id, is_committed):
-            self._settle(group_id)
+            self._forget_if_unused(group_id)
 
     def loaded(self, now_ms: int) -> Outcome:
-        """All of the log has been replayed: sessions begin."""
+        """Start the sessions: the whole log has been replayed."""
         turn = self._turn(now_ms)
         self._deadlines.set(
             Deadline(Kind.EXPIRY), now_ms + self.rules.offsets_retention_check_interval_ms
         )
-        self.consumers.loaded(turn)
-        for group in self.groups.values():
+        self.consumer_groups.loaded(turn)
+        for group in self.classic_groups.values():
             for member in group.members.values():
                 rebalance.keep_session(group, member, turn)
             if len(group.members) > self.rules.max_size:
                 size = f"{len(group.members)} members are more than {self.rules.max_size}"
                 rebalance.prepare(group, f"loaded: {size}", turn)
             elif group.is_converted:
-                rebalance.prepare(group, "loaded: it was of the newer protocol", turn)
+                rebalance.prepare(group, "loaded: the group used the consumer protocol", turn)
         return self._finish(turn)
 
     def resigned(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Outcome:
-        """Another broker takes over: everybody who waits is told.  Nothing is asked after this."""
+        """Answer all waiting requests: another broker takes over.  The last call."""
         turn = self._turn(0)
-        for group in self.groups.values():
+        for group in self.classic_groups.values():
             for member in group.members.values():
                 if member.joining is not None:
-                    turn.answer(member.joining, responses.not_joined(error, member.id))
+                    turn.answer(member.joining, responses.join_error(error, member.id))
                 if member.syncing is not None:
-                    turn.answer(member.syncing, responses.not_synced(error))
-        for ticket, response in self.consumers.waiting():
-            turn.answer(ticket, responses.instead_of(response, error))
-        for write in self._under_way:
+                    turn.answer(member.syncing, responses.sync_error(error))
+        for ticket, response in self.consumer_groups.waiting():
+            turn.answer(ticket, responses.error_response(response, error))
+        for write in self._in_flight:
             match write.purpose:
                 case offset_requests.OffsetsWritten(ticket, request):
-                    turn.answer(ticket, offset_requests.refusal(request, error))
+                    turn.answer(ticket, offset_requests.error_response(request, error))
                 case GroupsDeleted(ticket=int(ticket)) as deleted:
                     turn.answer(ticket, deleted.response(error))
         return Outcome(turn.answers, [])
@@ -162,37 +164,44 @@ class GroupCoordinator:
     ) -> Outcome:
         turn = self._turn(now_ms)
         error = join_group.request_error(request, self.rules)
-        group = self.groups.get(request.group_id)
-        other = self.consumers.get(request.group_id)
-        if error is ErrorCode.NONE and group is None and other is None and request.member_id:
+        group = self.classic_groups.get(request.group_id)
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if (
+            error is ErrorCode.NONE
+            and group is None
+            and consumer_group is None
+            and request.member_id
+        ):
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
-            turn.answer(ticket, responses.not_joined(error, request.member_id))
+            turn.answer(ticket, responses.join_error(error, request.member_id))
             return self._finish(turn)
         prefix = client.id if request.group_instance_id is None else request.group_instance_id
         new_id = f"{prefix}-{self._new_id()}"
-        asked = join_group.Join(ticket, request, version, client, new_id)
-        if other is None or self._join_consumers(other, asked, turn):
-            group = self.groups.get(request.group_id)
+        attempt = join_group.JoinAttempt(ticket, request, version, client, new_id)
+        if consumer_group is None or self._join_consumer_group(consumer_group, attempt, turn):
+            group = self.classic_groups.get(request.group_id)
             if group is None:
-                group = self.groups[request.group_id] = ClassicGroup(request.group_id)
-            join_group.join(group, asked, turn)
+                group = self.classic_groups[request.group_id] = ClassicGroup(request.group_id)
+            join_group.join(group, attempt, turn)
         return self._finish(turn, request.group_id)
 
-    def _join_consumers(self, group: ConsumerGroup, asked: join_group.Join, turn: Turn) -> bool:
-        """Whether there is no such consumer group any more, and a classic one is to be joined."""
-        member_id = asked.request.member_id
+    def _join_consumer_group(
+        self, group: ConsumerGroup, attempt: join_group.JoinAttempt, turn: Turn
+    ) -> bool:
+        """Join a consumer group; return True if it is a classic one now, to be joined as such."""
+        member_id = attempt.request.member_id
         try:
             if not is_empty(group):
-                return not classic_members.join(self.consumers, asked, turn)
+                return not classic_members.join(self.consumer_groups, attempt, turn)
             if member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         except KafkaError as error:
-            given = error.code is ErrorCode.MEMBER_ID_REQUIRED
-            named = asked.new_member_id if given else member_id
-            turn.answer(asked.ticket, responses.not_joined(error.code, named))
+            if error.code is ErrorCode.MEMBER_ID_REQUIRED:
+                member_id = attempt.new_member_id
+            turn.answer(attempt.ticket, responses.join_error(error.code, member_id))
             return False
-        self.consumers.give_way(group, turn)
+        self.consumer_groups.convert_empty(group, turn)
         return True
 
     def _new_id(self) -> str:
@@ -205,55 +214,58 @@ class GroupCoordinator:
         client: Client,
         now_ms: int,
     ) -> Outcome:
-        """A member of the newer protocol joins, leaves, or is there."""
+        """Handle ConsumerGroupHeartbeat: a member joins, leaves, or reports its state."""
         turn = self._turn(now_ms)
         try:
             heartbeat.check_request(
-                request, self.rules.consumer_assignors, self.consumers.compile_pattern
+                request, self.rules.consumer_assignors, self.consumer_groups.compile_pattern
             )
-            classic = self.groups.get(request.group_id)
+            classic = self.classic_groups.get(request.group_id)
             conversion = None
             if classic is not None and request.member_epoch == heartbeat.JOIN:
-                conversion = migration.upgraded(classic, self.consumers.topics, self.rules)
+                conversion = migration.upgrade(classic, self.consumer_groups.topics, self.rules)
             elif classic is not None and request.member_epoch > 0:
-                # It was late, and the group has become a classic one.  Kafka says that there is no
-                # such group, which clients take for the end; so they join anew.
+                # The member is late: the group has become a classic one.  Kafka answers with
+                # GROUP_ID_NOT_FOUND, which clients take for fatal; with this error they join again.
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{classic.id} is a classic group")
-            topics, compile_pattern = self.consumers.topics, self.consumers.compile_pattern
-            beat = heartbeat.Beat(request, client, topics, compile_pattern, now_ms)
-            self.consumers.beat(ticket, beat, self._new_id(), conversion, turn)
+            topics, compile_pattern = (
+                self.consumer_groups.topics,
+                self.consumer_groups.compile_pattern,
+            )
+            beat = heartbeat.MemberHeartbeat(request, client, topics, compile_pattern, now_ms)
+            self.consumer_groups.beat(ticket, beat, self._new_id(), conversion, turn)
             if conversion is not None:
-                migration.released(conversion.replaced, turn)
-                self.administration.dissolve_classic(conversion.replaced, turn)
+                migration.release_waiting(conversion.replaced, turn)
+                self.administration.delete_classic(conversion.replaced, turn)
         except KafkaError as error:
-            turn.answer(ticket, responses.not_beaten(error.code, error.detail))
+            turn.answer(ticket, responses.consumer_heartbeat_error(error.code, error.detail))
         return self._finish(turn)
 
     def topics_changed(self, topics: Mapping[str, Topic]) -> None:
-        """All topics of the cluster, which groups of the newer protocol share out."""
-        self.consumers.topics_changed(topics)
+        """Set the topics of the cluster, which consumer groups assign."""
+        self.consumer_groups.topics_changed(topics)
 
     def sync_asked(self, ticket: Ticket, request: SyncGroupRequest, now_ms: int) -> Outcome:
         turn = self._turn(now_ms)
-        group = self.groups.get(request.group_id)
+        group = self.classic_groups.get(request.group_id)
         if group is not None:
             rebalance.sync(group, ticket, request, turn)
-        elif self.consumers.get(request.group_id) is not None:
+        elif self.consumer_groups.get(request.group_id) is not None:
             try:
-                classic_members.sync(self.consumers, ticket, request, turn)
+                classic_members.sync(self.consumer_groups, ticket, request, turn)
             except KafkaError as error:
-                turn.answer(ticket, responses.not_synced(error.code))
+                turn.answer(ticket, responses.sync_error(error.code))
         else:
-            turn.answer(ticket, responses.not_synced(_not_there(request.group_id)))
+            turn.answer(ticket, responses.sync_error(_unknown_group_error(request.group_id)))
         return self._finish(turn)
 
     def heartbeat_asked(self, ticket: Ticket, request: HeartbeatRequest, now_ms: int) -> Outcome:
         turn = self._turn(now_ms)
-        group = self.groups.get(request.group_id)
-        if group is None and self.consumers.get(request.group_id) is not None:
-            error = classic_members.beat(self.consumers, request, turn)
+        group = self.classic_groups.get(request.group_id)
+        if group is None and self.consumer_groups.get(request.group_id) is not None:
+            error = classic_members.beat(self.consumer_groups, request, turn)
         elif group is None:
-            error = _not_there(request.group_id)
+            error = _unknown_group_error(request.group_id)
         else:
             error = group.member_error(request.member_id, request.group_instance_id)
             if error is ErrorCode.NONE and request.generation_id != group.generation:
@@ -262,22 +274,22 @@ class GroupCoordinator:
                 rebalance.keep_session(group, group.members[request.member_id], turn)
                 if group.state is State.PREPARING_REBALANCE:
                     error = ErrorCode.REBALANCE_IN_PROGRESS
-        turn.answer(ticket, responses.heartbeat(error))
+        turn.answer(ticket, responses.heartbeat_response(error))
         return self._finish(turn)
 
     def leave_asked(
         self, ticket: Ticket, request: LeaveGroupRequest, version: int, now_ms: int
     ) -> Outcome:
         turn = self._turn(now_ms)
-        group = self.groups.get(request.group_id)
+        group = self.classic_groups.get(request.group_id)
         if not request.group_id:
             turn.answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         elif group is not None:
             leave_group.leave(group, ticket, request, version, turn)
-        elif self.consumers.get(request.group_id) is not None:
-            classic_members.leave(self.consumers, ticket, request, version, turn)
+        elif self.consumer_groups.get(request.group_id) is not None:
+            classic_members.leave(self.consumer_groups, ticket, request, version, turn)
         else:
-            turn.answer(ticket, responses.nobody_left(request, version))
+            turn.answer(ticket, responses.unknown_members_response(request, version))
         return self._finish(turn, request.group_id)
 
     # -- offsets ---------------------------------------------------------------------------
@@ -287,7 +299,7 @@ class GroupCoordinator:
     ) -> Outcome:
         turn = self._turn(now_ms)
         group = self.administration.find(request.group_id)
-        error = offset_requests.refused(group, request, version)
+        error = offset_requests.offset_commit_error(group, request, version)
         if error is ErrorCode.NONE and isinstance(group, ClassicGroup):
             member = group.members.get(request.member_id)
             if member is not None:
@@ -298,25 +310,27 @@ class GroupCoordinator:
     def transactional_commit_asked(
         self, ticket: Ticket, request: TxnOffsetCommitRequest, now_ms: int
     ) -> Outcome:
-        """TxnOffsetCommit.  That the transaction is open, and its epoch the current one, has been
-        seen to."""
+        """Handle TxnOffsetCommit.
+
+        The shell has verified that the transaction is open and the producer epoch is current.
+        """
         turn = self._turn(now_ms)
         group = self.administration.find(request.group_id)
         offset_requests.commit(
-            ticket, request, offset_requests.refused_transactional(group, request), turn
+            ticket, request, offset_requests.txn_offset_commit_error(group, request), turn
         )
         return self._finish(turn)
 
     def transaction_ended(self, producer_id: int, is_committed: bool, now_ms: int) -> Outcome:
-        """The marker that ends a transaction is committed in this partition."""
+        """Apply a transaction marker that is committed in this partition."""
         self.replay_marker(producer_id, is_committed)
         return self._finish(self._turn(now_ms))
 
     def fetch_asked(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """OffsetFetch of one group.  Changes nothing and waits for nothing."""
-        error = offset_requests.fetch_error(self.consumers.get(request.group_id), request)
+        """Handle OffsetFetch of one group.  It changes nothing and waits for nothing."""
+        error = offset_requests.fetch_error(self.consumer_groups.get(request.group_id), request)
         if error is not ErrorCode.NONE:
             return OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=error)
         return offset_requests.fetch(request, self.offsets, require_stable=require_stable)
@@ -330,7 +344,7 @@ class GroupCoordinator:
             ErrorCode.GROUP_ID_NOT_FOUND if group is None else offset_requests.delete_error(group)
         )
         if group is None or error is not ErrorCode.NONE:
-            turn.answer(ticket, offset_requests.refusal(request, error))
+            turn.answer(ticket, offset_requests.error_response(request, error))
             return self._finish(turn)
         records, response = offset_requests.delete(request, group.is_subscribed_to, self.offsets)
         if records:
@@ -340,7 +354,7 @@ class GroupCoordinator:
         return self._finish(turn)
 
     def topic_deleted(self, topic: str, now_ms: int) -> Outcome:
-        """Offsets in a topic of the same name that may come later mean nothing."""
+        """Delete the offsets of a deleted topic: they mean nothing in a new topic of that name."""
         turn = self._turn(now_ms)
         records = [*self.offsets.tombstones_of(topic)]
         if records:
@@ -350,7 +364,7 @@ class GroupCoordinator:
     def delete_groups_asked(
         self, ticket: Ticket, request: DeleteGroupsRequest, now_ms: int
     ) -> Outcome:
-        """Of the groups of this partition."""
+        """Handle DeleteGroups for the groups of this partition."""
         turn = self._turn(now_ms)
         self.administration.delete(ticket, request, turn)
         return self._finish(turn)
@@ -359,7 +373,7 @@ class GroupCoordinator:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to tell of the time at the latest."""
+        """When `time_passed` must be called at the latest."""
         return self._deadlines.next_ms
 
     def time_passed(self, now_ms: int) -> Outcome:
@@ -369,9 +383,9 @@ class GroupCoordinator:
             if deadline.kind is Kind.EXPIRY:
                 self.administration.expire(turn)
             elif deadline.kind >= Kind.CONSUMER_SESSION:
-                self.consumers.time_is_up(deadline, turn)
+                self.consumer_groups.timed_out(deadline, turn)
                 continue
-            group = self.groups.get(deadline.group_id)
+            group = self.classic_groups.get(deadline.group_id)
             if group is None:
                 continue
             touched.add(group.id)
@@ -379,19 +393,19 @@ class GroupCoordinator:
                 case Kind.SESSION:
                     rebalance.session_ended(group, deadline.member_id, turn)
                 case Kind.JOIN:
-                    rebalance.join_time_is_up(group, turn)
+                    rebalance.join_timed_out(group, turn)
                 case Kind.SYNC:
-                    rebalance.sync_time_is_up(group, turn)
+                    rebalance.sync_timed_out(group, turn)
         return self._finish(turn, *sorted(touched))
 
     # -- writes ----------------------------------------------------------------------------
 
     def written(self, write: Write, base_offset: int, now_ms: int) -> Outcome:
-        """Its records are committed from `base_offset` on."""
+        """Handle a write whose records are committed, from `base_offset` on."""
         turn = self._turn(now_ms)
-        assert next(iter(self._under_way)) is write, "they are written in the order of the log"
+        assert next(iter(self._in_flight)) is write, "writes are reported in the order of the log"
         self._ended(write)
-        # Those that something was taken from: nothing may be left of them.
+        # Groups with a tombstone: they may be unused now.
         touched = set()
         for record_offset, (key, value) in enumerate(write.records, base_offset):
             if isinstance(key, OffsetCommitKey):
@@ -401,49 +415,54 @@ class GroupCoordinator:
         match write.purpose:
             case offset_requests.OffsetsWritten(ticket, _, response):
                 turn.answer(ticket, response)
-            case rebalance.Assigned() as assigned:
-                rebalance.assigned(assigned, turn)
-            case join_group.Replaced() as replaced:
-                join_group.replaced(replaced, turn)
+            case rebalance.AssignmentWritten() as assignment:
+                rebalance.assignment_written(assignment, turn)
+            case join_group.ReplacementWritten() as replacement:
+                join_group.replacement_written(replacement, turn)
             case ConsumerGroupWritten() as purpose:
-                self.consumers.written(purpose, turn)
+                self.consumer_groups.written(purpose, turn)
             case GroupsDeleted() as deleted:
                 for decision in deleted.decisions:
-                    self.consumers.written(decision, turn)
+                    self.consumer_groups.written(decision, turn)
                 if deleted.ticket is not None:
                     turn.answer(deleted.ticket, deleted.response())
         return self._finish(turn, *sorted(touched))
 
     def write_failed(self, write: Write, error: ErrorCode, now_ms: int) -> Outcome:
-        """Its records are not in the log, and never will be."""
+        """Handle a write whose records are not in the log and never will be."""
         turn = self._turn(now_ms)
         self._ended(write)
         match write.purpose:
             case offset_requests.OffsetsWritten(ticket, request):
-                refusal = offset_requests.refusal(request, told_as(error, of_offsets=True))
+                refusal = offset_requests.error_response(
+                    request, client_error(error, of_offsets=True)
+                )
                 turn.answer(ticket, refusal)
-            case rebalance.Assigned() as assigned:
-                rebalance.not_assigned(assigned, error, turn)
-            case join_group.Replaced() as replaced:
-                join_group.not_replaced(replaced, error, turn)
+            case rebalance.AssignmentWritten() as assignment:
+                rebalance.assignment_failed(assignment, error, turn)
+            case join_group.ReplacementWritten() as replacement:
+                join_group.replacement_failed(replacement, error, turn)
             case ConsumerGroupWritten() as purpose:
-                self.consumers.not_written(purpose, error, turn)
-                if purpose.replaced is not None and purpose.group_id not in self.consumers.groups:
+                self.consumer_groups.write_failed(purpose, error, turn)
+                if (
+                    purpose.replaced is not None
+                    and purpose.group_id not in self.consumer_groups.groups
+                ):
                     self.administration.restore(purpose.replaced)
-                    migration.reinstated(purpose.replaced, turn)
+                    migration.restore_classic(purpose.replaced, turn)
             case GroupsDeleted() as deleted:
                 for decision in deleted.decisions:
-                    self.consumers.not_written(decision, error, turn)
+                    self.consumer_groups.write_failed(decision, error, turn)
                 for group in deleted.groups:
                     if isinstance(group, ClassicGroup):
                         self.administration.restore(group)
                 if deleted.ticket is not None:
-                    turn.answer(deleted.ticket, deleted.response(told_as(error)))
+                    turn.answer(deleted.ticket, deleted.response(client_error(error)))
         return self._finish(turn, *(_groups_of(write)))
 
     def _ended(self, write: Write) -> None:
-        assert write in self._under_way, "a write ends once"
-        del self._under_way[write]
+        assert write in self._in_flight, "a write ends once"
+        del self._in_flight[write]
 
     # -- turns -----------------------------------------------------------------------------
 
@@ -452,9 +471,9 @@ class GroupCoordinator:
 
     def _finish(self, turn: Turn, *group_ids: str) -> Outcome:
         for write in turn.writes:
-            self._under_way[write] = None
+            self._in_flight[write] = None
         for group_id in group_ids:
-            self._settle(group_id)
+            self._forget_if_unused(group_id)
         return Outcome(turn.answers, turn.writes)
 
     def _apply_offset(
@@ -463,14 +482,14 @@ class GroupCoordinator:
         self.offsets.apply(key, value, record_offset, producer_id)
         group_id = key.group
         if value is None:
-            self._settle(group_id)
-        elif group_id not in self.groups and group_id not in self.consumers.groups:
-            # Whoever commits without being a member has a group all the same, a simple one.
-            self.groups[group_id] = ClassicGroup(group_id)
+            self._forget_if_unused(group_id)
+        elif group_id not in self.classic_groups and group_id not in self.consumer_groups.groups:
+            # A client that commits without being a member creates a simple group.
+            self.classic_groups[group_id] = ClassicGroup(group_id)
 
-    def _settle(self, group_id: str) -> None:
-        """Forget a group of which nothing is left, and of which the log has no record either."""
-        group = self.groups.get(group_id)
+    def _forget_if_unused(self, group_id: str) -> None:
+        """Forget an empty group that has no offsets and no record in the log."""
+        group = self.classic_groups.get(group_id)
         if (
             group is not None
             and group.state is State.EMPTY
@@ -478,26 +497,26 @@ class GroupCoordinator:
             and not group.pending
             and self.offsets.is_void(group_id)
         ):
-            del self.groups[group_id]
+            del self.classic_groups[group_id]
 
     def check(self) -> None:
-        """Assert what must hold between any two facts."""
-        assert not self.groups.keys() & self.consumers.groups.keys()
-        self.consumers.check(self._deadlines)
-        for group in self.groups.values():
+        """Assert the invariants that hold between any two facts."""
+        assert not self.classic_groups.keys() & self.consumer_groups.groups.keys()
+        self.consumer_groups.check(self._deadlines)
+        for group in self.classic_groups.values():
             group.check()
-            session = {each: Deadline(Kind.SESSION, group.id, each) for each in group.pending}
-            assert all(self._deadlines.get(each) is not None for each in session.values())
+            for member_id in group.pending:
+                assert self._deadlines.get(Deadline(Kind.SESSION, group.id, member_id)) is not None
             for member in group.members.values():
                 at_ms = self._deadlines.get(Deadline(Kind.SESSION, group.id, member.id))
-                assert at_ms is not None or member.is_waiting, "nobody would miss it"
+                assert at_ms is not None or member.is_waiting, "the member would never expire"
             if group.state is State.PREPARING_REBALANCE:
                 assert self._deadlines.get(Deadline(Kind.JOIN, group.id)) is not None
             if group.awaiting_sync:
                 assert self._deadlines.get(Deadline(Kind.SYNC, group.id)) is not None
 
 
-def _not_there(group_id: str) -> ErrorCode:
+def _unknown_group_error(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
 
 

@@ -1,8 +1,9 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: who may, and what becomes a record.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: checks, records and responses.
 
-A group that has members takes commits only of them, and only in their present generation: one that
-was replaced must not take back the progress of its successor.  Whoever has no group to speak of (an
-administrator, or a consumer that chose its partitions itself) may commit while nobody is a member.
+A group with members accepts commits only from them, and only in their current generation or epoch:
+a member that was replaced must not overwrite the progress of its successor.  A client that is not a
+member (an administrator, or a consumer that assigned its partitions itself) may commit while the
+group has no members.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hightide.core.groups.classic.classic_group import ClassicGroup, State
 from hightide.core.groups.consumer.consumer_group import ConsumerGroup
-from hightide.core.groups.offsets import Committed, Offsets, TopicPartition, tombstone
+from hightide.core.groups.offsets import CommittedOffset, Offsets, TopicPartition, tombstone
 from hightide.core.groups.turn import Ticket, Turn, Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.offsets import (
@@ -44,24 +45,24 @@ from hightide.wire.records.consumer_offsets import (
 
 NO_OFFSET = -1
 NO_RETENTION = -1
-# From this version of OffsetCommit on, clients know member epochs and groups that are not there.
-EPOCHS_ARE_KNOWN = 9
+# Since this version of OffsetCommit clients know STALE_MEMBER_EPOCH and GROUP_ID_NOT_FOUND.
+MEMBER_EPOCH_VERSION = 9
 
 CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
 
 
 class OffsetsWritten(NamedTuple):
-    """An answer that waits for offset records."""
+    """A response that waits for offset records to be committed."""
 
     ticket: Ticket
     request: CommitRequest | OffsetDeleteRequest
     response: Any
 
 
-# -- who may -------------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------
 
 
-def commit_error(
+def classic_commit_error(
     group: ClassicGroup,
     member_id: str,
     instance_id: str | None,
@@ -69,7 +70,7 @@ def commit_error(
     *,
     is_transactional: bool = False,
 ) -> ErrorCode:
-    """Whether the group takes this commit."""
+    """Return why a classic group refuses a commit, or NONE."""
     if generation < 0 and group.state is State.EMPTY:
         return ErrorCode.NONE
     if generation >= 0 or member_id or instance_id is not None:
@@ -80,7 +81,7 @@ def commit_error(
             return ErrorCode.ILLEGAL_GENERATION
     elif not is_transactional:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    # Old versions of TxnOffsetCommit do not say who sends them: its producer epoch fences them.
+    # Old versions of TxnOffsetCommit carry no member id: the producer epoch fences them.
     if not is_transactional and group.state is State.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
@@ -89,9 +90,9 @@ def commit_error(
 def consumer_commit_error(
     group: ConsumerGroup, member_id: str, epoch: int, *, is_transactional: bool = False
 ) -> ErrorCode:
-    """Whether a group of the newer protocol takes this commit: of a member in its epoch."""
-    is_nobody = epoch < 0 and (not group.members or (is_transactional and not member_id))
-    if is_nobody:
+    """Return why a consumer group refuses a commit, or NONE: members commit in their own epoch."""
+    is_from_outside = epoch < 0 and (not group.members or (is_transactional and not member_id))
+    if is_from_outside:
         return ErrorCode.NONE
     member = group.members.get(member_id)
     if member is None:
@@ -102,39 +103,39 @@ def consumer_commit_error(
     return ErrorCode.NONE
 
 
-def refused(
+def offset_commit_error(
     group: ClassicGroup | ConsumerGroup | None, request: OffsetCommitRequest, version: int
 ) -> ErrorCode:
-    """Why an OffsetCommit is not allowed, if it is not."""
+    """Return why an OffsetCommit is refused, or NONE."""
     epoch = request.generation_id_or_member_epoch
     if isinstance(group, ConsumerGroup):
         member = group.members.get(request.member_id)
-        if member is not None and member.classic is None and version < EPOCHS_ARE_KNOWN:
+        if member is not None and member.classic is None and version < MEMBER_EPOCH_VERSION:
             return ErrorCode.UNSUPPORTED_VERSION
         return consumer_commit_error(group, request.member_id, epoch)
     if group is not None:
-        return commit_error(group, request.member_id, request.group_instance_id, epoch)
+        return classic_commit_error(group, request.member_id, request.group_instance_id, epoch)
     if epoch < 0:
         return ErrorCode.NONE
     not_found = ErrorCode.GROUP_ID_NOT_FOUND
-    return not_found if version >= EPOCHS_ARE_KNOWN else ErrorCode.ILLEGAL_GENERATION
+    return not_found if version >= MEMBER_EPOCH_VERSION else ErrorCode.ILLEGAL_GENERATION
 
 
-def refused_transactional(
+def txn_offset_commit_error(
     group: ClassicGroup | ConsumerGroup | None, request: TxnOffsetCommitRequest
 ) -> ErrorCode:
-    """Why a TxnOffsetCommit is not allowed, if it is not."""
+    """Return why a TxnOffsetCommit is refused, or NONE."""
     member_id, epoch = request.member_id, request.generation_id
     if isinstance(group, ConsumerGroup):
         return consumer_commit_error(group, member_id, epoch, is_transactional=True)
     if group is not None:
         instance_id = request.group_instance_id
-        return commit_error(group, member_id, instance_id, epoch, is_transactional=True)
+        return classic_commit_error(group, member_id, instance_id, epoch, is_transactional=True)
     return ErrorCode.ILLEGAL_GENERATION if epoch >= 0 else ErrorCode.NONE
 
 
 def fetch_error(group: ConsumerGroup | None, request: OffsetFetchRequestGroup) -> ErrorCode:
-    """Whoever says that it is a member must be one."""
+    """Return why an OffsetFetch is refused, or NONE: a client that names a member must be one."""
     epoch, member_id = request.member_epoch, request.member_id
     if group is None or (member_id is None and epoch < 0):
         return ErrorCode.NONE
@@ -143,15 +144,15 @@ def fetch_error(group: ConsumerGroup | None, request: OffsetFetchRequestGroup) -
         return ErrorCode.UNKNOWN_MEMBER_ID
     if epoch == member.epoch:
         return ErrorCode.NONE
-    speaks_classic = member.classic is not None
-    return ErrorCode.ILLEGAL_GENERATION if speaks_classic else ErrorCode.STALE_MEMBER_EPOCH
+    is_classic = member.classic is not None
+    return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def delete_error(group: ClassicGroup | ConsumerGroup) -> ErrorCode:
-    """Whether offsets of the group can be deleted one by one.
+    """Return why single offsets of the group cannot be deleted, or NONE.
 
-    Of consumers it is known what they subscribe to; the members of another kind of group may be
-    at work anywhere.
+    The subscriptions of consumers are known.  The members of another protocol type may use any
+    topic, so such a group must be empty.
     """
     if isinstance(group, ConsumerGroup) or group.state is State.EMPTY or group.is_consumer:
         return ErrorCode.NONE
@@ -162,7 +163,7 @@ def delete_error(group: ClassicGroup | ConsumerGroup) -> ErrorCode:
 
 
 def commit(ticket: Ticket, request: CommitRequest, error: ErrorCode, turn: Turn) -> None:
-    """Write what a commit says, or tell why not."""
+    """Write the offsets of a commit, or answer with the error."""
     if error is not ErrorCode.NONE:
         turn.answer(ticket, commit_response(request, error))
         return
@@ -181,25 +182,26 @@ def commit(ticket: Ticket, request: CommitRequest, error: ErrorCode, turn: Turn)
 def commit_records(
     request: CommitRequest, turn: Turn
 ) -> tuple[list[GroupRecord], dict[TopicPartition, ErrorCode]]:
-    """The records of a commit that is allowed, and the partitions that are left out."""
+    """Return the records of an accepted commit, and the errors of partitions left out."""
     records = []
     refused = {}
     expires_ms = NO_EXPIRY
     if isinstance(request, OffsetCommitRequest) and request.retention_time_ms != NO_RETENTION:
         expires_ms = turn.now_ms + request.retention_time_ms
-    group_id, now_ms, most = request.group_id, turn.now_ms, turn.rules.offset_metadata_max_bytes
+    group_id, now_ms = request.group_id, turn.now_ms
+    max_bytes = turn.rules.offset_metadata_max_bytes
     for topic in request.topics:
         name = topic.name
-        for each in topic.partitions:
-            metadata = each.committed_metadata or ""
-            if len(metadata) > most:
-                partition = TopicPartition(name, each.partition_index)
-                refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        for partition in topic.partitions:
+            index = partition.partition_index
+            metadata = partition.committed_metadata or ""
+            if len(metadata) > max_bytes:
+                refused[TopicPartition(name, index)] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            key = OffsetCommitKey(group=group_id, topic=name, partition=each.partition_index)
+            key = OffsetCommitKey(group=group_id, topic=name, partition=index)
             value = OffsetCommitValue(
-                offset=each.committed_offset,
-                leader_epoch=each.committed_leader_epoch,
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
                 metadata=metadata,
                 commit_timestamp=now_ms,
                 expire_timestamp=expires_ms,
@@ -213,7 +215,7 @@ def commit_response(
     error: ErrorCode = ErrorCode.NONE,
     refused: dict[TopicPartition, ErrorCode] | None = None,
 ) -> OffsetCommitResponse | TxnOffsetCommitResponse:
-    """The answer to a commit; `refused` are the partitions with an error of their own."""
+    """Build the response to a commit; `refused` holds the partitions with a different error."""
     response: OffsetCommitResponse | TxnOffsetCommitResponse
     if isinstance(request, TxnOffsetCommitRequest):
         response = TxnOffsetCommitResponse(
@@ -222,9 +224,9 @@ def commit_response(
                     name=topic.name,
                     partitions=[
                         TxnOffsetCommitResponsePartition(
-                            partition_index=each.partition_index, error_code=error
+                            partition_index=partition.partition_index, error_code=error
                         )
-                        for each in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in request.topics
@@ -237,9 +239,9 @@ def commit_response(
                     name=topic.name,
                     partitions=[
                         OffsetCommitResponsePartition(
-                            partition_index=each.partition_index, error_code=error
+                            partition_index=partition.partition_index, error_code=error
                         )
-                        for each in topic.partitions
+                        for partition in topic.partitions
                     ],
                 )
                 for topic in request.topics
@@ -247,14 +249,14 @@ def commit_response(
         )
     if refused:
         for topic in response.topics:
-            for each in topic.partitions:
-                partition = TopicPartition(topic.name, each.partition_index)
-                each.error_code = refused.get(partition, error)
+            for partition in topic.partitions:
+                key = TopicPartition(topic.name, partition.partition_index)
+                partition.error_code = refused.get(key, error)
     return response
 
 
-def refusal(request: CommitRequest | OffsetDeleteRequest, error: ErrorCode) -> Any:
-    """The answer if nothing of it was done."""
+def error_response(request: CommitRequest | OffsetDeleteRequest, error: ErrorCode) -> Any:
+    """Build the response to a request of which nothing was done."""
     if isinstance(request, OffsetDeleteRequest):
         return OffsetDeleteResponse(error_code=error, topics=[])
     return commit_response(request, error)
@@ -266,7 +268,7 @@ def refusal(request: CommitRequest | OffsetDeleteRequest, error: ErrorCode) -> A
 def delete(
     request: OffsetDeleteRequest, is_subscribed_to: Callable[[str], bool], offsets: Offsets
 ) -> tuple[list[GroupRecord], OffsetDeleteResponse]:
-    """Tombstones for what there is, and the answer when they are written."""
+    """Return tombstones for the offsets that exist, and the response for when they are written."""
     records = []
     topics = []
     known = offsets.of(request.group_id).keys() | offsets.unstable(request.group_id)
@@ -274,41 +276,40 @@ def delete(
         is_subscribed = is_subscribed_to(topic.name)
         error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
         partitions = []
-        for each in topic.partitions:
-            partition = TopicPartition(topic.name, each.partition_index)
+        for partition in topic.partitions:
+            index = partition.partition_index
             partitions.append(
-                OffsetDeleteResponsePartition(
-                    partition_index=each.partition_index, error_code=error
-                )
+                OffsetDeleteResponsePartition(partition_index=index, error_code=error)
             )
-            if not is_subscribed and partition in known:
-                records.append(tombstone(request.group_id, partition))
+            key = TopicPartition(topic.name, index)
+            if not is_subscribed and key in known:
+                records.append(tombstone(request.group_id, key))
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     return records, OffsetDeleteResponse(topics=topics)
 
 
-# -- looking -------------------------------------------------------------------------------
+# -- fetching ------------------------------------------------------------------------------
 
 
 def fetch(
     request: OffsetFetchRequestGroup, offsets: Offsets, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    """What the group has committed in these partitions, or in all."""
+    """Return the group's committed offsets in the requested partitions, or in all partitions."""
     group_id = request.group_id
-    asked: Iterable[TopicPartition]
+    requested: Iterable[TopicPartition]
     unstable = offsets.unstable(group_id) if require_stable else set()
     if request.topics is None:
-        asked = sorted({*offsets.of(group_id), *unstable})
+        requested = sorted({*offsets.of(group_id), *unstable})
     else:
-        asked = (
+        requested = (
             TopicPartition(topic.name, index)
             for topic in request.topics
             for index in topic.partition_indexes
         )
     topics: dict[str, list[OffsetFetchResponsePartitions]] = {}
-    for each in asked:
-        found = _fetched(each, offsets.of(group_id).get(each), each in unstable)
-        topics.setdefault(each.topic, []).append(found)
+    for partition in requested:
+        found = _fetched(partition, offsets.of(group_id).get(partition), partition in unstable)
+        topics.setdefault(partition.topic, []).append(found)
     return OffsetFetchResponseGroup(
         group_id=group_id,
         topics=[
@@ -319,7 +320,7 @@ def fetch(
 
 
 def _fetched(
-    partition: TopicPartition, committed: Committed | None, is_unstable: bool
+    partition: TopicPartition, committed: CommittedOffset | None, is_unstable: bool
 ) -> OffsetFetchResponsePartitions:
     if is_unstable or committed is None:
         return OffsetFetchResponsePartitions(

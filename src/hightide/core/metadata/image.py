@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import (
     PublishedBroker,
@@ -105,7 +105,7 @@ RoleChange = Delete | Stop | NoLeader | Lead | Follow | StateChanged
 _ORDER = {kind: nth for nth, kind in enumerate((NoLeader, Lead, Follow, StateChanged))}
 
 
-class Received(NamedTuple):
+class ImageUpdate(NamedTuple):
     """What a message meant; with an error code, that nothing of it was taken."""
 
     error_code: ErrorCode = ErrorCode.NONE
@@ -145,9 +145,9 @@ class MetadataImage:
 
     def __init__(self, broker_id: int, listener: str) -> None:
         self.broker_id = broker_id
-        self.controller_id = NOBODY
+        self.controller_id = NO_BROKER
         self.controller_epoch = -1
-        self.is_whole = False
+        self.is_complete = False
         """Whether there ever was a full message: before, nothing is known to be missing."""
         self.brokers: Mapping[int, PublishedBroker] = {}
         self.live: Mapping[int, int] = {}
@@ -162,15 +162,15 @@ class MetadataImage:
 
     # -- what the controller says ----------------------------------------------------------
 
-    def receive(self, message: PublishStateRequest, own_epoch: int) -> Received:
+    def receive(self, message: PublishStateRequest, own_epoch: int) -> ImageUpdate:
         """Take a message; `own_epoch` is the epoch in which this broker is registered now."""
         if message.broker_epoch != own_epoch:
-            return Received(ErrorCode.STALE_BROKER_EPOCH)
+            return ImageUpdate(ErrorCode.STALE_BROKER_EPOCH)
         if message.controller_epoch < self.controller_epoch:
-            return Received(ErrorCode.STALE_CONTROLLER_EPOCH)
+            return ImageUpdate(ErrorCode.STALE_CONTROLLER_EPOCH)
         number = (message.controller_epoch, own_epoch, message.sequence)
         if number <= self._newest:
-            return Received()
+            return ImageUpdate()
         self._newest = number
         self._own_epoch = own_epoch
         self.controller_id = message.controller_id
@@ -183,8 +183,8 @@ class MetadataImage:
             self._see_topic(topic, message.is_full, changes)
         if addresses != self._addresses:
             self._follow_elsewhere(addresses, changes)
-        self.is_whole = self.is_whole or message.is_full
-        return Received(
+        self.is_complete = self.is_complete or message.is_full
+        return ImageUpdate(
             ErrorCode.NONE,
             changes.in_order(),
             brokers != self.brokers,
@@ -279,7 +279,7 @@ class MetadataImage:
         elected_in = state.broker_epochs.get(self.broker_id, self._own_epoch)
         if state.leader == self.broker_id and elected_in == self._own_epoch:
             return Lead(topic.name, topic.topic_id, index, state)
-        if state.leader in (NOBODY, self.broker_id):
+        if state.leader in (NO_BROKER, self.broker_id):
             return NoLeader(topic.name, topic.topic_id, index, state)
         address = self._addresses.get(state.leader)
         return Follow(topic.name, topic.topic_id, index, state, address)
@@ -328,7 +328,7 @@ class MetadataImage:
 
     def leader(self, state: PartitionState) -> int:
         """Who can be asked as the leader: one that is not alive cannot."""
-        return state.leader if state.leader in self.live else NOBODY
+        return state.leader if state.leader in self.live else NO_BROKER
 
     def offline_replicas(self, state: PartitionState) -> list[int]:
         return [each for each in state.replicas if each not in self.live]

@@ -29,21 +29,21 @@ TopicPartition = tuple[bytes, int]
 
 
 @dataclass(slots=True)
-class Remembered:
+class SessionPartition:
     """A partition of a session: what is wanted, and what the client was last told."""
 
-    wanted: RequestedPartition
+    requested: RequestedPartition
     high_watermark: int = -1
     log_start_offset: int = -1
     agreed: object = None
     """The leader in one epoch of its, whose log is known to be the same up to here."""
 
-    def goes_on(self, wanted: RequestedPartition) -> bool:
+    def continues(self, requested: RequestedPartition) -> bool:
         """Whether the client only got on.  If not, it may not have used what it was told."""
-        before = self.wanted
+        before = self.requested
         return (
-            wanted.current_leader_epoch == before.current_leader_epoch
-            and wanted.log_start_offset == before.log_start_offset
+            requested.current_leader_epoch == before.current_leader_epoch
+            and requested.log_start_offset == before.log_start_offset
         )
 
     def has_news(self, result: FetchedPartition) -> bool:
@@ -63,7 +63,7 @@ class Remembered:
         self.log_start_offset = -1 if failed else result.log_start_offset
 
 
-class Reader(Protocol):
+class SessionOwner(Protocol):
     """Whoever asks in a session, if he has something to do when it ends."""
 
     def end_wait(self) -> None:
@@ -83,18 +83,18 @@ class Session:
     used_ms: int
     touched_ms: int = 0
     """When it was last noted that a follower keeps up with all of them."""
-    partitions: dict[TopicPartition, Remembered] = field(default_factory=dict)
-    reader: Reader | None = None
+    partitions: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
+    owner: SessionOwner | None = None
 
     def update(self, request: Fetch) -> None:
-        for topic, wanted in request.topics:
-            for each in wanted:
+        for topic, requested in request.topics:
+            for each in requested:
                 key = (topic, each.partition)
                 known = self.partitions.get(key)
-                if known is None or not known.goes_on(each):
-                    self.partitions[key] = Remembered(each)
+                if known is None or not known.continues(each):
+                    self.partitions[key] = SessionPartition(each)
                 else:
-                    known.wanted = each
+                    known.requested = each
                     known.agreed = None
         for topic, indexes in request.forgotten:
             for index in indexes:
@@ -108,7 +108,7 @@ class Session:
             if topic != last:
                 grouped.append((topic, []))
                 last = topic
-            grouped[-1][1].append(remembered.wanted)
+            grouped[-1][1].append(remembered.requested)
         return grouped
 
     def news(
@@ -155,8 +155,8 @@ class FetchSessions:
     def hurry(self, session_id: int) -> None:
         """A client that asks again waits for its last answer no longer."""
         session = self._sessions.get(session_id)
-        if session is not None and session.reader is not None:
-            session.reader.end_wait()
+        if session is not None and session.owner is not None:
+            session.owner.end_wait()
 
     def begin(self, request: Fetch, version: int, now_ms: int) -> Session | None:
         """The session a request belongs to, brought up to date; None for a fetch without one.
@@ -190,7 +190,7 @@ class FetchSessions:
         return session
 
     def _open(self, request: Fetch, version: int, now_ms: int) -> Session | None:
-        if not any(wanted for _, wanted in request.topics) or not self._make_room(now_ms):
+        if not any(requested for _, requested in request.topics) or not self._make_room(now_ms):
             return None
         session = Session(self._new_id(), version >= TOPIC_IDS, 1, now_ms)
         session.update(request)
@@ -210,8 +210,8 @@ class FetchSessions:
 
     def _end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
-        if session is not None and session.reader is not None:
-            session.reader.end()
+        if session is not None and session.owner is not None:
+            session.owner.end()
 
     def _new_id(self) -> int:
         while True:

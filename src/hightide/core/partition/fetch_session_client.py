@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hightide.core.partition.fetch_session import INITIAL_EPOCH, TopicPartition
-from hightide.core.partition.follower import Position
+from hightide.core.partition.follower import FetchPosition
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot.fetch_codec import RequestedPartition
 
@@ -37,14 +37,14 @@ OUT_OF_STEP = frozenset(
 
 
 @dataclass(slots=True, eq=False)
-class Round:
+class SessionRequest:
     """A request of a session, until it is answered."""
 
     session_id: int
     session_epoch: int
     topics: list[tuple[bytes, list[RequestedPartition]]]
     forgotten: list[tuple[bytes, list[int]]]
-    overtaken: dict[TopicPartition, Position | None] = field(default_factory=dict)
+    overtaken: dict[TopicPartition, FetchPosition | None] = field(default_factory=dict)
     """What a request behind this one told anew, as it was in this one."""
 
     @property
@@ -61,8 +61,8 @@ class FetchSessionClient:
         """`former_id` is the session on a connection that broke: the leader may drop it."""
         self._id = former_id
         self._epoch = INITIAL_EPOCH
-        self._said: dict[TopicPartition, Position] = {}
-        self._under_way: list[Round] = []
+        self._said: dict[TopicPartition, FetchPosition] = {}
+        self._under_way: list[SessionRequest] = []
         # The leader keeps as many sessions as it can, and this is not one of them.
         self.is_refused = False
 
@@ -75,14 +75,14 @@ class FetchSessionClient:
         """Whether another request may be sent now, behind the one under way."""
         return self._epoch != INITIAL_EPOCH and len(self._under_way) < 2
 
-    def is_wanting(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
+    def has_changes(self, positions: Mapping[TopicPartition, FetchPosition | None]) -> bool:
         """Whether one of these has not been asked for yet."""
         said = self._said
         return any(at is not None and at != said.get(key) for key, at in positions.items())
 
-    def tell(
-        self, positions: Mapping[TopicPartition, Position | None], max_bytes: int
-    ) -> Round | None:
+    def next_request(
+        self, positions: Mapping[TopicPartition, FetchPosition | None], max_bytes: int
+    ) -> SessionRequest | None:
         """The next request; None if there is nothing to ask for, which ends the session.
 
         `positions` are those that may have changed; None: not to be fetched any more.
@@ -90,7 +90,7 @@ class FetchSessionClient:
         said = self._said
         is_full = self._epoch == INITIAL_EPOCH
         overtaken = self._under_way[-1].overtaken if self._under_way else {}
-        news: dict[TopicPartition, Position] = said if is_full else {}
+        news: dict[TopicPartition, FetchPosition] = said if is_full else {}
         forgotten: list[TopicPartition] = []
         for key, position in positions.items():
             before = said.get(key)
@@ -105,7 +105,7 @@ class FetchSessionClient:
         if not said:
             self._epoch = INITIAL_EPOCH
             return None
-        made = Round(
+        made = SessionRequest(
             self._id,
             self._epoch,
             _wanted(news, max_bytes),
@@ -116,7 +116,7 @@ class FetchSessionClient:
         self._under_way.append(made)
         return made
 
-    def answered(self, request: Round, error: ErrorCode, session_id: int) -> None:
+    def answered(self, request: SessionRequest, error: ErrorCode, session_id: int) -> None:
         """The oldest request was answered.  After an error everything is told again."""
         assert request is self._under_way[0], "answers come in order"
         del self._under_way[0]
@@ -127,7 +127,7 @@ class FetchSessionClient:
             self.is_refused = session_id == NO_SESSION
             self._epoch = INITIAL_EPOCH if self.is_refused else INITIAL_EPOCH + 1
 
-    def asked(self, request: Round, key: TopicPartition) -> Position | None:
+    def requested_position(self, request: SessionRequest, key: TopicPartition) -> FetchPosition | None:
         """Where `request` asked for a partition; None if it did not."""
         if request.overtaken and key in request.overtaken:
             return request.overtaken[key]
@@ -135,7 +135,7 @@ class FetchSessionClient:
 
 
 def _wanted(
-    positions: Mapping[TopicPartition, Position], max_bytes: int
+    positions: Mapping[TopicPartition, FetchPosition], max_bytes: int
 ) -> list[tuple[bytes, list[RequestedPartition]]]:
     topics: dict[bytes, list[RequestedPartition]] = {}
     for (topic, partition), position in positions.items():

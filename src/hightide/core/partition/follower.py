@@ -51,7 +51,7 @@ class EpochHistory(Protocol):
         ...
 
 
-class Copy(Protocol):
+class FollowerLog(Protocol):
     """The follower's log, as far as it matters here."""
 
     @property
@@ -64,7 +64,7 @@ class Copy(Protocol):
     def epochs(self) -> EpochHistory: ...
 
 
-class Position(NamedTuple):
+class FetchPosition(NamedTuple):
     """What a fetch asks for, and what it tells the leader."""
 
     offset: int
@@ -73,7 +73,7 @@ class Position(NamedTuple):
     log_start_offset: int
 
 
-class Do(Enum):
+class Action(Enum):
     """What an answer asks of the broker."""
 
     APPEND = auto()
@@ -87,13 +87,13 @@ class Do(Enum):
 class Step(NamedTuple):
     """What to do, and at which offset."""
 
-    do: Do
+    action: Action
     offset: int = -1
     lost: int = 0
     """How many records below the high watermark it removes: they were committed."""
 
 
-class Moved(NamedTuple):
+class FollowerChanges(NamedTuple):
     """What else follows from an append."""
 
     high_watermark: int | None = None
@@ -101,12 +101,12 @@ class Moved(NamedTuple):
     """Records before it are gone on the leader, and shall go here."""
 
 
-NOTHING_MOVED = Moved()
+NO_CHANGES = FollowerChanges()
 
-_APPEND = Step(Do.APPEND)
-_ASK_AGAIN = Step(Do.ASK_AGAIN)
-_BACK_OFF = Step(Do.BACK_OFF)
-_WAIT = Step(Do.WAIT)
+_APPEND = Step(Action.APPEND)
+_ASK_AGAIN = Step(Action.ASK_AGAIN)
+_BACK_OFF = Step(Action.BACK_OFF)
+_WAIT = Step(Action.WAIT)
 
 
 def divergence(
@@ -127,7 +127,7 @@ class Follower:
 
     __slots__ = ("_due", "_log", "expects_loss", "high_watermark", "is_waiting", "state")
 
-    def __init__(self, state: PartitionState, log: Copy, high_watermark: int) -> None:
+    def __init__(self, state: PartitionState, log: FollowerLog, high_watermark: int) -> None:
         self.state = state
         self._log = log
         self.expects_loss = state.is_recovering or state.recovery_epoch > log.epochs.latest
@@ -140,19 +140,19 @@ class Follower:
         # A truncation that was asked for and has not been reported as done.
         self._due: Step | None = None
 
-    def position(self) -> Position | None:
+    def position(self) -> FetchPosition | None:
         """Where to fetch from; None while waiting for a newer leader epoch."""
         if self.is_waiting:
             return None
         assert self._due is None, "the log must be cut first"
         log = self._log
-        return Position(
+        return FetchPosition(
             log.end_offset, log.epochs.latest, self.state.leader_epoch, log.start_offset
         )
 
     def answered(
         self,
-        asked: Position,
+        asked: FetchPosition,
         error: ErrorCode = ErrorCode.NONE,
         *,
         diverging: tuple[int, int] | None = None,
@@ -171,7 +171,7 @@ class Follower:
             # An offset behind the leader's end would have been a diverging one, so either its log
             # starts behind this one, or it has moved on meanwhile.
             if leader_log_start_offset > self._log.end_offset:
-                return self._cut(Do.RESTART, leader_log_start_offset)
+                return self._cut(Action.RESTART, leader_log_start_offset)
             return _BACK_OFF
         if error is ErrorCode.FENCED_LEADER_EPOCH:
             # Somebody else leads, or will; who, the controller is about to tell.
@@ -181,7 +181,7 @@ class Follower:
         # state is due here.  Broken disks and the like may be mended.
         return _BACK_OFF
 
-    def appended(self, leader_high_watermark: int, leader_log_start_offset: int) -> Moved:
+    def appended(self, leader_high_watermark: int, leader_log_start_offset: int) -> FollowerChanges:
         """What the answer held is in the log, be it nothing.
 
         The high watermark never goes back here.  A new leader's is older than what was heard from
@@ -195,8 +195,8 @@ class Follower:
             moved = self.high_watermark = high_watermark
         log_start_offset = min(leader_log_start_offset, self.high_watermark)
         if log_start_offset > self._log.start_offset:
-            return Moved(moved, log_start_offset)
-        return NOTHING_MOVED if moved is None else Moved(moved)
+            return FollowerChanges(moved, log_start_offset)
+        return NO_CHANGES if moved is None else FollowerChanges(moved)
 
     def truncated(self) -> None:
         """The log was cut, or begun again, as the last step asked."""
@@ -205,7 +205,7 @@ class Follower:
         assert log.end_offset <= due.offset, "not enough was cut"
         self._due = None
         self.high_watermark = min(self.high_watermark, log.end_offset)
-        if due.do is Do.RESTART:
+        if due.action is Action.RESTART:
             assert log.start_offset == log.end_offset == due.offset
             self.high_watermark = due.offset
 
@@ -234,10 +234,10 @@ class Follower:
         lost = max(0, self.high_watermark - max(offset, log.start_offset))
         # What was deleted may still be there, and of other epochs: if nothing else is, all goes.
         is_empty = offset < log.start_offset or 0 < offset == log.start_offset
-        return self._cut(Do.RESTART if is_empty else Do.TRUNCATE, offset, lost)
+        return self._cut(Action.RESTART if is_empty else Action.TRUNCATE, offset, lost)
 
-    def _cut(self, do: Do, offset: int, lost: int = 0) -> Step:
-        self._due = Step(do, offset, lost)
+    def _cut(self, action: Action, offset: int, lost: int = 0) -> Step:
+        self._due = Step(action, offset, lost)
         return self._due
 
     def check(self) -> None:

@@ -261,11 +261,11 @@ class Leader:
         the end of the partition is unknown: OFFSET_NOT_AVAILABLE."""
         return self.high_watermark >= self.epoch_start_offset
 
-    def write_verdict(self) -> ErrorCode:
+    def write_error(self) -> ErrorCode:
         """Return whether a write with acks=all may be appended."""
         return ErrorCode.NOT_ENOUGH_REPLICAS if self.is_under_min_isr else ErrorCode.NONE
 
-    def commit_verdict(self, end_offset: int) -> ErrorCode | None:
+    def commit_result(self, end_offset: int) -> ErrorCode | None:
         """Return the answer to a write with acks=all up to `end_offset`; None while it waits."""
         if self.high_watermark < end_offset:
             return None
@@ -273,7 +273,7 @@ class Leader:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
-    def fetch_verdict(self, replica: int, broker_epoch: int) -> ErrorCode:
+    def fetch_error(self, replica: int, broker_epoch: int) -> ErrorCode:
         """Return whether this follower may fetch.
 
         A replica that is not assigned has heard of an assignment that this leader has not heard

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-NOBODY = -1
+NO_BROKER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PartitionState:
     leader_epoch: int
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
-    last_known_leader: int = NOBODY
+    last_known_leader: int = NO_BROKER
     """Who led before nobody did; the one to fall back on when no replica is known to be whole."""
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
@@ -59,8 +59,8 @@ class PartitionState:
         assert len(elr) == len(self.elr)
         assert isr <= replicas, "only who holds it can be in sync"
         assert elr <= replicas - isr, "eligible are those who are not in sync any more"
-        assert self.leader == NOBODY or self.leader in isr, "who leads is in sync with himself"
-        assert self.leader != NOBODY or not isr, "with somebody in sync, somebody leads"
+        assert self.leader == NO_BROKER or self.leader in isr, "who leads is in sync with himself"
+        assert self.leader != NO_BROKER or not isr, "with somebody in sync, somebody leads"
         assert set(self.adding) <= replicas
         assert set(self.removing) <= replicas
         assert not set(self.adding) & set(self.removing)

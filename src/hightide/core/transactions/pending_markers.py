@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from hightide.core.controller.cluster_state import Partition
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.core.transactions.transaction_coordinator import Ending
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.transactions import (
@@ -101,7 +101,7 @@ class PendingMarkers:
                 leader = leader_of(partition)
                 if leader is None:
                     gone.add(partition)
-                elif leader == NOBODY:
+                elif leader == NO_BROKER:
                     self._postpone(ending, {partition}, now_ms)
                 else:
                     batch = batches.setdefault(leader, {})

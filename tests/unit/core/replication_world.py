@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
 
-from hightide.core.partition.follower import Do, Follower, Position, divergence
+from hightide.core.partition.follower import Action, FetchPosition, Follower, divergence
 from hightide.core.partition.isr import Proposal
 from hightide.core.partition.leader import Changes, Leader
-from hightide.core.partition.state import NOBODY, PartitionState, effective_min_isr
+from hightide.core.partition.state import NO_BROKER, PartitionState, effective_min_isr
 from hightide.log.leader_epochs import LeaderEpochs
 from hightide.wire.errors import ErrorCode
 
@@ -75,7 +75,7 @@ class Envelope:
 class Fetch:
     broker: Broker
     broker_epoch: int
-    position: Position
+    position: FetchPosition
     leader: int
 
 
@@ -157,7 +157,7 @@ class Controller:
         state, live = self.now.state, self.now.live
         trusted = {each for each in live if each not in distrusted}
         after = self.with_isr(state, trusted & set(state.isr), distrusted)
-        last = state.leader if state.leader != NOBODY else state.last_known_leader
+        last = state.leader if state.leader != NO_BROKER else state.last_known_leader
         staying = [each for each in after.isr if each not in self.now.shutting_down] or after.isr
         eligible = [each for each in after.elr if each in trusted]
         if state.leader in staying:
@@ -171,11 +171,11 @@ class Controller:
             leader = last
             after = self.with_isr(after, {leader}, distrusted)
         else:
-            leader = NOBODY
-        is_lossy = leader != NOBODY and not staying and not eligible
+            leader = NO_BROKER
+        is_lossy = leader != NO_BROKER and not staying and not eligible
         bounced = leader == state.leader and leader in distrusted
         if bounced:
-            self.decide(replace(after, leader=NOBODY, isr=(), last_known_leader=last))
+            self.decide(replace(after, leader=NO_BROKER, isr=(), last_known_leader=last))
             after = replace(after, partition_epoch=self.now.state.partition_epoch)
             after = replace(after, leader_epoch=self.now.state.leader_epoch)
         recovery_epoch = state.recovery_epoch
@@ -186,7 +186,7 @@ class Controller:
                 after,
                 leader=leader,
                 recovery_epoch=recovery_epoch,
-                last_known_leader=last if leader == NOBODY else NOBODY,
+                last_known_leader=last if leader == NO_BROKER else NO_BROKER,
                 is_recovering=is_lossy or (state.is_recovering and leader == state.leader),
             )
         )
@@ -261,7 +261,7 @@ class World:
         if broker.id == state.leader:
             broker.lead(decision, self.now_ms)
             self.follow_up(broker, Changes())
-        elif broker.id in state.replicas and state.leader != NOBODY:
+        elif broker.id in state.replicas and state.leader != NO_BROKER:
             broker.follow(state)
 
     def follow_up(self, broker: Broker, changes: Changes) -> None:
@@ -325,7 +325,7 @@ class World:
             return ErrorCode.FENCED_LEADER_EPOCH
         if fetch.position.leader_epoch > leader.state.leader_epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return leader.fetch_verdict(fetch.broker.id, fetch.broker_epoch)
+        return leader.fetch_error(fetch.broker.id, fetch.broker_epoch)
 
     def answer(
         self,
@@ -340,16 +340,16 @@ class World:
         step = follower.answered(
             fetch.position, error, diverging=diverging, leader_log_start_offset=0
         )
-        if step.do is Do.APPEND:
+        if step.action is Action.APPEND:
             log.append(records)
             follower.appended(high_watermark, 0)
-        elif step.do is Do.TRUNCATE:
+        elif step.action is Action.TRUNCATE:
             if step.lost and not follower.expects_loss:
                 raise Loss("the leader lacks what was committed")
             log.truncate_to(step.offset)
             follower.truncated()
         else:
-            assert step.do is not Do.RESTART
+            assert step.action is not Action.RESTART
 
     # Proposals ------------------------------------------------------------------------------------
 
@@ -505,7 +505,7 @@ class World:
                 self.arrive(envelope)
             self.check()
         state = self.controller.now.state
-        assert state.leader != NOBODY
+        assert state.leader != NO_BROKER
         leader = self.brokers[state.leader]
         assert set(state.isr) == set(state.replicas)
         for number in state.replicas:

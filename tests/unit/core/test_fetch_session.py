@@ -12,10 +12,10 @@ from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.hot.fetch_codec import Fetch, FetchedPartition, RequestedPartition
 
 
-def request(session_id=0, epoch=-1, wanted=(), forgotten=()) -> Fetch:
+def request(session_id=0, epoch=-1, requested=(), forgotten=()) -> Fetch:
     topics = [
         (topic, [RequestedPartition(index, -1, offset, -1, -1, 100)])
-        for topic, index, offset in wanted
+        for topic, index, offset in requested
     ]
     dropped = [(topic, [index]) for topic, index in forgotten]
     return Fetch(-1, 0, 1, 1000, 0, session_id, epoch, topics, dropped, None)
@@ -26,7 +26,7 @@ def sessions(slots: int = 10) -> FetchSessions:
 
 
 def keys(session) -> list[tuple[bytes, int]]:
-    return [(topic, each.partition) for topic, wanted in session.topics() for each in wanted]
+    return [(topic, each.partition) for topic, requested in session.topics() for each in requested]
 
 
 class Data:
@@ -34,7 +34,7 @@ class Data:
 
 
 def test_a_fetch_without_a_session_stays_without():
-    assert sessions().begin(request(wanted=[(b"t", 0, 0)]), 12, 0) is None
+    assert sessions().begin(request(requested=[(b"t", 0, 0)]), 12, 0) is None
 
 
 def test_an_incremental_fetch_is_served_all_that_was_ever_asked_for():
@@ -44,7 +44,7 @@ def test_an_incremental_fetch_is_served_all_that_was_ever_asked_for():
     again = all_sessions.begin(request(session.id, 1, [(b"t", 1, 7), (b"u", 0, 0)]), 12, 0)
     assert again is session
     assert keys(session) == [(b"t", 0), (b"t", 1), (b"u", 0)]
-    assert session.partitions[b"t", 1].wanted.fetch_offset == 7
+    assert session.partitions[b"t", 1].requested.fetch_offset == 7
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ class ClientAndBroker(RuleBasedStateMachine):
         dropped=st.sets(st.integers(0, 3), max_size=1),
     )
     def fetch(self, added, dropped):
-        wanted = [(b"t", index, 0) for index in sorted(added)]
+        requested = [(b"t", index, 0) for index in sorted(added)]
         gone = [(b"t", index) for index in sorted(dropped - added) if (b"t", index) in self.asked]
         if self.epoch == 0:
             gone = []
-            wanted += [(b"t", index, 0) for (_, index) in self.asked if index not in added]
-        session = self.sessions.begin(request(self.session_id, self.epoch, wanted, gone), 12, 0)
-        for topic, index, _ in wanted:
+            requested += [(b"t", index, 0) for (_, index) in self.asked if index not in added]
+        session = self.sessions.begin(request(self.session_id, self.epoch, requested, gone), 12, 0)
+        for topic, index, _ in requested:
             self.asked[topic, index] = 0
         for key in gone:
             del self.asked[key]

@@ -357,7 +357,7 @@ def test_what_a_removed_replica_says_is_passed_over():
     made = leader(isr=(1, 2))
     made.published(decided(made, (1, 2), replicas=(1, 2)))
     assert fetch(made, 3, 10) == NOTHING
-    assert made.fetch_verdict(3, 13) == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert made.fetch_error(3, 13) == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 @pytest.mark.parametrize("is_skipped", [False, True])
@@ -393,9 +393,9 @@ def test_a_smaller_min_isr_lets_the_high_watermark_go_on():
 
 def test_more_than_all_replicas_are_not_asked_for():
     made = leader(min_isr=9)
-    assert made.write_verdict() == ErrorCode.NONE
+    assert made.write_error() == ErrorCode.NONE
     made.published(decided(made, (1, 2)))
-    assert made.write_verdict() == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert made.write_error() == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_a_pending_member_does_not_make_the_isr_large_enough():
@@ -403,7 +403,7 @@ def test_a_pending_member_does_not_make_the_isr_large_enough():
     made.appended(12)
     asked = proposal_of(fetch(made, 2, 12))
     assert made.high_watermark == 10
-    assert made.write_verdict() == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert made.write_error() == ErrorCode.NOT_ENOUGH_REPLICAS
     assert made.accepted(decided(made, asked.isr)).high_watermark == 12
 
 
@@ -411,7 +411,7 @@ def test_a_pending_removal_does_not_make_it_too_small():
     made = leader(isr=(1, 2), min_isr=2)
     made.appended(11)
     proposal_of(made.tick(2 * LAG_MS))
-    assert made.write_verdict() == ErrorCode.NONE
+    assert made.write_error() == ErrorCode.NONE
     assert fetch(made, 2, 11, now_ms=2 * LAG_MS).high_watermark == 11
 
 
@@ -422,13 +422,13 @@ def test_a_write_that_was_committed_before_the_isr_shrank_is_answered_so():
     made = leader(isr=(1, 2), min_isr=2)
     made.appended(12)
     fetch(made, 2, 12)
-    assert made.commit_verdict(12) == ErrorCode.NONE
+    assert made.commit_result(12) == ErrorCode.NONE
     made.published(decided(made, (1,)))
-    assert made.commit_verdict(12) == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    assert made.commit_verdict(13) is None
+    assert made.commit_result(12) == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert made.commit_result(13) is None
     fetch(made, 2, 12)
     assert made.maximal_isr == {1, 2}
-    assert made.commit_verdict(12) == ErrorCode.NONE, "who is about to join counts here"
+    assert made.commit_result(12) == ErrorCode.NONE, "who is about to join counts here"
 
 
 def test_the_end_can_be_told_when_former_leaders_commits_are_known():
@@ -442,9 +442,9 @@ def test_the_end_can_be_told_when_former_leaders_commits_are_known():
 
 def test_a_former_life_may_not_fetch():
     made = leader()
-    assert made.fetch_verdict(2, 12) == ErrorCode.NONE
-    assert made.fetch_verdict(2, 13) == ErrorCode.NONE
-    assert made.fetch_verdict(2, 11) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert made.fetch_error(2, 12) == ErrorCode.NONE
+    assert made.fetch_error(2, 13) == ErrorCode.NONE
+    assert made.fetch_error(2, 11) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_consumers_may_read_from_members_that_have_the_offset():

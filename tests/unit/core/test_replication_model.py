@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hightide.core.partition import leader
-from hightide.core.partition.follower import Do, Follower, Moved, Position, Step
+from hightide.core.partition.follower import Action, FetchPosition, Follower, FollowerChanges, Step
 from hightide.core.partition.follower_progress import RemoteReplica
 from hightide.core.partition.leader import Changes, Leader
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.errors import ErrorCode
-from tests.unit.core.replica_world import Broker, Controller, Fetch, Loss, World
+from tests.unit.core.replication_world import Broker, Controller, Fetch, Loss, World
 
 BROKERS = range(1, 5)
 FEW = range(1, 4)
@@ -144,7 +144,7 @@ def a_broker_is_shutting_down(world: World, number: int) -> None:
 @move(2, number=BROKERS)
 def a_replica_goes_or_comes(world: World, number: int) -> None:
     state, broker = world.controller.now.state, world.brokers[number]
-    if state.leader in (NOBODY, number):
+    if state.leader in (NO_BROKER, number):
         return
     if number not in state.replicas:
         world.add_replica(broker)
@@ -247,7 +247,7 @@ def truncating_once(patch: Patch) -> None:
         truncated(self)
 
     def diverged(self: Follower, epoch: int, epoch_end: int) -> Step:
-        return self._cut(Do.TRUNCATE, min(self._log.end_offset, epoch_end))
+        return self._cut(Action.TRUNCATE, min(self._log.end_offset, epoch_end))
 
     patch.setattr(Follower, "truncated", once)
     patch.setattr(Follower, "_diverged", diverged)
@@ -259,11 +259,11 @@ def fetching_without_epochs(patch: Patch) -> None:
     agreed: set[Follower] = set()
     appended, position, fence = Follower.appended, Follower.position, World.fence
 
-    def noted(self: Follower, *offsets: int) -> Moved:
+    def noted(self: Follower, *offsets: int) -> FollowerChanges:
         agreed.add(self)
         return appended(self, *offsets)
 
-    def bare(self: Follower) -> Position | None:
+    def bare(self: Follower) -> FetchPosition | None:
         found = position(self)
         if found is None or self not in agreed:
             return found
@@ -271,7 +271,7 @@ def fetching_without_epochs(patch: Patch) -> None:
 
     def unfenced(self: World, leader: Leader, fetch: Fetch) -> ErrorCode:
         if fetch.position.leader_epoch < 0:
-            return leader.fetch_verdict(fetch.broker.id, fetch.broker_epoch)
+            return leader.fetch_error(fetch.broker.id, fetch.broker_epoch)
         return fence(self, leader, fetch)
 
     patch.setattr(Follower, "appended", noted)
@@ -336,7 +336,7 @@ def believing_a_former_life(patch: Patch) -> None:
         return really(self, replica, offset, follower.broker_epoch if follower else 0, now_ms)
 
     patch.setattr(Leader, "fetched", fetched)
-    patch.setattr(Leader, "fetch_verdict", lambda *_: ErrorCode.NONE)
+    patch.setattr(Leader, "fetch_error", lambda *_: ErrorCode.NONE)
 
 
 def committing_beside_the_eligible(patch: Patch) -> None:
@@ -367,10 +367,10 @@ def counting_a_diverging_fetch(patch: Patch) -> None:
     patch.setattr(World, "serve", counted)
 
 
-def without_epoch(when: Callable[[Follower], bool]) -> Callable[[Follower], Position | None]:
+def without_epoch(when: Callable[[Follower], bool]) -> Callable[[Follower], FetchPosition | None]:
     position = Follower.position
 
-    def bare(self: Follower) -> Position | None:
+    def bare(self: Follower) -> FetchPosition | None:
         found = position(self)
         return found._replace(last_fetched_epoch=-1) if found and when(self) else found
 

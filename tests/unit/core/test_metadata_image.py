@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hightide.core.metadata.image import (
     Delete,
     Follow,
+    ImageUpdate,
     Lead,
     MetadataImage,
     NoLeader,
-    Received,
     Role,
     RoleChange,
     StateChanged,
@@ -27,7 +27,7 @@ from hightide.core.metadata.image import (
     published_partition,
     state_of,
 )
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 from hightide.wire.codec import decode, encode
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.replication import (
@@ -56,7 +56,7 @@ def broker(broker_id: int, port: int = 9092, epoch: int = EPOCH, leaving: bool =
 
 
 def state(leader: int = ME, epoch: int = 0, number: int = 0, **others: Any) -> PartitionState:
-    isr = others.pop("isr", () if leader == NOBODY else (leader,))
+    isr = others.pop("isr", () if leader == NO_BROKER else (leader,))
     replicas = others.pop("replicas", (1, 2, 3))
     return PartitionState(replicas, leader, epoch, isr, partition_epoch=number, **others)
 
@@ -110,11 +110,11 @@ def test_a_first_full_message_gives_every_role_in_order():
     led, followed, waiting, elsewhere = (
         state(ME),
         state(2),
-        state(NOBODY, last_known_leader=2, elr=(2,)),
+        state(NO_BROKER, last_known_leader=2, elr=(2,)),
         state(3, replicas=(2, 3)),
     )
     picture = MetadataImage(ME, "INSIDE")
-    assert not picture.is_whole
+    assert not picture.is_complete
     found = changes_of(
         picture, 1, [("t", T, {0: followed, 1: led, 2: waiting, 3: elsewhere})], full=True
     )
@@ -123,7 +123,7 @@ def test_a_first_full_message_gives_every_role_in_order():
         Lead("t", T, 1, led),
         Follow("t", T, 0, followed, broker(2).endpoints[0]),
     )
-    assert picture.is_whole
+    assert picture.is_complete
     assert sorted(picture.roles(), key=lambda each: each.index) == [found[2], found[1], found[0]]
 
 
@@ -150,7 +150,7 @@ def test_an_isr_change_is_a_change_of_state_and_an_election_a_change_of_role():
     assert changes_of(picture, 3, [("t", T, {0: lost})]) == (
         Follow("t", T, 0, lost, broker(2).endpoints[0]),
     )
-    nobody = state(NOBODY, epoch=3, number=4)
+    nobody = state(NO_BROKER, epoch=3, number=4)
     assert changes_of(picture, 4, [("t", T, {0: nobody})]) == (NoLeader("t", T, 0, nobody),)
 
 
@@ -250,7 +250,7 @@ def test_an_older_controller_is_refused_and_changes_nothing():
     picture = a_picture(("t", T, {0: state()}))
     changes_of(picture, 0, controller=(3, 2))
     late = message(99, full=True, controller=(2, 1), brokers=[])
-    assert picture.receive(late, EPOCH) == Received(ErrorCode.STALE_CONTROLLER_EPOCH)
+    assert picture.receive(late, EPOCH) == ImageUpdate(ErrorCode.STALE_CONTROLLER_EPOCH)
     assert (picture.controller_id, picture.controller_epoch) == (3, 2)
     assert picture.state("t", 0) == state()
     assert len(picture.live) == 3
@@ -260,7 +260,7 @@ def test_an_older_controller_is_refused_and_changes_nothing():
 def test_a_message_for_another_life_of_this_broker_is_refused(epoch):
     picture = a_picture(("t", T, {0: state()}))
     other = message(1, full=True, controller=(3, 9), epoch=epoch)
-    assert picture.receive(other, EPOCH) == Received(ErrorCode.STALE_BROKER_EPOCH)
+    assert picture.receive(other, EPOCH) == ImageUpdate(ErrorCode.STALE_BROKER_EPOCH)
     assert picture.controller_epoch == 1
     assert len(picture) == 1
 
@@ -269,9 +269,9 @@ def test_a_message_that_was_overtaken_or_sent_twice_is_taken_for_done():
     picture = a_picture(("t", T, {0: state()}))
     news = message(2, removed=[T], brokers=[broker(1)])
     assert picture.receive(news, EPOCH).changes == (Delete("t", T, 0, False),)
-    assert picture.receive(news, EPOCH) == Received()
+    assert picture.receive(news, EPOCH) == ImageUpdate()
     overtaken = message(1, [("t", T, {0: state(2, epoch=7, number=7)})])
-    assert picture.receive(overtaken, EPOCH) == Received()
+    assert picture.receive(overtaken, EPOCH) == ImageUpdate()
     assert len(picture) == 0
     assert picture.live == {1: EPOCH}
 
@@ -304,7 +304,7 @@ def test_leaders_and_replicas_that_are_not_alive_are_known():
     assert found is not None
     assert (picture.leader(found), picture.offline_replicas(found)) == (2, [])
     changes_of(picture, 1, brokers=[broker(1)])
-    assert (picture.leader(found), picture.offline_replicas(found)) == (NOBODY, [2, 3])
+    assert (picture.leader(found), picture.offline_replicas(found)) == (NO_BROKER, [2, 3])
     assert picture.state("t", 1) is None
     assert picture.state("u", 0) is None
 
@@ -396,7 +396,7 @@ class Cluster:
 
     def elect(self) -> None:
         self.change(
-            leader=lambda before: self.luck.choice((*before.replicas, NOBODY)),
+            leader=lambda before: self.luck.choice((*before.replicas, NO_BROKER)),
             leader_epoch=lambda before: before.leader_epoch + 1,
         )
 
@@ -406,7 +406,7 @@ class Cluster:
     def reassign(self) -> None:
         self.change(
             replicas=lambda before: (
-                *((before.leader,) if before.leader != NOBODY else ()),
+                *((before.leader,) if before.leader != NO_BROKER else ()),
                 *self.luck.sample([each for each in range(1, 5) if each != before.leader], 2),
             )
         )

@@ -21,7 +21,7 @@ from hightide.core.controller.leader_election import (
     with_preferred,
     with_proposed_isr,
 )
-from hightide.core.partition.state import NOBODY, PartitionState
+from hightide.core.partition.state import NO_BROKER, PartitionState
 
 
 def live(*brokers: int) -> dict[int, int]:
@@ -62,7 +62,7 @@ def test_the_death_of_a_replica_that_is_out_of_sync_changes_nothing():
 
 
 def test_a_partition_that_stays_without_leader_is_left_as_it_is():
-    before = state([1, 2, 3], NOBODY, [], [2, 3], last_known_leader=3)
+    before = state([1, 2, 3], NO_BROKER, [], [2, 3], last_known_leader=3)
     assert elect(before, live(1)) is before
 
 
@@ -86,11 +86,11 @@ def test_another_leader_means_another_leader_epoch():
 
 def test_losing_the_leader_to_nobody_means_another_leader_epoch():
     after = elect(state([1, 2], 1, [1]), live(2))
-    assert (after.leader, after.leader_epoch, after.isr) == (NOBODY, 6, ())
+    assert (after.leader, after.leader_epoch, after.isr) == (NO_BROKER, 6, ())
 
 
 def test_leading_again_after_nobody_did_means_another_leader_epoch():
-    after = elect(state([1, 2], NOBODY, [], [1], last_known_leader=1), live(1))
+    after = elect(state([1, 2], NO_BROKER, [], [1], last_known_leader=1), live(1))
     assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1,))
 
 
@@ -101,7 +101,7 @@ def test_a_leader_that_restarted_leads_in_another_leader_epoch():
 
 
 def test_losing_trust_in_an_eligible_replica_does_not_change_the_leader_epoch():
-    before = state([1, 2, 3], NOBODY, [], [2, 3], last_known_leader=3)
+    before = state([1, 2, 3], NO_BROKER, [], [2, 3], last_known_leader=3)
     after = elect(before, live(2), min_isr=2, distrust=[2])
     assert (after.leader_epoch, after.elr, after.last_known_leader) == (5, (3,), 3)
 
@@ -140,29 +140,34 @@ def test_an_eligible_replica_does_not_lead_while_somebody_is_in_sync():
 def test_nobody_leads_while_a_whole_replica_may_come_back():
     before = state([1, 2, 3], 3, [3], [2])
     after = elect(before, live(1), min_isr=2)
-    assert (after.leader, after.isr, after.elr, after.last_known_leader) == (NOBODY, (), (2, 3), 3)
+    assert (after.leader, after.isr, after.elr, after.last_known_leader) == (
+        NO_BROKER,
+        (),
+        (2, 3),
+        3,
+    )
 
 
 def test_the_last_known_leader_is_not_elected_while_a_whole_replica_may_come_back():
-    before = state([1, 2, 3], NOBODY, [], [2], last_known_leader=3)
+    before = state([1, 2, 3], NO_BROKER, [], [2], last_known_leader=3)
     assert elect(before, live(1, 3), min_isr=2) is before
 
 
 def test_the_last_known_leader_is_elected_when_no_replica_is_known_to_be_whole():
-    before = state([1, 2, 3], NOBODY, [], [], last_known_leader=3)
+    before = state([1, 2, 3], NO_BROKER, [], [], last_known_leader=3)
     after = elect(before, live(1, 2, 3))
     assert (after.leader, after.isr, after.elr) == (3, (3,), ())
     assert after.is_recovering
-    assert after.last_known_leader == NOBODY
+    assert after.last_known_leader == NO_BROKER
 
 
 def test_a_last_known_leader_that_is_dead_is_waited_for():
-    before = state([1, 2, 3], NOBODY, [], [], last_known_leader=3)
+    before = state([1, 2, 3], NO_BROKER, [], [], last_known_leader=3)
     assert elect(before, live(1, 2)) is before
 
 
 def test_a_last_known_leader_that_is_no_replica_any_more_is_not_elected():
-    before = state([1, 2], NOBODY, [], [], last_known_leader=3)
+    before = state([1, 2], NO_BROKER, [], [], last_known_leader=3)
     assert elect(before, live(1, 2, 3)) is before
 
 
@@ -186,12 +191,12 @@ def test_an_unclean_election_is_a_last_resort():
     before = state([1, 2, 3], 3, [3], [2])
     after = elect(before, live(1, 2), min_isr=2, unclean=True)
     assert (after.leader, after.is_recovering) == (2, False)
-    before = state([1, 2, 3], NOBODY, [], [], last_known_leader=3)
+    before = state([1, 2, 3], NO_BROKER, [], [], last_known_leader=3)
     assert elect(before, live(1, 2, 3), unclean=True).leader == 3
 
 
 def test_without_a_live_replica_even_an_unclean_election_finds_nobody():
-    before = state([1, 2], NOBODY, [], [2], last_known_leader=2)
+    before = state([1, 2], NO_BROKER, [], [2], last_known_leader=2)
     assert elect(before, live(3), unclean=True) is before
 
 
@@ -215,14 +220,14 @@ def test_who_leaves_an_isr_that_is_then_too_small_is_eligible():
 
 def test_all_who_die_at_once_are_eligible():
     after = elect(state([1, 2, 3], 1, [1, 2, 3]), live(), min_isr=2)
-    assert (after.leader, after.isr, after.elr) == (NOBODY, (), (1, 2, 3))
+    assert (after.leader, after.isr, after.elr) == (NO_BROKER, (), (1, 2, 3))
     assert after.last_known_leader == 1
 
 
 def test_more_replicas_than_there_are_need_not_be_in_sync():
     after = elect(state([1, 2], 1, [1, 2]), live(1, 2), min_isr=3)
     assert (after.isr, after.elr) == ((1, 2), ())
-    after = elect(state([1], NOBODY, [], [1], last_known_leader=1), live(1), min_isr=3)
+    after = elect(state([1], NO_BROKER, [], [1], last_known_leader=1), live(1), min_isr=3)
     assert (after.isr, after.elr) == ((1,), ())
 
 
@@ -322,7 +327,7 @@ def test_a_sole_member_that_crashed_is_elected_only_as_the_last_known_leader():
 def test_a_crashed_last_leader_is_not_elected_while_another_whole_replica_may_come_back():
     before = state([1, 2], 1, [1], [2])
     after = elect(before, {1: 17}, min_isr=2, distrust=[1])
-    assert (after.leader, after.elr, after.last_known_leader) == (NOBODY, (2,), 1)
+    assert (after.leader, after.elr, after.last_known_leader) == (NO_BROKER, (2,), 1)
 
 
 # -- preferred leaders -----------------------------------------------------------------------
@@ -473,16 +478,16 @@ def test_another_target_takes_away_what_only_the_former_one_added():
 def test_a_move_is_not_given_up_if_only_an_added_replica_is_whole():
     before = state([4, 1], 4, [4], adding=(4,), removing=(1,))
     assert move(reassignment.cancelled, before) is None
-    before = state([4, 1], NOBODY, [], [4], adding=(4,), removing=(1,), last_known_leader=4)
+    before = state([4, 1], NO_BROKER, [], [4], adding=(4,), removing=(1,), last_known_leader=4)
     assert move(reassignment.cancelled, before) is None
-    before = state([4, 1], NOBODY, [], [], adding=(4,), removing=(1,), last_known_leader=4)
+    before = state([4, 1], NO_BROKER, [], [], adding=(4,), removing=(1,), last_known_leader=4)
     assert move(reassignment.cancelled, before) is None
 
 
 def test_a_move_is_given_up_without_a_leader_if_a_whole_replica_may_come_back():
-    before = state([4, 1], NOBODY, [], [4, 1], adding=(4,), removing=(1,), last_known_leader=4)
+    before = state([4, 1], NO_BROKER, [], [4, 1], adding=(4,), removing=(1,), last_known_leader=4)
     after = move(reassignment.cancelled, before)
-    assert (after.replicas, after.leader, after.elr) == ((1,), NOBODY, (1,))
+    assert (after.replicas, after.leader, after.elr) == ((1,), NO_BROKER, (1,))
 
 
 # -- whatever happens ------------------------------------------------------------------------
@@ -499,10 +504,10 @@ def situations(draw):
     elr = tuple(each for each in replicas if roles[each] == "e")
     before = state(
         replicas,
-        draw(st.sampled_from(isr)) if isr else NOBODY,
+        draw(st.sampled_from(isr)) if isr else NO_BROKER,
         isr,
         elr,
-        last_known_leader=NOBODY if isr else draw(st.sampled_from((NOBODY, *replicas))),
+        last_known_leader=NO_BROKER if isr else draw(st.sampled_from((NO_BROKER, *replicas))),
     )
     alive = {each: each * 10 + draw(st.sampled_from([0, 0, 3])) for each in draw(st.sets(BROKERS))}
     return before, alive, draw(st.sets(BROKERS)), draw(st.integers(1, 4)), draw(st.booleans())
@@ -522,9 +527,9 @@ def test_every_election_is_sound_final_and_as_good_as_it_can_be(situation, distr
         assert after.leader in whole & alive.keys()
         assert not after.is_recovering
     elif whole:
-        assert after.leader == NOBODY or unclean
+        assert after.leader == NO_BROKER or unclean
     elif unclean and set(before.replicas) & alive.keys():
-        assert after.leader != NOBODY
+        assert after.leader != NO_BROKER
     if not after.is_recovering:
         assert set(after.isr) | set(after.elr) <= whole
     if after.leader != before.leader:

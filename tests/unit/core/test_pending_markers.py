@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hightide.core.controller.cluster_state import Partition
-from hightide.core.partition.state import NOBODY
+from hightide.core.partition.state import NO_BROKER
 from hightide.core.transactions.listing import describe, listed
 from hightide.core.transactions.pending_markers import (
     MOST_AT_ONCE,
@@ -145,9 +145,9 @@ def test_partitions_that_are_gone_need_no_marker() -> None:
 def test_partitions_that_nobody_leads_wait_and_hold_up_nobody_else() -> None:
     outbox = PendingMarkers()
     outbox.add(ending(B0))
-    assert outbox.due({B0: NOBODY}.get, 0) == Due({}, [])
+    assert outbox.due({B0: NO_BROKER}.get, 0) == Due({}, [])
     outbox.add(ending(A0, producer_id=8))
-    assert list(outbox.due({A0: 1, B0: NOBODY}.get, 1).requests) == [1]
+    assert list(outbox.due({A0: 1, B0: NO_BROKER}.get, 1).requests) == [1]
     assert outbox.deadline_ms() == RETRY_MS
     assert list(outbox.due(LEADERS.get, RETRY_MS).requests) == [2]
 
