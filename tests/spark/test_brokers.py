@@ -288,7 +288,5 @@ def test_what_compaction_has_emptied_is_passed_over():
             for end in range(start, 41, 4):
                 # Compaction may go on, but the last of each key stays.
                 least = set(range(max(31, start), end))
-                assert (
-                    least <= set(found(start, end)) <= {record for record in kept if record < end}
-                )
+                assert least <= set(found(start, end)) <= {at for at in kept if at < end}
         cluster.close()

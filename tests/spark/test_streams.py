@@ -135,7 +135,7 @@ def seconds(row):
 
 def on_time(size):
     """The orders whose window was still open when they came; of the first, all were."""
-    still = [order for bought in SECOND if seconds(bought) // size * size + size > WATERMARK_S]
+    still = [bought for bought in SECOND if seconds(bought) // size * size + size > WATERMARK_S]
     return FIRST + still
 
 
@@ -163,7 +163,7 @@ def test_sliding_windows_count_a_row_in_each_window_that_it_is_in(broker, shop):
     expected = Counter()
     for first in range(-30, 900, 30):
         rows = [
-            order
+            bought
             for bought in FIRST + [row for row in SECOND if first + 60 > WATERMARK_S]
             if first <= seconds(bought) < first + 60
         ]
@@ -219,7 +219,9 @@ def test_a_complete_result_comes_whole_each_time(broker, shop):
 
 def test_a_row_that_comes_twice_within_the_watermark_counts_once(broker, shop):
     late = {bought["id"] for bought in SECOND if seconds(bought) <= WATERMARK_S}
-    expected = {bought["id"]: bought["user"] for bought in FIRST + SECOND if bought["id"] not in late}
+    expected = {
+        bought["id"]: bought["user"] for bought in FIRST + SECOND if bought["id"] not in late
+    }
     found = received(broker, "shop-unique")
     assert sorted(row["id"] for _, row in found) == sorted(expected)
     assert found[0][0] == f'{{"user":"{found[0][1]["user"]}","id":{found[0][1]["id"]}}}'

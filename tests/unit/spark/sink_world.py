@@ -180,7 +180,7 @@ class Driver(threading.Thread):
 
             def write(identity, rows=rows):
                 for row in rows:
-                    self._request(lambda each=each: self.world.broker.produce(identity, each))
+                    self._request(lambda row=row: self.world.broker.produce(identity, row))
                 return ["out"]
 
             def replay(batch=batch):

@@ -104,7 +104,7 @@ def test_changes_tell_what_came_what_went_and_what_went_back() -> None:
 def test_every_loss_is_said_with_its_partition_and_offsets() -> None:
     said = losses({A: 50, C: 3}, {A: 9, B: 20}, {A: 0, B: 4})
     assert len(said) == 3
-    assert said[0].startswith("u/0: deleted or no longer chosen")
+    assert said[0].startswith("u/0: deleted or no longer subscribed to")
     assert "t/0: the query is at offset 50, but the log ends at 9" in said[1]
     assert "t/1: a new partition whose log starts at offset 4" in said[2]
 
