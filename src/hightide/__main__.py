@@ -1,9 +1,8 @@
-"""The `hightide` command, and the one place that may know every part.
+"""The `hightide` command, and the one module that may import every part.
 
-It decides which half of the program to load before loading any of it.  A broker, a
-coordinator and `hightide up` must answer a few tenths of a second after the process starts,
-so they never pay for the command line's libraries; and the command line, which is a client
-like any other, never loads a broker.
+It decides which half of the program to load before loading any of it. A broker, an embedded
+ZooKeeper and `hightide up` must serve a few tenths of a second after the process starts, so they do
+not load the libraries of the command line. The command line is a client and never loads a broker.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ def main(argv: list[str] | None = None) -> int:
 
             process.stop_with_parent()
             return broker.run(rest)
-        case ["coordinator", "start", *rest]:
+        case ["zookeeper" | "coordinator", "start", *rest]:
             from hightide import process
-            from hightide.zookeeper.server import main as coordinator
+            from hightide.zookeeper.server import main as zookeeper
 
             process.stop_with_parent()
-            return coordinator.run(rest)
+            return zookeeper.run(rest)
         case _:
             from hightide.cli import app
 

@@ -356,11 +356,11 @@ class TestDescribing:
         assert broker.changed({}, {}) == static
 
     def test_values_that_were_given_as_such_survive_changes(self) -> None:
-        made = Broker(listeners="PLAINTEXT://127.0.0.1:0", coordinator_credentials="a:b")
+        made = Broker(listeners="PLAINTEXT://127.0.0.1:0", zookeeper_credentials="a:b")
         for _ in range(3):
             changed = made.changed({"log.segment.bytes": "2000"}, {})
             assert changed.listeners == made.listeners
-            assert changed.coordinator_credentials == "a:b"
+            assert changed.zookeeper_credentials == "a:b"
             assert changed.log_segment_bytes == 2000
             assert changed.changed({}, {}) == made
             made = changed.changed({}, {})
@@ -518,6 +518,7 @@ class TestHonesty:
         joined = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
         joined |= {"log.dir", "log.dirs", "node.id", "controller.listener.names"}
         joined |= {"inter.broker.listener.name", "security.inter.broker.protocol"}
+        joined |= {"coordinator.listen", "coordinator.credentials"}
         wrong = []
         for about in (*Topic.declared.values(), *Broker.declared.values()):
             used = about.attribute in read or inherited.get(about.name) or about.name in joined

@@ -21,6 +21,7 @@ from hightide.process import environment
 from hightide.testing import Cluster
 from hightide.zookeeper.snapshot import Snapshot
 from hightide.zookeeper.snapshot_locations import Access, location
+from tests.support.certificates import CertificateAuthority
 from tests.zookeeper import servers
 
 CREDENTIALS = "HIGHTIDE_COORDINATOR_CREDENTIALS"
@@ -386,29 +387,19 @@ def test_access_lists_need_credentials_and_are_kept(run, backend, monkeypatch):
 
 @pytest.fixture
 def guarded(tmp_path):
-    """A coordinator of ours that wants TLS and credentials."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed on this machine (Debian package: openssl)")
-    (certificate, key), (stranger, _) = (signed(tmp_path, name) for name in ("own", "stranger"))
+    """An embedded server with TLS and credentials."""
+    authority, stranger = (CertificateAuthority(tmp_path, name) for name in ("own", "stranger"))
+    issued = authority.issue("server")
     known = tmp_path / "known"
     known.write_text("ann:secret\n")
     server = servers.Embedded(
         tmp_path / "guarded",
-        *("--tls-cert", str(certificate), "--tls-key", str(key), "--credentials", str(known)),
+        *("--tls-cert", str(issued.certificate), "--tls-key", str(issued.key)),
+        *("--credentials", str(known)),
     )
     server.start()
-    yield server, certificate, known, stranger
+    yield server, authority.certificate, known, stranger.certificate
     server.kill()
-
-
-def signed(folder, name):
-    """A certificate of this machine that is its own authority, and its key."""
-    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*request, *names, *files], check=True, capture_output=True)
-    return certificate, key
 
 
 def test_a_guarded_coordinator_is_reached_with_tls_and_credentials(run, guarded, tmp_path):
@@ -420,10 +411,10 @@ def test_a_guarded_coordinator_is_reached_with_tls_and_credentials(run, guarded,
     assert ran.code == 1
     assert "the credentials" in ran.err
     assert not (tmp_path / "other").exists()
-    # In a process of its own: kazoo leaves sockets open that it cannot use.
+    # In a separate process: kazoo leaves sockets open that it cannot use.
     words = ["--from", server.hosts, str(tmp_path / "other"), "--tls-ca", str(stranger)]
     ran = subprocess.run(
-        [sys.executable, "-m", "hightide", "coordinator", "backup", *words],
+        [sys.executable, "-m", "hightide", "zookeeper", "backup", *words],
         env=environment(),
         capture_output=True,
         text=True,

@@ -173,7 +173,7 @@ def test_a_broker_ends_when_its_coordinator_has_forgotten_the_cluster(tmp_path):
         for broker_id in cluster.brokers:
             assert cluster.wait_until_it_ends(broker_id) == 1
             said = cluster.log(broker_id)
-            assert "the broker cannot go on: the log directories belong to cluster" in said
+            assert "the broker must stop: the log directories belong to cluster" in said
             assert "the coordinator is empty" in said
         assert cluster.tree.everything() == {}
         assert sorted(tmp_path.glob("life/broker-*/kept-*")) == logs

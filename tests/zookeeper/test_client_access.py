@@ -1,11 +1,9 @@
-"""The client at a coordinator that wants to know who asks, in clear and under TLS."""
+"""The client at a server that requires credentials or TLS."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 import time
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from hightide.zookeeper.client import ClientTls, ZooKeeperClient
 from hightide.zookeeper.errors import AuthFailed, NoAuth, NotConnected
 from hightide.zookeeper.interface import SessionState
+from tests.support.certificates import CertificateAuthority
 from tests.zookeeper import servers
 from tests.zookeeper.client_world import Proxy, States, scenario, session
 
@@ -21,23 +20,16 @@ CREDENTIALS = "broker:tide pool"
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """One for 127.0.0.1, one for a host of another name; each vouches for itself."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed on this machine")
+    """NAME.pem, .crt and .key: authority, certificate and key of this host and of another name."""
     folder = tmp_path_factory.mktemp("tls")
-    for name, subject in (("ours", "IP:127.0.0.1"), ("other", "DNS:other.invalid")):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}",
-             "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+    CertificateAuthority(folder, "ours").issue("ours", "127.0.0.1")
+    CertificateAuthority(folder, "other").issue("other", "other.invalid")
     return folder
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a coordinator with options of its own."""
+    """Start an embedded server with these options."""
     running = []
 
     def started(*arguments):
@@ -104,7 +96,7 @@ async def test_credentials_that_are_refused_later_end_the_session_and_are_tried_
 ):
     async with session(guarded.hosts, credentials=CREDENTIALS) as client:
         states = States(client)
-        (tmp_path / "credentials").write_text("somebody:else\n")
+        (tmp_path / "credentials").write_text("other:user\n")
         await asyncio.to_thread(guarded.restart)
         await states.until(SessionState.CONNECTED, SessionState.LOST)
         (tmp_path / "credentials").write_text(f"{CREDENTIALS}\n")
@@ -121,7 +113,7 @@ async def test_credentials_that_are_refused_later_end_the_session_and_are_tried_
 
 @scenario
 async def test_tls_serves(start, certificates):
-    server = start("--tls-cert", certificates / "ours.pem", "--tls-key", certificates / "ours.key")
+    server = start("--tls-cert", certificates / "ours.crt", "--tls-key", certificates / "ours.key")
     tls = ClientTls(ca=str(certificates / "ours.pem"))
     async with session(f"{server.hosts}/kafka", tls=tls) as client:
         await client.create("/a", b"x" * 500_000)
@@ -133,7 +125,7 @@ async def test_tls_serves(start, certificates):
 @scenario
 async def test_answers_that_came_in_one_piece_of_tls_are_all_read_at_once(embedded, certificates):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "ours.pem", certificates / "ours.key")
+    context.load_cert_chain(certificates / "ours.crt", certificates / "ours.key")
     proxy = Proxy(embedded.server.hosts, context)
     try:
         tls = ClientTls(ca=str(certificates / "ours.pem"))
@@ -152,11 +144,11 @@ async def test_answers_that_came_in_one_piece_of_tls_are_all_read_at_once(embedd
 @scenario
 async def test_tls_shows_a_certificate_where_one_is_wanted(start, certificates):
     server = start(
-        *("--tls-cert", certificates / "ours.pem", "--tls-key", certificates / "ours.key"),
+        *("--tls-cert", certificates / "ours.crt", "--tls-key", certificates / "ours.key"),
         *("--tls-client-ca", certificates / "other.pem"),
     )
     ca = str(certificates / "ours.pem")
-    ours = ClientTls(ca, str(certificates / "other.pem"), str(certificates / "other.key"))
+    ours = ClientTls(ca, str(certificates / "other.crt"), str(certificates / "other.key"))
     async with session(server.hosts, tls=ours) as client:
         assert await client.exists("/") is not None
     with pytest.raises(NotConnected):
@@ -166,7 +158,7 @@ async def test_tls_shows_a_certificate_where_one_is_wanted(start, certificates):
 @scenario
 async def test_tls_trusts_neither_a_stranger_nor_one_with_another_name(start, certificates):
     server = start(
-        "--tls-cert", certificates / "other.pem", "--tls-key", certificates / "other.key"
+        "--tls-cert", certificates / "other.crt", "--tls-key", certificates / "other.key"
     )
     other = str(certificates / "other.pem")
     for tls in (ClientTls(ca=str(certificates / "ours.pem")), ClientTls(ca=other)):

@@ -42,6 +42,13 @@ _NOT_A_SETTING = re.compile(
     r"|(.*_)?SERVICE_HOST|(.*_)?SERVICE_PORT(_.*)?|(.*_)?PORT(_[0-9]+_(TCP|UDP)(_.*)?)?)"
 )
 
+# Names that stand for another setting, which wins if both are given.
+_ALIASES = {
+    "node.id": "broker.id",
+    "coordinator.listen": "zookeeper.listen",
+    "coordinator.credentials": "zookeeper.credentials",
+}
+
 
 class Broker(
     NetworkSettings,
@@ -101,8 +108,9 @@ class Broker(
         given: dict[str, str] = {}
         for _, layer in reversed(layers):
             given |= layer
-        if "node.id" in given:
-            given.setdefault("broker.id", given["node.id"])
+        for alias, name in _ALIASES.items():
+            if alias in given:
+                given.setdefault(name, given[alias])
         broker = cls(**{**values, **cls.parse(given, origin)})
         broker.__dict__.update(layers=layers, origin=origin, values=values)
         broker.check_together()

@@ -31,8 +31,8 @@ class ZooKeeperSettings(Settings):
 
     zookeeper_connect: str | None = setting(
         default=None,
-        doc="The ZooKeeper ensemble, as host:port,host:port/path; without it the broker runs a"
-        " coordinator of its own, which speaks the same protocol.",
+        doc="The ZooKeeper ensemble, as host:port,host:port/path; without it the broker runs an"
+        " embedded ZooKeeper, which speaks the same protocol.",
     )
     zookeeper_session_timeout_ms: int = setting(
         default=18 * 1000,
@@ -53,7 +53,7 @@ class ZooKeeperSettings(Settings):
     zookeeper_set_acl: bool = setting(
         default=False,
         doc="Whether only brokers may write the cluster's znodes.",
-        later="the coordinator's credentials keep others out",
+        later="zookeeper.credentials keeps other clients out",
     )
     zookeeper_ssl_client_enable: bool = setting(
         default=False, doc="Whether the connection to ZooKeeper is encrypted."
@@ -64,16 +64,22 @@ class ZooKeeperSettings(Settings):
     zookeeper_ssl_keystore_location: str | None = setting(
         default=None, doc="PEM file with the broker's own key and certificate for ZooKeeper."
     )
-    coordinator_listen: str | None = setting(
+    zookeeper_listen: str | None = setting(
         default=None,
-        doc="Where the broker's own coordinator listens, as host:port, when zookeeper.connect is"
-        " not set; port 0 picks a free one. If not set, 127.0.0.1:2181, or a free port if that is"
-        " taken.",
+        doc="Address of the embedded ZooKeeper, as host:port, which the broker runs if"
+        " zookeeper.connect is not set; port 0 picks a free one. If not set, 127.0.0.1:2181, or a"
+        " free port if that is in use.",
+    )
+    zookeeper_credentials: password | None = setting(
+        default=None,
+        doc="user:password with which this broker authenticates to ZooKeeper (scheme digest), and"
+        " which its embedded ZooKeeper requires of all clients.",
+    )
+    coordinator_listen: str | None = setting(
+        default=None, doc="The earlier name of zookeeper.listen."
     )
     coordinator_credentials: password | None = setting(
-        default=None,
-        doc="user:password that this broker shows to ZooKeeper (scheme digest), and that its own"
-        " coordinator asks of everybody.",
+        default=None, doc="The earlier name of zookeeper.credentials."
     )
     controlled_shutdown_enable: bool = setting(
         default=True,

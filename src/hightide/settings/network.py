@@ -7,7 +7,9 @@ from hightide.settings.listeners import DEFAULT_MAP
 
 CLUSTER = Scope.CLUSTER
 MAX_INT = (1 << 31) - 1
-NO_KRAFT = "the brokers coordinate through ZooKeeper or the embedded coordinator, not through KRaft"
+NO_KRAFT = (
+    "the brokers coordinate through ZooKeeper, an ensemble or the embedded one, not through KRaft"
+)
 SYSTEM = "the operating system sizes the buffers of each connection by need"
 ONE_LOOP = "one event loop does the work of all connections"
 

@@ -1,10 +1,11 @@
-"""Access lists: who may do what with a znode.
+"""Access control lists (ACLs) of znodes.
 
-The tree keeps an access list as bytes that it never looks into: the entries as ZooKeeper's wire
-has them, and nothing at all for the list that lets everybody do everything, which nearly every
-znode has. An Identity is what one connection has proved about itself: its address, and whatever
-names it brought a password for. The tree asks it two things while deciding: may you do this, and
-what does the list that you want to set really say.
+The tree stores an ACL as opaque bytes: the entries in ZooKeeper's wire format, or no bytes at all
+for the open ACL (`world:anyone`, all permissions), which nearly every znode has.
+
+An Identity is what one connection has proved about itself: its address, and the users it has sent
+a password for. The tree calls it in two places: to check a permission, and to resolve the ACL that
+a request sets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ALL = READ | WRITE | CREATE | DELETE | ADMIN
 
 
 class Entry(NamedTuple):
-    """These permissions for this id, which means what its scheme says."""
+    """One ACL entry: permissions for an id. The scheme defines what the id means."""
 
     permissions: int
     scheme: str
@@ -37,23 +38,23 @@ ANYONE = Entry(ALL, "world", "anyone")
 
 
 class Access(Protocol):
-    """What the tree must know about an asker."""
+    """Access checks that the tree makes for a request."""
 
     def may(self, acl: bytes, permission: int) -> bool:
-        """Whether the list grants at least one of the permissions."""
+        """Return whether the ACL grants at least one of the permissions."""
 
     def resolve(self, path: str, acl: bytes) -> bytes:
-        """The list to store when the asker wants to set this one; InvalidAcl if there is none."""
+        """Return the ACL to store for a requested one; raise InvalidAcl if it is not valid."""
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """The bytes that the tree keeps."""
+    """Encode entries as the tree stores them."""
     entries = tuple(entries)
     return OPEN_ACL if entries == (ANYONE,) else wire(entries)
 
 
 def wire(entries: Sequence[Entry]) -> bytes:
-    """The bytes that a client gets."""
+    """Encode entries as a client receives them."""
     parts = [_INT.pack(len(entries))]
     for permissions, *texts in entries:
         parts.append(_INT.pack(permissions))
@@ -65,7 +66,7 @@ def wire(entries: Sequence[Entry]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def decode(acl: bytes) -> tuple[Entry, ...]:
-    """The entries of a list that `encode` made."""
+    """Decode an ACL that `encode` made."""
     if acl == OPEN_ACL:
         return (ANYONE,)
     position = 0
@@ -85,7 +86,7 @@ def decode(acl: bytes) -> tuple[Entry, ...]:
 
 
 def digest(credentials: bytes) -> str:
-    """The id that `user:password` proves, as access lists name it: `user:hash`."""
+    """Return the digest id, `user:hash`, that the credentials `user:password` prove."""
     import hashlib
     from binascii import b2a_base64
 
@@ -95,7 +96,7 @@ def digest(credentials: bytes) -> str:
 
 
 class Identity:
-    """What a connection has proved. Immutable: a queued request keeps the one it came with."""
+    """What a connection has proved. Immutable: a queued request keeps its identity."""
 
     __slots__ = ("_is_super", "ids")
 
@@ -105,7 +106,7 @@ class Identity:
         self._is_super = any(scheme == "super" for scheme, _ in ids)
 
     def with_ids(self, *more: tuple[str, str]) -> Identity:
-        """This identity and more."""
+        """Return this identity with additional ids."""
         return Identity(self.ids + tuple(pair for pair in more if pair not in self.ids))
 
     def may(self, acl: bytes, permission: int) -> bool:
@@ -117,16 +118,16 @@ class Identity:
         )
 
     def resolve(self, path: str, acl: bytes) -> bytes:
-        """Entries once each, and `auth` replaced by the names that the asker has proved."""
+        """Drop duplicate entries and replace `auth` by the digest ids of this identity."""
         if acl == OPEN_ACL:
             return acl
-        wanted = dict.fromkeys(decode(acl))
+        requested = dict.fromkeys(decode(acl))
         resolved: list[Entry] = []
-        for entry in wanted:
+        for entry in requested:
             if entry.scheme == "auth":
                 mine = [pair for pair in self.ids if pair[0] == "digest"]
                 if not mine:
-                    raise InvalidAcl(path, "auth is asked for, but nobody is authenticated")
+                    raise InvalidAcl(path, "scheme auth needs an authenticated connection")
                 resolved += [Entry(entry.permissions, *pair) for pair in mine]
             elif _is_valid(entry):
                 resolved.append(entry)
@@ -145,7 +146,7 @@ class Identity:
 
 
 class _Unchecked:
-    """An asker inside this process, for whom access lists do not count."""
+    """Access of a caller inside this process: ACLs are not checked."""
 
     __slots__ = ()
 
@@ -160,7 +161,7 @@ UNCHECKED: Access = _Unchecked()
 
 
 def without_secrets(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries as somebody who may not change them sees them: a hash invites guessing."""
+    """Hide password hashes from a client without ADMIN permission: a hash can be guessed."""
     return [
         entry._replace(id=re.sub(":.*", ":x", entry.id)) if entry.scheme == "digest" else entry
         for entry in entries
@@ -183,15 +184,15 @@ def _within(address: str, text: str) -> bool:
     try:
         return network is not None and ipaddress.ip_address(address) in network
     except ValueError:
-        return False  # Nobody knows where this connection comes from.
+        return False  # The connection has no known address.
 
 
 @lru_cache(maxsize=256)
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """What `address` or `address/bits` stands for; None if it stands for nothing."""
+    """Parse `address` or `address/bits`; None if it is neither."""
     _, slash, bits = text.partition("/")
     if slash and not bits.isdecimal():
-        return None  # ZooKeeper knows no netmasks.
+        return None  # ZooKeeper accepts a prefix length, not a netmask.
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:

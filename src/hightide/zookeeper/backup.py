@@ -1,14 +1,14 @@
-"""A snapshot as a file: text, one JSON object per line.
+"""Backup files: a snapshot as text, one JSON object per line.
 
-    {"format": "hightide-coordination", "version": 1, "zxid": …, "count": …, …}
+    {"format": "hightide-zookeeper", "version": 1, "zxid": …, "count": …, …}
     {"path": "/brokers", "data": null, "stat": {…}}
     {"path": "/cluster/id", "text": "{\\"version\\":\\"1\\",…}", "stat": {…}}
     {"sha256": "…"}
 
-Text, so that a person in trouble can read it with `less` and `jq`, and two backups can be compared
-with `diff`. Data that is not UTF-8 is in `base64` instead of `text`; an access list is there if it
-is not the open one. The last line is the checksum of all the bytes before it: a file that was cut
-off or edited is refused as a whole.
+The format is text so that an operator can read a backup with `less` and `jq` and compare two with
+`diff`. Data that is not UTF-8 is in `base64` instead of `text`; an ACL is written unless it is the
+open one. The last line is the checksum of all bytes before it: a truncated or edited file is
+refused as a whole.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ from hightide.zookeeper.errors import BadArguments
 from hightide.zookeeper.node import OPEN_ACL, Stat, Znode, check_path, split
 from hightide.zookeeper.snapshot import Snapshot
 
-FORMAT = "hightide-coordination"
+FORMAT = "hightide-zookeeper"
+OLD_FORMAT = "hightide-coordination"
+"""The format name in earlier versions; the content is the same."""
 VERSION = 1
 MODE = 0o600
-"""A backup has what access lists protect: hashes of passwords, for one."""
+"""A backup holds what ACLs protect, password hashes among it."""
 
 _STAT = ("czxid", "mzxid", "ctime", "mtime", "version", "cversion", "aversion", "pzxid")
-"""The rest of a Stat follows from the znode and its children."""
+"""The other fields of a Stat follow from the znode and its children."""
 
 
 class DamagedBackup(Exception):
-    """The file is no backup, or not the one that was written."""
+    """The file is not a backup, or it is not complete and unchanged."""
 
 
 class Backup(NamedTuple):
-    """A snapshot, and where and when it was taken."""
+    """A snapshot with its source and time."""
 
     snapshot: Snapshot
     source: str
@@ -50,7 +52,7 @@ class Backup(NamedTuple):
 
 
 def write(backup: Backup, file: Path) -> None:
-    """Write the whole file or nothing; one that was there is replaced in one step."""
+    """Write a backup file atomically: an existing file is replaced only by a complete one."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     try:
@@ -71,7 +73,7 @@ def write(backup: Backup, file: Path) -> None:
 
 
 def read(file: Path) -> Backup:
-    """OSError if the file cannot be read, DamagedBackup if it is not a whole backup."""
+    """Read a backup file. Raises OSError or DamagedBackup."""
     try:
         return decode(file.read_bytes())
     except DamagedBackup as damage:
@@ -82,7 +84,7 @@ def read(file: Path) -> Backup:
 
 
 def encode(backup: Backup) -> Iterator[bytes]:
-    """The lines of the file."""
+    """Encode a backup as the lines of its file."""
     checksum = hashlib.sha256()
     for fields in _objects(backup):
         line = _line(fields)
@@ -127,31 +129,30 @@ def _data_fields(data: bytes | None) -> dict[str, str | None]:
 
 
 def decode(content: bytes) -> Backup:
-    """The backup that `encode` made these bytes of; DamagedBackup for any others."""
+    """Decode what `encode` wrote; raise DamagedBackup for anything else."""
     if not content:
-        raise DamagedBackup("it is empty")
+        raise DamagedBackup("the file is empty")
     body, newline, last = content.removesuffix(b"\n").rpartition(b"\n")
     header = _parsed(content.partition(b"\n")[0])
-    if header.get("format") != FORMAT:
-        raise DamagedBackup("it is not a backup of a coordinator")
+    if header.get("format") not in (FORMAT, OLD_FORMAT):
+        raise DamagedBackup("not a ZooKeeper backup")
     if header.get("version") != VERSION:
         raise DamagedBackup(
-            f"its format is version {header.get('version')}, this program knows {VERSION}"
+            f"format version {header.get('version')} is not supported, expected {VERSION}"
         )
-    claimed = _parsed(last).get("sha256")
-    if claimed is None or not content.endswith(b"\n"):
-        raise DamagedBackup("it ends before its checksum: it was cut off")
-    if hashlib.sha256(body + newline).hexdigest() != claimed:
-        raise DamagedBackup("its checksum is wrong: it was changed or damaged")
+    if "sha256" not in _parsed(last) or not content.endswith(b"\n"):
+        raise DamagedBackup("the file is truncated: its checksum line is missing")
+    if last + b"\n" != _line({"sha256": hashlib.sha256(body + newline).hexdigest()}):
+        raise DamagedBackup("checksum mismatch: the file was changed or damaged")
     try:
         return _backup(header, [json.loads(line) for line in body.split(b"\n")[1:]])
     except (KeyError, TypeError, ValueError, AttributeError, BadArguments) as failure:
-        # Whoever made a checksum for it made it wrong.
-        raise DamagedBackup(f"its content makes no sense: {failure!r}") from failure
+        # The checksum is right, so the file was written like this.
+        raise DamagedBackup(f"invalid content: {failure!r}") from failure
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """The object in a line, or an empty one."""
+    """Parse the JSON object in a line; an empty one if there is none."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -161,13 +162,13 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 def _backup(header: dict[str, Any], lines: list[dict[str, Any]]) -> Backup:
     if len(lines) != header["count"]:
-        raise ValueError(f"{header['count']} znodes were written, {len(lines)} are there")
+        raise ValueError(f"expected {header['count']} znodes, found {len(lines)}")
     children: dict[str, int] = {}
     for fields in lines:
         path = fields["path"]
         check_path(path)
         if path in children or (path != "/" and split(path)[0] not in children):
-            raise ValueError(f"{path} is there twice, or before its parent")
+            raise ValueError(f"{path} occurs twice or before its parent")
         children[path] = 0
         if path != "/":
             children[split(path)[0]] += 1
@@ -203,5 +204,5 @@ def _data(fields: dict[str, Any]) -> bytes | None:
         except binascii.Error as failure:
             raise ValueError(f"{fields['path']}: {failure}") from failure
     if fields["data"] is not None:
-        raise ValueError(f"{fields['path']} has data in no known form")
+        raise ValueError(f"{fields['path']} has data in an unknown encoding")
     return None

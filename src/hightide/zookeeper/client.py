@@ -1,16 +1,17 @@
-"""The client of coordination: one session at a ZooKeeper ensemble or at our own coordinator.
+"""The ZooKeeper client: one session with an ensemble or with the embedded server.
 
     client = await ZooKeeperClient.connect("zk1:2181,zk2:2181/kafka", session_timeout_ms=18_000)
 
-It keeps the promises of `interface` on the event loop; `link` is the thread under it. Everything
-the thread reports arrives here in order, so the state, the watches that are armed and the answers
-always belong to one connection.
+The client keeps the promises of `interface` on the event loop; `kazoo_thread` is the thread under
+it. Everything the thread reports arrives here in order, so the state, the armed watches and the
+responses always belong to one connection.
 
-There is one clock of its own: the lease. Nobody tells a client that is cut off that its session has
-expired, so when nothing was answered for the session's timeout, wherever the connection may be, it
-becomes DOUBTFUL.
+The client keeps one clock: the lease. A disconnected client gets no notice that its session has
+expired. So when the server has answered nothing for the session timeout, whatever the state of the
+connection, the session becomes DOUBTFUL.
 
-Importing this module costs some 20 ms, kazoo's; a program in a hurry can do it in a thread.
+Importing this module takes about 20 ms, which is kazoo's share; a program that must start quickly
+can import it in a thread.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ _log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 _CLOSE_S = 2.0
-"""How long `close` waits for the server to confirm."""
+"""How long `close` waits for the server's confirmation."""
 
 _Watches = dict[str, dict[Watch, None]]
-"""Per path who armed a watch. Dicts as ordered sets: armed twice, called once."""
+"""Watch callbacks by path. Dicts as ordered sets: a watch armed twice is called once."""
 
 
 class ClientTls(NamedTuple):
-    """TLS to the servers: whom to trust, who we are, and whether a host must have its own name."""
+    """TLS to the servers: the CA, our certificate and key, and whether host names are checked."""
 
     ca: str | None = None
     certificate: str | None = None
@@ -75,20 +76,22 @@ class ClientTls(NamedTuple):
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Ready for use; files that cannot be used are an error now and not at every attempt."""
+        """Load the files now, so that a bad file is one error and not one per attempt."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate:
                 context.load_cert_chain(self.certificate, self.key)
         except OSError as failure:
             named = ", ".join(filter(None, (self.ca, self.certificate, self.key)))
-            raise ZooKeeperError(detail=f"cannot use TLS with {named}: {failure}") from failure
+            raise ZooKeeperError(
+                detail=f"cannot load the TLS files {named}: {failure}"
+            ) from failure
         context.check_hostname = self.check_hostname
         return context
 
 
 class ZooKeeperClient:
-    """A session, and after its loss the next one. Belongs to the event loop it was made on."""
+    """A session, and after its loss the next one. Belongs to the event loop that created it."""
 
     _kazoo: KazooThread
 
@@ -123,14 +126,15 @@ class ZooKeeperClient:
         resume: SessionKey | None = None,
         creates_chroot: bool = True,
     ) -> ZooKeeperClient:
-        """Begin a session. `hosts` may end in a chroot, which is created if it is missing, unless
-        `creates_chroot` is false: then nothing is found below it.
+        """Open a session. `hosts` may end in a chroot, which is created if it is missing, unless
+        `creates_chroot` is false: then every znode below it is missing too.
 
-        A call that is not answered within `call_timeout_ms`, by default the session's timeout, is
-        given up. `credentials` are user:password. `resume` names a former session of ours: if it
-        still lives, it is ended first, and its ephemerals with it.
+        A call fails when it gets no response within `call_timeout_ms`, by default the session
+        timeout. `credentials` are user:password. `resume` is the key of an earlier session of this
+        broker: if that session is still alive, it is closed first, with its ephemerals.
 
-        ConnectionLoss if nobody answers in time, AuthFailed if the credentials are refused.
+        Raises ConnectionLoss if no server answers in time, AuthFailed if the server refuses the
+        credentials.
         """
         servers, chroot = _parse(hosts)
         context = None if tls is None else tls.context()
@@ -154,7 +158,7 @@ class ZooKeeperClient:
 
     @property
     def session_key(self) -> SessionKey:
-        """Lets a later process of ours end this session, should this one not come to it."""
+        """Id and password, with which a later process can close this session."""
         return self._connection.session_key
 
     @property
@@ -164,18 +168,18 @@ class ZooKeeperClient:
     @property
     def state(self) -> SessionState:
         is_good = self._state in (SessionState.CONNECTED, SessionState.SUSPENDED)
-        # A process that was stopped may be asked before the timer has looked at the lease.
+        # After a pause of the process (SIGSTOP) this may run before the lease timer.
         return SessionState.DOUBTFUL if is_good and self._lease_left_s() <= 0 else self._state
 
     def on_state(self, listener: StateListener) -> None:
         self._listeners.append(listener)
 
     async def connected(self, timeout_ms: int) -> None:
-        """Return when the state is CONNECTED; ConnectionLoss if that takes longer."""
+        """Wait until the state is CONNECTED; raise NotConnected after `timeout_ms`."""
         if self._state is SessionState.CONNECTED:
             return
         if self._is_closing:
-            raise SessionLost(detail="it was closed")
+            raise SessionLost(detail="the client is closed")
         if self._auth_failed:
             raise AuthFailed(detail=f"by {self._servers}")
         waiting = self._loop.create_future()
@@ -184,9 +188,9 @@ class ZooKeeperClient:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiting
         except TimeoutError:
-            trouble = self._kazoo.log.trouble or "it was silent"
+            trouble = self._kazoo.log.trouble or "no response"
             raise NotConnected(
-                detail=f"tried {self._servers} for {timeout_ms} ms, last report: {trouble}"
+                detail=f"tried {self._servers} for {timeout_ms} ms, last error: {trouble}"
             ) from None
         finally:
             self._waiting_for_connection.remove(waiting)
@@ -227,9 +231,10 @@ class ZooKeeperClient:
         return kazoo_translation.multi_results(results, operations, self._chroot)
 
     async def close(self) -> None:
-        """End the session; its ephemerals go at once, if a server can be told within seconds.
+        """Close the session. The server deletes its ephemerals at once if it can be reached within
+        seconds, else when the session expires.
 
-        Nothing is called back afterwards. Twice is no error.
+        No callback runs afterwards. Closing twice is not an error.
         """
         self._is_closing = True
         self._stop_lease_timer()
@@ -237,22 +242,22 @@ class ZooKeeperClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._has_ended.wait()
-        # A thread that still tries to reach a dead machine ends by itself a little later.
+        # A thread that is still connecting to an unreachable host ends a little later.
         self._kazoo.drop()
         self._become(SessionState.LOST, "closed")
         self._listeners.clear()
-        self._tell_waiting(SessionLost(detail="it was closed"))
+        self._tell_waiting(SessionLost(detail="the client is closed"))
 
     def abandon(self, timeout_ms: int = 1000) -> bool:
-        """Give up the session at once, from any thread but the event loop's, which may hang.
+        """Close the session at once, from any thread but the event loop's, which may hang.
 
-        Closing it rather than falling silent: others need not wait for its timeout. What the loop
-        had asked before is still carried out, nothing after. True if the server has confirmed. A
-        new session begins when the event loop runs again, and it sees LOST first.
+        Closing is better than silence: other brokers need not wait for the timeout. The server
+        still executes requests sent before, and none after. Returns whether the server confirmed.
+        A new session begins when the event loop runs again; the loop sees LOST first.
         """
         return self._kazoo.abandon(timeout_ms / 1000)
 
-    # What the link reports, in order and on the event loop.
+    # Reports of the kazoo thread, in order and on the event loop.
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
@@ -264,7 +269,7 @@ class ZooKeeperClient:
             f"session {connection.session_key.session_id:#x}, timeout {connection.timeout_ms} ms",
         )
         self._stop_lease_timer()
-        self._look_at_lease()
+        self._check_lease()
 
     def broken(self) -> None:
         if self._state is SessionState.CONNECTED:
@@ -274,15 +279,15 @@ class ZooKeeperClient:
         self._stop_lease_timer()
         if auth_failed:
             self._auth_failed = True
-            _log.error("coordination: %s refuses our credentials", self._servers)
+            _log.error("ZooKeeper at %s refuses the credentials", self._servers)
             self._tell_waiting(AuthFailed(detail=f"by {self._servers}"))
-        self._become(SessionState.LOST, f"session {self.session_id:#x} is over")
+        self._become(SessionState.LOST, f"session {self.session_id:#x} is closed or expired")
 
     def ended(self) -> None:
         self._has_ended.set()
 
     def _watch_fired(self, kind: str, path: str) -> None:
-        """A watch fired at the server. kazoo reports a deletion once per kind of watch."""
+        """Call the watches of an event. kazoo reports a deletion once per kind of watch."""
         event = WatchEvent(EventType[kind], self._chroot.inner(path))
         watches: dict[Watch, None] = {}
         if event.type is not EventType.CHILD:
@@ -300,26 +305,26 @@ class ZooKeeperClient:
         self._state = state
         is_good = state is SessionState.CONNECTED or self._is_closing
         level = logging.INFO if is_good else logging.WARNING
-        _log.log(level, "coordination: %s (%s), %s", state.value, self._servers, why)
+        _log.log(level, "ZooKeeper session %s (%s): %s", state.value, self._servers, why)
         if state is SessionState.CONNECTED:
             self._tell_waiting(None)
         for listener in tuple(self._listeners):
             self._call_back(listener, state)
 
-    def _look_at_lease(self) -> None:
-        """Ten times per timeout, until the session is over or in doubt."""
+    def _check_lease(self) -> None:
+        """Check the lease ten times per timeout, until the session is LOST or DOUBTFUL."""
         now, timeout_s = clock(), self.timeout_ms / 1000
         left_s = self._lease_left_s()
         if left_s <= 0:
             self._kazoo.drop(self._connection.number)
-            self._become(SessionState.DOUBTFUL, f"nothing was answered for {timeout_s:g} s")
+            self._become(SessionState.DOUBTFUL, f"no response for {timeout_s:g} s")
             return
         if now - self._kazoo.last_response_at >= timeout_s * 2 / 3:
-            # kazoo notices a silent server only while nobody asks it anything. The rest of the
-            # session's time is for finding another one.
+            # kazoo detects a silent server only while no request is pending. The rest of the
+            # session timeout is for finding another server.
             self._kazoo.drop(self._connection.number)
         pause_s = min(left_s, timeout_s / 10)
-        self._lease_timer = self._loop.call_later(pause_s, self._look_at_lease)
+        self._lease_timer = self._loop.call_later(pause_s, self._check_lease)
 
     def _lease_left_s(self) -> float:
         return self._kazoo.lease_renewed_at + self.timeout_ms / 1000 - clock()
@@ -338,18 +343,18 @@ class ZooKeeperClient:
                 waiting.set_exception(failure)
 
     def _call_back(self, callback: Callable[[A], None], argument: A) -> None:
-        """Call back; one that fails must not keep the others from hearing."""
+        """Run a callback; an exception in one must not stop the others."""
         try:
             callback(argument)
         except Exception as failure:
             self._loop.call_exception_handler(
-                {"message": f"a coordination callback failed on {argument}", "exception": failure}
+                {"message": f"a ZooKeeper callback failed on {argument}", "exception": failure}
             )
 
-    # Calls.
+    # Requests.
 
     async def _begin(self, chroot: str, creates_chroot: bool, timeout_ms: int) -> None:
-        """Have a session, a first answer in it, since only that proves it, and the chroot."""
+        """Wait for a session and a first response in it, which proves it, and create the chroot."""
         deadline = self._loop.time() + timeout_ms / 1000
         while True:
             await self.connected(max(1, round((deadline - self._loop.time()) * 1000)))
@@ -372,7 +377,7 @@ class ZooKeeperClient:
         watches: _Watches | None = None,
         watch: Watch | None = None,
     ) -> Any:
-        """Send a request and wait for its answer, for a time. A watch is armed by the answer."""
+        """Send a request and wait for its response. The response arms the watch."""
         if self._is_closing or self._state is SessionState.LOST:
             raise SessionLost(path)
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -383,7 +388,7 @@ class ZooKeeperClient:
             if failure is not None:
                 answer.set_exception(kazoo_translation.error(failure, path))
                 return
-            # Here rather than in the caller, which runs only after the letters that follow.
+            # Here and not in the caller, which runs only after the reports that follow.
             if watches is not None and watch is not None:
                 watches.setdefault(path, {})[watch] = None
             answer.set_result(value)
@@ -392,7 +397,7 @@ class ZooKeeperClient:
             self._connection.number, request, Call(self._mailbox, answered)
         )
         if not sent:
-            # The news of it is still under way, and the caller must not try again before.
+            # The report of it is still in the queue, and the caller must not retry before.
             self.broken()
             raise NotConnected(path)
         limit_ms = self._call_timeout_ms or self.timeout_ms
@@ -407,12 +412,12 @@ class ZooKeeperClient:
 
 
 def _parse(hosts: str) -> tuple[str, str]:
-    """The servers, and the chroot or nothing."""
+    """Split `hosts` into servers and chroot; the chroot is "" if there is none."""
     servers, _, rest = hosts.partition("/")
     try:
         collect_hosts(servers)
     except ValueError as failure:
-        raise BadArguments(hosts, f"want host:port,host:port/chroot; {failure}") from None
+        raise BadArguments(hosts, f"expected host:port,host:port/chroot: {failure}") from None
     chroot = f"/{rest.rstrip('/')}" if rest.rstrip("/") else ""
     if chroot:
         check_path(chroot)
@@ -421,4 +426,4 @@ def _parse(hosts: str) -> tuple[str, str]:
 
 def _give_up(answer: asyncio.Future[Any], path: str, limit_ms: int) -> None:
     if not answer.done():
-        answer.set_exception(ConnectionLoss(path, f"no answer within {limit_ms} ms"))
+        answer.set_exception(ConnectionLoss(path, f"no response within {limit_ms} ms"))

@@ -1,8 +1,8 @@
-"""Taking a snapshot of one place and putting it into another, and when that is refused.
+"""Take a snapshot of one location and write it to another, with the checks that protect a cluster.
 
-A cluster must not live in two places, nor be changed under its brokers; so nothing is copied while
-brokers are registered at either end, and nothing is written over another cluster, unless somebody
-says that this is what they want. What was written is read back and compared.
+One cluster must not exist in two locations, and its znodes must not change under running brokers.
+So a copy is refused while brokers are registered at either end, and while the target holds a
+cluster, unless the caller asks for it. What was written is read back and compared.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ SHOWN = 5
 
 
 class CopyRefused(Exception):
-    """Something would be lost; the text says what, and how to do it all the same."""
+    """The copy would lose something; the text says what, and which option allows it."""
 
 
 class CopyFailed(Exception):
-    """The target does not have what the snapshot has."""
+    """The target differs from the snapshot after writing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was written, or would be."""
+    """What was written, or what a dry run would write."""
 
     source: str
     target: str
@@ -44,7 +44,7 @@ class Report:
 
 
 def take_snapshot(source: Location, *, allow_changes: bool = False) -> Snapshot:
-    """All persistent znodes of a place, as they were at one moment."""
+    """Read all persistent znodes of a location, consistent at one point in time."""
     return Snapshot.of(*source.read_all(allow_changes))
 
 
@@ -57,7 +57,7 @@ def write_snapshot(
     force: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Write a snapshot into a place and compare."""
+    """Write a snapshot to a location and verify it."""
     old = target.read_all(allow_changes=True)
     present = Snapshot.of(*old)
     if not force:
@@ -67,8 +67,8 @@ def write_snapshot(
     if replaced and not overwrite:
         tops = sorted({root_of(path) for path in replaced})
         raise CopyRefused(
-            f"{target.name} has {_some(tops)} already. --overwrite deletes that first, with all"
-            " below it; nothing was changed."
+            f"{target.name} already has {_some(tops)}. Nothing was changed. Use --overwrite to"
+            " delete these znodes first, with all below them."
         )
     if not dry_run:
         _write(snapshot, target, old, roots)
@@ -89,8 +89,8 @@ def refuse_while_brokers_run(snapshot: Snapshot, name: str) -> None:
         several = len(snapshot.brokers) > 1
         raise CopyRefused(
             f"{'Brokers' if several else 'Broker'} {_some(snapshot.brokers)}"
-            f" {'are' if several else 'is'} registered at {name}. Stop the brokers first; if they"
-            " are gone and only their sessions are left, use --force. Nothing was changed."
+            f" {'are' if several else 'is'} registered at {name}. Nothing was changed. Stop the"
+            " brokers first, or use --force if only their sessions are left."
         )
 
 
@@ -100,7 +100,7 @@ def _write(snapshot: Snapshot, target: Location, old: Contents, roots: frozenset
     wrong = list(islice(differences(snapshot, found), SHOWN + 1))
     if wrong:
         raise CopyFailed(
-            f"{target.name} was written, but reading it back shows that {_some(wrong)}."
+            f"{target.name} was written, but differs from the snapshot: {_some(wrong)}."
         )
 
 

@@ -1,7 +1,7 @@
-"""What coordination can answer instead of a result, with ZooKeeper's own error codes.
+"""ZooKeeper's errors, one class per error code that the program distinguishes.
 
-One class per code that the program tells apart. The tree puts them into decisions, the interface
-raises them, and a server can send `code` as it is. Each says which znode it is about.
+The tree returns them in decisions, the client raises them, and the server sends `code`. Every
+error names its znode.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import ClassVar
 
 
 class ZooKeeperError(Exception):
-    """Any refusal or failure of coordination."""
+    """Any error of ZooKeeper."""
 
     code: ClassVar[int] = -1
-    meaning: ClassVar[str] = "coordination failed"
+    meaning: ClassVar[str] = "ZooKeeper failed"
 
     def __init__(self, path: str = "", detail: str = "") -> None:
         self.path = path
@@ -23,55 +23,55 @@ class ZooKeeperError(Exception):
 
 
 class RuntimeInconsistency(ZooKeeperError):
-    """An operation of a multi that was never tried, because one before it was refused."""
+    """An operation of a multi that was not tried, because an earlier one failed."""
 
     code = -2
-    meaning = "an earlier operation of the same multi was refused"
+    meaning = "an earlier operation of the same multi failed"
 
 
 class ConnectionLoss(ZooKeeperError):
-    """The connection broke while a call was under way: it may or may not have happened."""
+    """The connection broke during a request: the server may or may not have executed it."""
 
     code = -4
-    meaning = "the connection to the coordinator was lost, the outcome is unknown"
+    meaning = "the connection to ZooKeeper was lost, the outcome is unknown"
 
 
 class NotConnected(ConnectionLoss):
-    """There was no connection when the call was made: it did not happen."""
+    """There was no connection, so the request was not sent."""
 
-    meaning = "there is no connection to a coordinator, nothing was asked of it"
+    meaning = "not connected to ZooKeeper, nothing was sent"
 
 
 class MalformedZnode(ZooKeeperError):
-    """A znode's bytes are not what its path promises."""
+    """A znode's data does not have the format that its path requires."""
 
     code = -5
-    meaning = "cannot understand the data of znode"
+    meaning = "cannot parse the data of znode"
 
 
 class MalformedRequest(ZooKeeperError):
-    """A request's body is not what its type promises."""
+    """A request's body does not have the format that its type requires."""
 
     code = -5
-    meaning = "cannot understand the request"
+    meaning = "cannot parse the request"
 
 
 class Unimplemented(ZooKeeperError):
-    """A request that this coordinator does not know or does not offer."""
+    """A request type that this server does not support."""
 
     code = -6
-    meaning = "the coordinator does not offer this"
+    meaning = "not supported by this server"
 
 
 class BadArguments(ZooKeeperError):
-    """A path that cannot name a znode, or one that must not be deleted."""
+    """An invalid path, or a znode that must not be deleted."""
 
     code = -8
-    meaning = "not a valid path here"
+    meaning = "invalid path"
 
 
 class TooLarge(ZooKeeperError):
-    """More data than a coordinator takes in one request; it was not sent."""
+    """More data than a server accepts in one request; it was not sent."""
 
     code = -8
     meaning = "too much data for one request"
@@ -85,17 +85,17 @@ class NoNode(ZooKeeperError):
 
 
 class NoAuth(ZooKeeperError):
-    """The znode's access list does not let the asker do this, or nobody has said who asks."""
+    """The ACL does not permit the request, or the connection is not authenticated."""
 
     code = -102
     meaning = "not authorized"
 
 
 class BadVersion(ZooKeeperError):
-    """The znode's version is not the expected one: somebody else wrote it."""
+    """The znode's version is not the expected one: another client wrote it."""
 
     code = -103
-    meaning = "znode has another version than expected"
+    meaning = "unexpected znode version"
 
 
 class NoChildrenForEphemerals(ZooKeeperError):
@@ -106,10 +106,10 @@ class NoChildrenForEphemerals(ZooKeeperError):
 
 
 class NodeExists(ZooKeeperError):
-    """The znode to create is there already."""
+    """The znode to create already exists."""
 
     code = -110
-    meaning = "znode exists already"
+    meaning = "znode already exists"
 
 
 class NotEmpty(ZooKeeperError):
@@ -120,21 +120,21 @@ class NotEmpty(ZooKeeperError):
 
 
 class SessionLost(ZooKeeperError):
-    """The session is closed or expired: its ephemerals are gone and nothing more can be asked."""
+    """The session is closed or expired: its ephemerals are gone and it takes no requests."""
 
     code = -112
-    meaning = "the coordination session is gone"
+    meaning = "the ZooKeeper session is closed or expired"
 
 
 class InvalidAcl(ZooKeeperError):
-    """An access list that is empty, or that names somebody who cannot be recognised."""
+    """An ACL that is empty, or that has an invalid id."""
 
     code = -114
-    meaning = "not a valid access list"
+    meaning = "invalid ACL"
 
 
 class AuthFailed(ZooKeeperError):
-    """The credentials are wrong, or of a kind that the coordinator does not know."""
+    """The credentials are wrong, or their scheme is unknown to the server."""
 
     code = -115
     meaning = "authentication failed"
@@ -148,15 +148,15 @@ class NoWatcher(ZooKeeperError):
 
 
 class StorageError(ZooKeeperError):
-    """The file behind the tree cannot be opened, read or written."""
+    """The database file cannot be opened, read or written."""
 
-    meaning = "coordination storage failed"
+    meaning = "ZooKeeper database failed"
 
 
 class MultiFailed(ZooKeeperError):
-    """A multi was refused as a whole: operation `index` for the reason `cause`."""
+    """A multi failed as a whole: operation `index` was refused because of `cause`."""
 
-    meaning = "multi refused, nothing was changed"
+    meaning = "multi failed, nothing was changed"
 
     def __init__(self, index: int, cause: ZooKeeperError, count: int) -> None:
         super().__init__(detail=f"operation {index + 1} of {count}: {cause}")
@@ -166,6 +166,6 @@ class MultiFailed(ZooKeeperError):
 
     @property
     def codes(self) -> list[int]:
-        """The code per operation as ZooKeeper reports it: rolled back, the culprit, not tried."""
+        """The code per operation as ZooKeeper reports it: rolled back, refused, not tried."""
         not_tried = [RuntimeInconsistency.code] * (self.count - self.index - 1)
         return [0] * self.index + [self.cause.code, *not_tried]

@@ -1,12 +1,11 @@
-"""Coordination inside this process: the same tree and the same rules, with no server between.
+"""ZooKeeper inside this process: the same tree and the same rules, without a server.
 
-    coordination = await InMemoryZooKeeper.open()                  # memory only
-    coordination = await InMemoryZooKeeper.open(Path("…/coordination.db"))   # durable
-    second = await coordination.new_session()                      # another session, same tree
+    zookeeper = await InMemoryZooKeeper.open()                            # memory only
+    zookeeper = await InMemoryZooKeeper.open(Path("…/zookeeper.db"))      # durable
+    second = await zookeeper.new_session()                                # same tree
 
-A single broker, the tests and the simulator use it. With a file, a call that changes something
-returns when the change is on disk, and opening the file again gives the same tree without the
-sessions, and so without the ephemerals, of the process that had it.
+Tests and the simulator use it. With a file, a write returns when the change is on disk. Opening the
+file again loads the same tree without the sessions and ephemerals of the earlier process.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from hightide.zookeeper.watch import EventType, WatchEvent
 T = TypeVar("T")
 A = TypeVar("A")
 
-# A session in this process lives as long as the process; the timeout is only for show in the tree.
+# A session in this process never expires; the tree only shows this timeout.
 _TIMEOUT_MS = 18_000
 
 
@@ -59,9 +58,9 @@ class InMemoryZooKeeper:
     async def open(
         cls, file: Path | None = None, *, clock: Callable[[], int] = wall_clock_ms
     ) -> InMemoryZooKeeper:
-        """The first session on a new tree, or on the one in `file`, which is created if missing.
+        """Open the first session on a new tree, or on the one in `file`, created if missing.
 
-        StorageError if the file cannot be used; it says so when another process has it.
+        Raises StorageError if the file cannot be used, or if another process uses it.
         """
         committer = Committer(clock)
         if file is not None:
@@ -73,7 +72,7 @@ class InMemoryZooKeeper:
             raise
 
     async def new_session(self) -> InMemoryZooKeeper:
-        """Another session on the same tree."""
+        """Open another session on the same tree."""
         return await self._begin(self._committer)
 
     @classmethod
@@ -100,28 +99,28 @@ class InMemoryZooKeeper:
         self._listeners.append(listener)
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        def question() -> tuple[bytes, Stat]:
+        def read() -> tuple[bytes, Stat]:
             node = self._committer.tree.get(path, self._watcher(watch))
             _arm(self._data_watches, path, watch)
             return node.data or b"", node.stat
 
-        return await self._ask(path, question)
+        return await self._read(path, read)
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        def question() -> Stat | None:
+        def read() -> Stat | None:
             stat = self._committer.tree.exists(path, self._watcher(watch))
             _arm(self._data_watches, path, watch)
             return stat
 
-        return await self._ask(path, question)
+        return await self._read(path, read)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        def question() -> list[str]:
+        def read() -> list[str]:
             names = self._committer.tree.children(path, self._watcher(watch))
             _arm(self._child_watches, path, watch)
             return names
 
-        return await self._ask(path, question)
+        return await self._read(path, read)
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
@@ -144,15 +143,15 @@ class InMemoryZooKeeper:
         return [result.path if isinstance(result, NewNode) else result for result in results]
 
     async def close(self) -> None:
-        """End the session; the last one to close lets go of the file. Twice is no error."""
-        # A session that cannot be closed any more is closed: the tree drops it when reopened.
+        """Close the session; the last session closes the file. Closing twice is not an error."""
+        # After a failure the session counts as closed: reopening the file drops it.
         with contextlib.suppress(SessionLost, StorageError):
             await self._submit(CloseSession())
         if not self._committer.sessions:
             await self._committer.close()
 
     def watch_fired(self, event: WatchEvent, acl: bytes) -> None:  # noqa: ARG002
-        """The tree disarmed this session's watches on the znode; call those who armed them."""
+        """Call the watches on the znode; the tree has disarmed them."""
         watches: dict[Watch, None] = {}
         if event.type is not EventType.CHILD:
             watches |= self._data_watches.pop(event.path, {})
@@ -162,7 +161,7 @@ class InMemoryZooKeeper:
             _call(watch, event)
 
     def lost(self) -> None:
-        """The session is over, whoever ended it."""
+        """Notify the listeners that the session is closed."""
         self._state = SessionState.LOST
         self._data_watches.clear()
         self._child_watches.clear()
@@ -172,20 +171,20 @@ class InMemoryZooKeeper:
     def _watcher(self, watch: Watch | None) -> int | None:
         return None if watch is None else self._session_id
 
-    async def _ask(self, path: str, question: Callable[[], T]) -> T:
+    async def _read(self, path: str, read: Callable[[], T]) -> T:
         if self._state is SessionState.LOST:
             raise SessionLost
         check_path(path)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def turn(outcome: Result | ZooKeeperError) -> None:
-            # A caller that stopped waiting has cancelled its answer: it shall arm no watch.
+            # A cancelled caller must not arm a watch.
             if answer.done():
                 return
             try:
                 if isinstance(outcome, ZooKeeperError):
                     raise outcome
-                answer.set_result(question())
+                answer.set_result(read())
             except ZooKeeperError as refusal:
                 answer.set_exception(refusal)
 
@@ -198,7 +197,7 @@ class InMemoryZooKeeper:
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def turn(outcome: Result | ZooKeeperError) -> None:
-            # A caller that stopped waiting has cancelled its answer; the change stands.
+            # The caller was cancelled; the change stands.
             if answer.done():
                 return
             if isinstance(outcome, ZooKeeperError):
@@ -216,10 +215,10 @@ def _arm(table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) ->
 
 
 def _call(callback: Callable[[A], None], argument: A) -> None:
-    """Call back; a callback that fails must not harm the one whose change caused the call."""
+    """Run a callback; its exception must not reach the caller whose change caused it."""
     try:
         callback(argument)
     except Exception as failure:
         asyncio.get_running_loop().call_exception_handler(
-            {"message": f"a coordination callback failed on {argument}", "exception": failure}
+            {"message": f"a ZooKeeper callback failed on {argument}", "exception": failure}
         )

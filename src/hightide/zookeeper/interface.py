@@ -1,15 +1,14 @@
-"""What the program may ask of coordination, whoever answers: the tree in this process, the
-embedded coordinator, or a ZooKeeper ensemble.
+"""The ZooKeeper interface of the program: an ensemble, the embedded server, or a tree in process.
 
-One object has one session at a time. Calls made one after the other are answered in that order, and
-a watch event reaches its callback before any answer that shows the change. A callback runs on the
-event loop, must not block, and means only "go and read again": it fires at most once, and never for
-a watch that was armed in an earlier connection. So on every change to CONNECTED everything is read
-anew.
+One object has one session at a time. Calls are answered in the order in which they were made, and a
+watch event reaches its callback before any response that shows the change. A callback runs on the
+event loop, must not block, and means only "read again": it fires at most once, and never for a
+watch that was armed on an earlier connection. So on every change to CONNECTED the caller reads
+everything again.
 
-No call waits for a coordinator that is away: while the state is not CONNECTED a call fails at once,
-and one that is under way fails when the connection does, or after its time. A write that failed
-with ConnectionLoss may have happened: whoever made it reads again and compares.
+No call waits for an unreachable server. While the state is not CONNECTED a call fails at once; a
+pending call fails when its connection does, or after its timeout. A write that failed with
+ConnectionLoss may have been executed: the caller reads again and compares (see `write_outcome`).
 """
 
 from __future__ import annotations
@@ -27,11 +26,15 @@ Watch = Callable[[WatchEvent], None]
 
 
 class SessionState(Enum):
-    """CONNECTED: calls are answered. SUSPENDED: the connection is down, the session lives.
-    DOUBTFUL: it is down for longer than the session's timeout, by our own clock: others may have
-    seen our ephemerals go, so nothing may be done any more in their name; but the session may be
-    found alive, and then it is CONNECTED again. LOST: the session is over, its ephemerals are gone.
-    A client goes on from LOST to CONNECTED with a new session, hence with another `session_id`.
+    """The state of a session.
+
+    - CONNECTED: calls are answered.
+    - SUSPENDED: the connection is down, the session is alive.
+    - DOUBTFUL: the connection is down for longer than the session timeout, by our own clock. Other
+      clients may have seen our ephemerals deleted, so nothing may rely on them. The session may
+      turn out to be alive; then it is CONNECTED again.
+    - LOST: the session is closed or expired, and its ephemerals are deleted. A client returns from
+      LOST to CONNECTED with a new session and another `session_id`.
     """
 
     CONNECTED = "connected"
@@ -44,15 +47,15 @@ StateListener = Callable[[SessionState], None]
 
 
 class ZooKeeper(Protocol):
-    """A coordinator as one client sees it. Every call may raise SessionLost or ConnectionLoss."""
+    """A ZooKeeper session. Every call may raise SessionLost or ConnectionLoss."""
 
     @property
     def session_id(self) -> int:
-        """The owner that this session's ephemerals show in their Stat."""
+        """The session id, which is the owner in the Stat of the session's ephemerals."""
 
     @property
     def timeout_ms(self) -> int:
-        """The session's timeout, as the coordinator granted it."""
+        """The session timeout that the server granted."""
 
     @property
     def state(self) -> SessionState: ...
@@ -61,35 +64,37 @@ class ZooKeeper(Protocol):
         """Call `listener` on the event loop whenever the state changes."""
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """Data and Stat, or NoNode (which arms no watch). Watches data and deletion."""
+        """Return data and Stat. Raises NoNode, which arms no watch. Watches data and deletion."""
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """Stat, or None. Watches creation, data and deletion, also of a znode that is missing."""
+        """Return the Stat, or None. Watches creation, data and deletion, also if missing."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names, sorted, or NoNode (which arms no watch). Watches children and deletion."""
+        """Return sorted names. Raises NoNode, which arms no watch. Watches children, deletion."""
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
-        """The path created, with its sequence number. NodeExists, NoNode (parent missing), …"""
+        """Create a znode and return its path, with the sequence number if any.
+
+        Raises NodeExists, NoNode (the parent is missing), NoChildrenForEphemerals."""
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
-        """The new Stat. NoNode, BadVersion."""
+        """Write the data and return the new Stat. Raises NoNode, BadVersion."""
 
     async def delete(self, path: str, version: int = -1) -> None:
-        """NoNode, BadVersion, NotEmpty."""
+        """Delete a znode. Raises NoNode, BadVersion, NotEmpty."""
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """All or nothing. Per operation: the path for Create, the Stat for SetData, else None.
-        MultiFailed tells which operation was refused (`index`) and why (`cause`)."""
+        """Execute all operations or none. Returns per operation the path for Create, the Stat for
+        SetData, else None. MultiFailed names the refused operation (`index`) and its `cause`."""
 
     async def close(self) -> None:
-        """End the session; its ephemerals go at once."""
+        """Close the session; the server deletes its ephemerals at once."""
 
 
 async def ensure_path(zookeeper: ZooKeeper, path: str) -> None:
-    """Create `path` with empty data, and its parents, where they are missing."""
+    """Create `path` and its parents with empty data where they are missing."""
     try:
         await zookeeper.create(path)
     except NodeExists:
@@ -100,7 +105,7 @@ async def ensure_path(zookeeper: ZooKeeper, path: str) -> None:
 
 
 async def delete_recursively(zookeeper: ZooKeeper, path: str) -> None:
-    """Delete `path` and all below it; somebody else deleting the same is no error."""
+    """Delete `path` and all below it. A znode that another client deletes is not an error."""
     try:
         for name in await zookeeper.children(path):
             await delete_recursively(zookeeper, f"{path}/{name}")

@@ -1,16 +1,16 @@
-"""The thread under a coordination client: kazoo, held to the promises of `interface`.
+"""The thread under a ZooKeeper client: kazoo, held to the promises of `interface`.
 
-kazoo keeps one connection after another to one server or another, for one session after another,
-in a thread of its own. This module is all that runs in that thread, or touches what it owns:
+kazoo opens connections and sessions one after the other in its own thread. All code that runs in
+that thread, or touches its state, is in this module:
 
-- What the server says, and how the connection fares, goes to the event loop as letters in one
-  queue, hence in the order in which it happened.
-- A request enters kazoo's queue only through the gate, for a connection that its caller knows and
-  that still stands. kazoo empties its queue when a connection ends; the gate shuts before it does.
-  So a request never waits for a server, and never runs in another connection or session.
-- The lease begins anew whenever the server answers, at the time of the question and not of the
-  answer: only then is it certain that the server began to count no earlier.
-- A thread that ends by a fault, or because the session was given up, begins again.
+- Responses, watch events and connection changes go to the event loop through one queue, so they
+  arrive in the order in which they happened.
+- A request enters kazoo's queue only while the gate is open for the connection that its caller
+  knows. kazoo empties its queue when a connection ends; the gate closes before. So a request never
+  waits for a server, and never runs on another connection or in another session.
+- A response renews the lease as of the time of its request, not of the response: the server counts
+  the session timeout from a moment in between, so only the earlier time is safe.
+- The loop restarts after an internal error, and after the session was abandoned.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from kazoo.protocol.states import EventType, KeeperState
 
 _log = logging.getLogger(__name__)
 
-# The pauses between attempts double from the first to the longest, ± 40 %. kazoo's own would grow
-# to an hour; ours leave time to come back to a server that gives a session its full time again.
+# The pauses between attempts double from the first to the longest, ± 40 %. kazoo's default grows to
+# an hour; these leave time to reach a server before the session expires.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _PAUSE_S = 1.0
-# kazoo allows a server its share of the session's timeout to answer at first, however short that
-# is; and all of it if there is only one. But ZooKeeper may never answer somebody whom it accepted
-# while it was starting, so there must be time to ask again.
+# For the handshake kazoo allows a server its share of the session timeout, however short that is,
+# and the whole timeout if there is only one server. But a starting ZooKeeper may accept a
+# connection and never answer it, so there must be time for another attempt.
 _LEAST_HANDSHAKE_S = 1.0
 _HANDSHAKES_PER_SESSION = 3
 _SUSPICIOUS_ROUNDS = 5
@@ -55,12 +55,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def clock() -> float:
-    """Seconds that go on while this machine sleeps, as the server's do."""
+    """Return seconds of a clock that also runs while this host sleeps, as the server's does."""
     return time.clock_gettime(_CLOCK)
 
 
 class SessionKey(NamedTuple):
-    """What it takes to come back to a session."""
+    """Id and password of a session, with which a client can resume it."""
 
     session_id: int
     password: bytes
@@ -70,7 +70,7 @@ class SessionKey(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A connection that stands, its number, and the session that it serves."""
+    """An open connection: its number, and the session on it."""
 
     number: int
     session_key: SessionKey
@@ -78,7 +78,7 @@ class Connection(NamedTuple):
 
 
 class SessionListener(Protocol):
-    """Who gets the letters, on the event loop."""
+    """Receives the reports of the thread, on the event loop."""
 
     def opened(self, connection: Connection) -> None: ...
     def broken(self) -> None: ...
@@ -87,40 +87,40 @@ class SessionListener(Protocol):
 
 
 class Mailbox:
-    """Letters to the event loop, in order; one wake-up serves all that were posted meanwhile."""
+    """Calls to the event loop, in order; one wake-up serves all calls posted before it runs."""
 
-    __slots__ = ("_called", "_letters", "_loop")
+    __slots__ = ("_calls", "_is_scheduled", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._letters: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._called = False
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._is_scheduled = False
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Have `function` called on the loop. A loop that is closed gets no letters."""
-        self._letters.append((function, arguments))
-        if not self._called:
-            self._called = True
+        """Call `function` on the event loop; do nothing if the loop is closed."""
+        self._calls.append((function, arguments))
+        if not self._is_scheduled:
+            self._is_scheduled = True
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # Before the letters are taken: who posts from here on calls again.
-        self._called = False
-        for _ in range(len(self._letters)):
-            function, arguments = self._letters.popleft()
+        # Before the calls are taken: a post from here on schedules again.
+        self._is_scheduled = False
+        for _ in range(len(self._calls)):
+            function, arguments = self._calls.popleft()
             function(*arguments)
 
 
 class Call:
-    """A request under way. kazoo calls `set` or `set_exception`, in the connection's thread."""
+    """A pending request. kazoo calls `set` or `set_exception` in the connection's thread."""
 
-    __slots__ = ("_answered", "_mailbox", "asked_at")
+    __slots__ = ("_answered", "_mailbox", "sent_at")
 
     def __init__(self, mailbox: Mailbox, answered: Callable[[Any, Exception | None], None]) -> None:
         self._mailbox = mailbox
         self._answered = answered
-        self.asked_at = clock()
+        self.sent_at = clock()
 
     def set(self, value: Any = None) -> None:
         self._mailbox.post(self._answered, value, None)
@@ -130,30 +130,30 @@ class Call:
 
 
 class WakeupPipe:
-    """Both ends of the pipe on which kazoo wants a byte per request, with one byte for all.
+    """Both ends of the pipe to which kazoo writes a byte per request; this one sends one for all.
 
-    A real pair of sockets is full after a few hundred bytes, and would then hold up the event
-    loop while it holds the gate that the connection's thread may need to go on.
+    A plain socket pair is full after a few hundred bytes. It would then block the event loop, which
+    holds the gate that the connection's thread may need to continue.
     """
 
     def __init__(self) -> None:
         self._inside, self._outside = socket.socketpair()
         self._lock = threading.Lock()
-        self._rings = 0
+        self._pending = 0
 
     def fileno(self) -> int:
         return self._inside.fileno()
 
-    def send(self, ring: bytes) -> None:
+    def send(self, data: bytes) -> None:
         with self._lock:
-            self._rings += 1
-            if self._rings == 1:
-                self._outside.send(ring)
+            self._pending += 1
+            if self._pending == 1:
+                self._outside.send(data)
 
     def recv(self, count: int) -> None:
         with self._lock:
-            self._rings -= 1
-            if self._rings == 0:
+            self._pending -= 1
+            if self._pending == 0:
                 self._inside.recv(count)
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class WakeupPipe:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """How kazoo waits and calls back: no workers, straight to the mailbox."""
+    """kazoo's I/O and callbacks: no worker threads, callbacks go straight to the mailbox."""
 
     name = "hightide"
 
@@ -179,13 +179,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._running = False
 
     def create_socket_pair(self) -> tuple[WakeupPipe, WakeupPipe]:
-        bell = WakeupPipe()
-        return bell, bell
+        pipe = WakeupPipe()
+        return pipe, pipe
 
     def create_connection(
         self, *, address: tuple[str, int], hostname: str, timeout: float, **_: object
     ) -> socket.socket:
-        # A machine that is gone must leave time to try the others before the session is over.
+        # An unreachable host must leave time for the other servers before the session expires.
         timeout_s = max(timeout / self._server_count, _LEAST_HANDSHAKE_S)
         connection = socket.create_connection(address, timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -195,32 +195,32 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def dispatch_callback(self, callback: Any) -> None:
         (event,) = callback.args
-        # kazoo tells every watch when the connection ends; we promise silence from then on.
+        # kazoo calls every watch when the connection ends; `interface` promises no such call.
         if event.type != EventType.NONE:
             self._mailbox.post(callback.func, event.type, event.path)
 
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _: object, timeout: float
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """One system call, whatever the file's number; and TLS may hold what poll cannot see."""
+        """Poll with one system call. TLS may have buffered data that poll does not see."""
         poll = select.poll()
         for reader in readers:
             poll.register(reader, select.POLLIN)
         for writer in writers:
             poll.register(writer, select.POLLOUT)
-        held = [each for each in readers if hasattr(each, "pending") and each.pending()]
-        ready = {number for number, _ in poll.poll(0 if held else timeout * 1000)}
+        buffered = [file for file in readers if hasattr(file, "pending") and file.pending()]
+        ready = {number for number, _ in poll.poll(0 if buffered else timeout * 1000)}
         return (
-            [each for each in readers if each.fileno() in ready or each in held],
-            [each for each in writers if each.fileno() in ready],
+            [file for file in readers if file.fileno() in ready or file in buffered],
+            [file for file in writers if file.fileno() in ready],
             [],
         )
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """kazoo's log: its reports of trouble are details to us, and the last of them is kept.
+    """kazoo's log: its warnings are logged at DEBUG, and the last one is kept in `trouble`.
 
-    What it logs at DEBUG and below is dropped, since passwords and data are in it.
+    Messages of kazoo at DEBUG and below are dropped: they contain passwords and data.
     """
 
     def __init__(self) -> None:
@@ -236,7 +236,7 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
 
 class _Connections(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's thread, and what it reads from the socket."""
+    """kazoo's connection loop, which runs in the thread."""
 
     client: KazooThread
 
@@ -244,13 +244,13 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
     _closed_rounds = 0
 
     def zk_loop(self) -> None:
-        """kazoo's own loop, which ends when a session is closed, again until all is closed."""
+        """Run kazoo's loop, which ends with each session, until the client is closed."""
         kazoo = self.client
         while not kazoo.is_stopped():
             try:
                 super().zk_loop()
             except Exception:
-                _log.exception("the connection to the coordinator failed by a fault of ours")
+                _log.exception("internal error in the ZooKeeper connection; reconnecting")
             kazoo.wait_for_the_event_loop()
         self.close()
         kazoo.mailbox.post(kazoo.listener.ended)
@@ -263,10 +263,10 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
                 self._closed_rounds += 1
                 if self._closed_rounds == _SUSPICIOUS_ROUNDS:
                     _log.warning(
-                        "the coordinator %s:%d accepts connections and closes them unanswered. "
+                        "ZooKeeper at %s:%d accepts connections and closes them without an answer. "
                         "Either it has no quorum or too many connections, or its data is older "
-                        "than what this process has seen (zxid %#x): was its data folder emptied "
-                        "or restored? If so, restart this process",
+                        "than what this process has seen (zxid %#x): was its data directory "
+                        "emptied or restored? If so, restart this process",
                         *(host, port, self.client.last_zxid),
                     )
             raise
@@ -274,12 +274,12 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
         return timeouts
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        asked_at = clock()
+        sent_at = clock()
         most_s = self.client.granted_ms / 1000 / _HANDSHAKES_PER_SESSION
         answer = super()._invoke(max(min(timeout, most_s), _LEAST_HANDSHAKE_S), request, xid)
         if isinstance(request, Connect):
             self.client.granted_ms = answer[0].time_out
-        self.client.note_response(asked_at)
+        self.client.note_response(sent_at)
         return answer
 
     def _send_ping(self, connect_timeout: float) -> None:
@@ -296,8 +296,8 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]
     def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
         call = self.client._pending[0][1]
         if call is not None:
-            # Before the answer is handed on: who has it may count on the lease that it renewed.
-            self.client.note_response(call.asked_at)
+            # Before the response is passed on: its receiver may rely on the renewed lease.
+            self.client.note_response(call.sent_at)
         return super()._read_response(header, buffer, offset)
 
 
@@ -337,12 +337,12 @@ class KazooThread(KazooClient):  # type: ignore[misc]
         self._gate = threading.Lock()
         self._open = 0  # The number of the connection that takes requests, 0 for none.
         self._count = 0
-        # A session that is resumed is closed as soon as it is ours.
+        # A resumed session is closed as soon as the client has it.
         self._abandoned = resume is not None
         self._over = threading.Event()
 
     def submit(self, number: int, request: Any, call: Call) -> bool:
-        """Send a request over connection `number`; False if that is not the one any more."""
+        """Send a request on connection `number`; False if that connection is no longer open."""
         with self._gate:
             if self._open != number:
                 return False
@@ -350,9 +350,10 @@ class KazooThread(KazooClient):  # type: ignore[misc]
             return True
 
     def abandon(self, timeout_s: float) -> bool:
-        """End the session at once; True if the server has confirmed it in time.
+        """Close the session at once; return whether the server confirmed in time.
 
-        A server that cannot be reached is told when it can be, unless the session expires before.
+        An unreachable server gets the request when it is reachable, unless the session expires
+        before.
         """
         with self._gate:
             if self._state in _ENDS:
@@ -363,31 +364,31 @@ class KazooThread(KazooClient):  # type: ignore[misc]
         return self._over.wait(timeout_s)
 
     def finish(self) -> None:
-        """End the session if it can be reached, and the thread in any case, soon."""
+        """Close the session if a server is reachable, and end the thread in any case."""
         with self._gate:
             self._stopped.set()
             self._ask_to_close()
 
     def drop(self, number: int | None = None) -> None:
-        """Break the connection, if it is that number; what follows is kazoo's to do."""
+        """Break the connection, if it has that number; kazoo then reconnects."""
         with self._gate:
             if number is None or number == self._open:
-                # The bare socket's: TLS would say good-bye to one who does not listen.
+                # The plain socket's shutdown: TLS would wait to send its close alert.
                 with contextlib.suppress(OSError, TypeError):
                     socket.socket.shutdown(self._connection._socket, socket.SHUT_RDWR)
 
-    def note_response(self, asked_at: float) -> None:
-        """The server said something: the answer to what was asked then, or 0 if to nothing."""
+    def note_response(self, sent_at: float) -> None:
+        """Note a message of the server; `sent_at` is the time of its request, 0 if it has none."""
         self.last_response_at = clock()
-        self.lease_renewed_at = max(self.lease_renewed_at, asked_at)
+        self.lease_renewed_at = max(self.lease_renewed_at, sent_at)
 
     def is_stopped(self) -> bool:
         stopped: bool = self._stopped.is_set()
         return stopped
 
     def wait_for_the_event_loop(self) -> None:
-        """A session is over. The next one begins when there is somebody to use it; and after a
-        pause, unless the end was wished for."""
+        """Wait until the event loop runs, since only then can a new session be used; and after a
+        pause, unless the session was closed on purpose."""
         if not self._abandoned:
             self._stopped.wait(_PAUSE_S)
         self._abandoned = False
@@ -401,7 +402,7 @@ class KazooThread(KazooClient):  # type: ignore[misc]
         self._call(CloseInstance, Call(self.mailbox, lambda _value, _failure: None))
 
     def _session_callback(self, state: str) -> None:
-        """kazoo's connection is about to be in another state; it fails its requests in here."""
+        """Handle a state change of kazoo's connection; kazoo fails its requests in here."""
         if state == self._state:
             return
         if state == KeeperState.CONNECTED:

@@ -1,4 +1,4 @@
-"""Our operations as kazoo's requests, and kazoo's results and errors as ours."""
+"""Translation between this package's operations, results and errors and kazoo's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hightide.zookeeper.node import Stat, check_path
 from hightide.zookeeper.operation import Check, Create, Delete, Operation, SetData
 
 _MAX_DATA_BYTES = 1_000_000
-"""Servers take requests up to 2^20 bytes. A larger one costs the connection, for everybody."""
+"""Servers accept requests up to 2^20 bytes. A larger one breaks the connection for all calls."""
 
 _BY_CODE: dict[int, type[ZooKeeperError]] = {
     error.code: error
@@ -53,27 +53,27 @@ class Chroot:
 
 
 def request(operation: Operation, chroot: Chroot) -> Any:
-    """An operation as kazoo sends it; BadArguments if its path cannot be one."""
+    """Translate an operation to kazoo's request; raise BadArguments if its path is invalid."""
     path = chroot.outer(operation.path)
     match operation:
         case Create(_, data, ephemeral, sequence):
-            # The server checks the path with the number that it appends.
+            # The server checks the path after it has appended the sequence number.
             check_path(operation.path + "0" * sequence)
             _check_size(operation.path, data)
             return wire.Create(path, data, OPEN_ACL_UNSAFE, ephemeral | sequence << 1)
         case SetData(_, data, version):
             _check_size(operation.path, data)
-            asked = wire.SetData(path, data, version)
+            translated = wire.SetData(path, data, version)
         case Delete(_, version):
-            asked = wire.Delete(path, version)
+            translated = wire.Delete(path, version)
         case Check(_, version):
-            asked = wire.CheckVersion(path, version)
+            translated = wire.CheckVersion(path, version)
     check_path(operation.path)
-    return asked
+    return translated
 
 
 def multi_request(operations: Sequence[Operation], chroot: Chroot) -> Any:
-    """All of them in one; MultiFailed for the first that cannot be sent."""
+    """Translate a multi; raise MultiFailed for the first operation that cannot be sent."""
     requests = []
     size = 0
     for index, operation in enumerate(operations):
@@ -90,7 +90,7 @@ def multi_request(operations: Sequence[Operation], chroot: Chroot) -> Any:
 def multi_results(
     results: Sequence[Any], operations: Sequence[Operation], chroot: Chroot
 ) -> list[str | Stat | None]:
-    """kazoo returns refusals as if they were results."""
+    """Translate the results of a multi; kazoo returns errors as results."""
     for index, result in enumerate(results):
         # The operations before the refused one are reported as errors too, with code 0.
         if isinstance(result, Exception) and getattr(result, "code", None) != 0:
@@ -99,7 +99,7 @@ def multi_results(
 
 
 def error(failure: Exception, path: str) -> ZooKeeperError:
-    """One of ours for one of kazoo's, most of which have ZooKeeper's code."""
+    """Translate kazoo's exception, by ZooKeeper's error code if it has one."""
     code = getattr(failure, "code", None)
     if code in _BY_CODE:
         return _BY_CODE[code](path)
@@ -112,7 +112,7 @@ def error(failure: Exception, path: str) -> ZooKeeperError:
 def _multi_result(result: Any, chroot: Chroot) -> str | Stat | None:
     if isinstance(result, str):
         return chroot.inner(result)
-    # Delete and check are answered with True.
+    # The result of delete and check is True.
     return Stat._make(result) if isinstance(result, tuple) else None
 
 

@@ -1,8 +1,8 @@
 """A znode as an immutable value, its Stat, and the rules for paths.
 
-Values rather than mutable nodes: a draft can hold tomorrow's version of a znode beside today's,
-a commit thread can write it while the event loop goes on, and two trees compare with `==`.
-Children are not part of the value, only their number is, so that adding the 5,000th topic does
+Znodes are values and not mutable objects: a draft holds the next version of a znode beside the
+current one, the commit thread writes it while the event loop continues, and two trees compare with
+`==`. The value holds the number of children but not their names, so adding the 5,000th topic does
 not copy 4,999 names.
 """
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from hightide.zookeeper.errors import BadArguments
 
 OPEN_ACL = b""
-"""The access list of a znode that everybody may use. Access lists are opaque to the tree."""
+"""The ACL that permits everything to every client. ACLs are opaque to the tree."""
 
 WORLD_READS_ACL = b"\0\0\0\1\0\0\0\1\0\0\0\5world\0\0\0\6anyone"
-"""The access list of a znode that everybody may read and nobody write."""
+"""The ACL that permits only reading, to every client."""
 
-# ZooKeeper counts in UTF-16 units, so whatever needs a surrogate pair is refused as well.
+# ZooKeeper counts UTF-16 units, so it also refuses characters that need a surrogate pair.
 _BAD_PATH = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
     r"|//|/\.{1,2}(?:/|\Z)|(?<=.)/\Z",
@@ -28,7 +28,7 @@ _BAD_PATH = re.compile(
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper tells about a znode, in its order."""
+    """ZooKeeper's Stat of a znode, fields in its order."""
 
     czxid: int
     mzxid: int
@@ -52,7 +52,7 @@ class Znode(NamedTuple):
 
     @property
     def create_count(self) -> int:
-        """How many children were ever created here: the next sequence number.
+        """The number of children ever created: the next sequence number.
 
         The cversion that clients see counts creates and deletes, so creates follow from it and
         from the number of children that are left.
@@ -91,7 +91,7 @@ def new_znode(data: bytes | None, acl: bytes, owner: int, zxid: int, time_ms: in
 
 
 def initial_nodes() -> dict[str, Znode]:
-    """The znodes of a fresh ZooKeeper. They were never created, hence the odd cversions."""
+    """Return the znodes of an empty ZooKeeper. They were never created, hence the cversions."""
 
     def node(child_count: int) -> Znode:
         return Znode(b"", OPEN_ACL, Stat(0, 0, 0, 0, 0, -child_count, 0, 0, 0, child_count, 0))
@@ -109,13 +109,13 @@ UNDELETABLE = frozenset(initial_nodes())
 
 
 def check_path(path: str) -> None:
-    """Raise BadArguments unless `path` can name a znode."""
+    """Raise BadArguments unless `path` is valid."""
     if not path.startswith("/") or _BAD_PATH.search(path):
         raise BadArguments(path)
 
 
 def split(path: str) -> tuple[str, str]:
-    """The parent's path and the last name. A path that could never be has neither: BadArguments."""
+    """Return the parent's path and the last name; raise BadArguments if there is neither."""
     cut = path.rfind("/")
     if cut < 0 or "\0" in path:
         raise BadArguments(path)

@@ -1,8 +1,7 @@
-"""Sessions: what must survive a restart, and until when each may stay silent.
+"""Sessions, which survive a restart, and their leases, which do not.
 
-The two are kept apart. A Session is part of the tree; a lease is not, because after a restart
-every session gets a full fresh timeout, and because its clock differs: znodes carry wall-clock
-times, leases are measured by a clock that never jumps. `now_ms` is that second clock here.
+A Session is part of the tree. A Lease is not: after a restart every session gets its full timeout,
+and the clocks differ. Znodes carry wall-clock times, leases use a monotonic clock, `now_ms` here.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 
 class Session(NamedTuple):
-    """A session as the tree keeps it; the password lets a client take it to a new connection."""
+    """A session in the tree; with the password a client resumes it on a new connection."""
 
     timeout_ms: int
     password: bytes
@@ -25,20 +24,20 @@ class _Lease:
 
 
 class Leases:
-    """The leases of all sessions; the shell calls `expired` every `look_ms`."""
+    """The leases of all sessions; the caller calls `expired` every `check_interval_ms`."""
 
-    __slots__ = ("_last_look_ms", "_leases", "_look_ms")
+    __slots__ = ("_check_interval_ms", "_last_check_ms", "_leases")
 
-    def __init__(self, look_ms: int, now_ms: int) -> None:
-        self._look_ms = look_ms
-        self._last_look_ms = now_ms
+    def __init__(self, check_interval_ms: int, now_ms: int) -> None:
+        self._check_interval_ms = check_interval_ms
+        self._last_check_ms = now_ms
         self._leases: dict[int, _Lease] = {}
 
     def opened(self, session_id: int, timeout_ms: int, now_ms: int) -> None:
         self._leases[session_id] = _Lease(timeout_ms, now_ms + timeout_ms)
 
     def touched(self, session_id: int, now_ms: int) -> None:
-        """The session was heard of. An unknown one is ignored: it may just have expired."""
+        """Renew a lease. An unknown session is ignored: it may just have expired."""
         lease = self._leases.get(session_id)
         if lease is not None:
             lease.deadline_ms = now_ms + lease.timeout_ms
@@ -47,14 +46,14 @@ class Leases:
         self._leases.pop(session_id, None)
 
     def expired(self, now_ms: int) -> list[int]:
-        """Sessions whose lease ran out, oldest deadline first; each is reported once.
+        """Return the sessions whose lease ran out, oldest deadline first, and drop their leases.
 
-        If this call itself comes late, the process was stopped (a paused machine, a slow disk) and
-        could not have heard its clients: every lease is extended by the lateness and none expires.
+        If this call itself is late, the process was paused (SIGSTOP, a slow disk) and could not
+        read from its clients: every lease is extended by the delay and none expires.
         """
-        late_ms = now_ms - self._last_look_ms - self._look_ms
-        self._last_look_ms = now_ms
-        if late_ms > self._look_ms:
+        late_ms = now_ms - self._last_check_ms - self._check_interval_ms
+        self._last_check_ms = now_ms
+        if late_ms > self._check_interval_ms:
             for lease in self._leases.values():
                 lease.deadline_ms += late_ms
             return []

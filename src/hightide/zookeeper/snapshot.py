@@ -1,13 +1,13 @@
-"""A coordinator's tree as a value that can be carried elsewhere, and the plan for writing it there.
+"""The znodes of a cluster as a value, and the plan that writes them to another ZooKeeper.
 
-A snapshot has every persistent znode. It leaves out ephemerals, whose owners are not carried along,
-and `/zookeeper`, which belongs to the server. Its paths start at the place's own root, be that a
-chroot or not, so it fits any other place.
+A snapshot has every persistent znode. It leaves out ephemerals, because their sessions are not
+copied, and `/zookeeper`, which belongs to the server. Its paths start at the location's root or
+chroot, so it fits any other location.
 
-A plan is for a coordinator that is asked over the wire, where versions and counters cannot be set.
-Two of them are state and not bookkeeping, so the plan drives them up to where they were: the
-version of `/brokers/seqid`, from which broker ids are made, and the number that the next sequential
-znode gets among its siblings, which whoever follows them takes for their order.
+A plan is for a running server, where versions and counters cannot be set. Two of them are state and
+not bookkeeping, so the plan counts them up to their old values: the version of `/brokers/seqid`,
+from which broker ids are generated, and the next sequence number below a parent, because readers
+of sequential znodes rely on their order.
 
 Everything here is pure.
 """
@@ -22,9 +22,9 @@ from hightide.zookeeper.node import OPEN_ACL, Znode, split
 from hightide.zookeeper.operation import Create, Delete, Operation, SetData
 from hightide.zookeeper.znodes import BROKER_IDS, BROKER_SEQUENCE, CLUSTER_ID
 
-SERVERS_OWN = "/zookeeper"
+SERVER_ROOT = "/zookeeper"
 CONTAINER = -(2**63)
-"""The owner that ZooKeeper shows for a container, which is no ephemeral."""
+"""The owner that ZooKeeper shows for a container znode, which is not ephemeral."""
 
 KAFKA_ROOTS = frozenset(
     f"/{name}"
@@ -48,11 +48,11 @@ KAFKA_ROOTS = frozenset(
         "migration",
     )
 )
-"""What a cluster has at its root. Other znodes there belong to somebody else."""
+"""The znodes of a cluster at its root. Other znodes there belong to other programs."""
 
 BATCH_OPERATIONS = 500
 BATCH_BYTES = 512 * 1024
-"""A request may have 1 MB; the znode that is larger than this goes alone."""
+"""A request may have 1 MB; a znode larger than this gets its own request."""
 _OVERHEAD_BYTES = 64
 
 _SEQUENCE_DIGITS = 10
@@ -65,14 +65,14 @@ class Snapshot(NamedTuple):
     nodes: Mapping[str, Znode]
     ephemeral_count: int = 0
     brokers: tuple[str, ...] = ()
-    """The ids of the brokers that were registered: of the ephemerals, the ones that matter."""
+    """The ids of the registered brokers, whose znodes are ephemeral and left out."""
 
     @classmethod
     def of(cls, zxid: int, found: Mapping[str, Znode]) -> Snapshot:
-        """What to keep of a tree that has these znodes."""
+        """Make a snapshot of all znodes of a location."""
         ours = {path: found[path] for path in sorted(found, key=_parents_first) if _is_ours(path)}
         kept = {path: node for path, node in ours.items() if not is_ephemeral(node)}
-        # Where a parent vanished while the tree was read, its children have no place.
+        # Drop the children of a parent that was deleted while the znodes were read.
         kept = {path: node for path, node in kept.items() if path == "/" or split(path)[0] in kept}
         counts = Counter(split(path)[0] for path in kept if path != "/")
         return cls(
@@ -87,7 +87,7 @@ class Snapshot(NamedTuple):
         )
 
     def under(self, roots: frozenset[str]) -> Snapshot:
-        """Only the root itself and these znodes at it, with all below them."""
+        """Return a snapshot with only the root and these znodes at it, with all below them."""
         return self._replace(
             nodes={
                 path: node for path, node in self.nodes.items() if root_of(path) in {"/", *roots}
@@ -109,12 +109,12 @@ def is_ephemeral(node: Znode) -> bool:
 
 
 def root_of(path: str) -> str:
-    """The znode at the root that `path` is or is below; the root's is itself."""
+    """Return the znode at the root that `path` is or is below; "/" for the root itself."""
     return "/" + path[1:].partition("/")[0]
 
 
 def _is_ours(path: str) -> bool:
-    return root_of(path) != SERVERS_OWN
+    return root_of(path) != SERVER_ROOT
 
 
 def _parents_first(path: str) -> tuple[int, str]:
@@ -122,7 +122,7 @@ def _parents_first(path: str) -> tuple[int, str]:
 
 
 def _with_children(node: Znode, count: int) -> Znode:
-    """The znode with this many children, as if the others had been deleted one by one."""
+    """Return the znode with this many children, as if the others had been deleted."""
     stat = node.stat._replace(
         num_children=count, cversion=2 * node.create_count - count, ephemeral_owner=0
     )
@@ -130,9 +130,9 @@ def _with_children(node: Znode, count: int) -> Znode:
 
 
 def joined(base: Znode, saved: Znode, child_count: int) -> Znode:
-    """The root of a place that had `base` and gets what was under `saved`."""
+    """Return the root of a location that had `base` and gets the children of `saved`."""
     creates = max(base.create_count, saved.create_count, child_count)
-    root = saved if _says_something(saved) else base
+    root = saved if _has_content(saved) else base
     return root._replace(
         stat=root.stat._replace(
             num_children=child_count,
@@ -142,28 +142,28 @@ def joined(base: Znode, saved: Znode, child_count: int) -> Znode:
     )
 
 
-def _says_something(root: Znode) -> bool:
-    """Whether a root has data or an access list; a plain one is no reason to change another's."""
+def _has_content(root: Znode) -> bool:
+    """Return whether a root has data or an ACL; a plain root does not replace another."""
     return bool(root.data) or root.acl != OPEN_ACL
 
 
 def differences(wanted: Snapshot, found: Snapshot) -> Iterator[str]:
-    """What is not the same, in words: znodes, their data and access lists, and the two counters."""
+    """Describe the differences in znodes, their data and ACLs, and the two counters."""
     for path in sorted(wanted.nodes.keys() | found.nodes.keys(), key=_parents_first):
         want, have = wanted.nodes.get(path), found.nodes.get(path)
-        if path == "/" and want is not None and not _says_something(want):
+        if path == "/" and want is not None and not _has_content(want):
             continue
         if want is None or have is None:
-            yield f"{path} is {'missing' if have is None else 'there but should not be'}"
+            yield f"{path} is {'missing' if have is None else 'unexpected'}"
         elif want.data != have.data:
-            yield f"{path} has other data"
+            yield f"{path} has different data"
         elif want.acl != have.acl:
-            yield f"{path} has another access list"
+            yield f"{path} has a different ACL"
     for path, count in _sequences(wanted):
         if path in found.nodes and found.nodes[path].create_count < count:
-            yield f"{path} would give numbers to its children that are used"
+            yield f"{path} would reuse sequence numbers"
     if BROKER_SEQUENCE in found.nodes and _version(found) < _version(wanted):
-        yield f"{BROKER_SEQUENCE} would give broker ids that are used"
+        yield f"{BROKER_SEQUENCE} would reuse broker ids"
 
 
 def _version(snapshot: Snapshot) -> int:
@@ -175,7 +175,7 @@ def _version(snapshot: Snapshot) -> int:
 
 
 def deletions(paths: Iterable[str]) -> Iterator[Operation]:
-    """Delete these znodes: first what makes a cluster known as one, then children first."""
+    """Delete these znodes: the cluster id first, then children before parents."""
     ordered = sorted(paths, key=lambda path: (path != CLUSTER_ID, *_children_first(path)))
     return (Delete(path) for path in ordered)
 
@@ -183,8 +183,8 @@ def deletions(paths: Iterable[str]) -> Iterator[Operation]:
 def creations(snapshot: Snapshot) -> Iterator[Operation]:
     """Create everything but the root, parents first.
 
-    The cluster's id comes last. A broker refuses a coordinator that does not know its cluster, so
-    a place where the writing broke off is taken for empty and not for a cluster without topics.
+    The cluster id comes last. A broker refuses a ZooKeeper that does not know its cluster, so an
+    interrupted copy counts as empty and not as a cluster without topics.
     """
     ordered = sorted(snapshot.nodes, key=lambda path: (path == CLUSTER_ID, *_parents_first(path)))
     for path in ordered:
@@ -195,14 +195,14 @@ def creations(snapshot: Snapshot) -> Iterator[Operation]:
             yield Create(path, node.data, acl=node.acl)
     if CLUSTER_ID not in snapshot.nodes:
         yield from _counters(snapshot)
-    if "/" in snapshot.nodes and _says_something(snapshot.nodes["/"]):
+    if "/" in snapshot.nodes and _has_content(snapshot.nodes["/"]):
         yield SetData("/", snapshot.nodes["/"].data)
 
 
 def root_acl(snapshot: Snapshot) -> bytes | None:
-    """The access list that the root must get in the end; None if it may stay as it is."""
+    """Return the ACL to set on the root at the end; None if the root keeps its ACL."""
     root = snapshot.nodes.get("/")
-    return root.acl if root is not None and _says_something(root) else None
+    return root.acl if root is not None and _has_content(root) else None
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Operation]:
@@ -211,17 +211,17 @@ def _counters(snapshot: Snapshot) -> Iterator[Operation]:
         for _ in range(_version(snapshot)):
             yield SetData(BROKER_SEQUENCE, data)
     for parent, count in _sequences(snapshot):
-        passing = f"{parent.rstrip('/')}/counting"
+        temporary = f"{parent.rstrip('/')}/counting"
         for _ in range(count - snapshot.nodes[parent].stat.num_children):
-            yield Create(passing)
-            yield Delete(passing)
+            yield Create(temporary)
+            yield Delete(temporary)
 
 
 def _sequences(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
-    """Parents of sequential znodes, and how many children they must have created.
+    """Return the parents of sequential znodes with the create count that they must reach.
 
-    A name that only looks sequential, as that of a topic can, has a number that its parent never
-    counted to; so the parent's own count is the limit.
+    A name may only look sequential, for example a topic's. Then its number can be larger than the
+    parent's create count; so the create count is the limit.
     """
     last: dict[str, int] = {}
     for path in snapshot.nodes:
@@ -239,7 +239,7 @@ def _children_first(path: str) -> tuple[int, str]:
 
 
 def batches(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """Operations in groups that fit into one request each."""
+    """Split operations into batches that fit into one request each."""
     batch: list[Operation] = []
     size = 0
     for operation in operations:

@@ -1,9 +1,8 @@
-"""Places that a snapshot can come from and go to.
+"""Locations that a snapshot can be read from and written to.
 
-`Ensemble` is a coordinator that runs, ours or ZooKeeper, asked over the wire with kazoo's blocking
-client; `StoppedFile` is the file of one of ours that does not. Both can `look`, which tells all
-that is there, and `replace`, which writes a snapshot over what was found. What may be replaced, and
-whether, is for `copying` to say.
+`RunningZooKeeper` is an ensemble or an embedded server, reached with kazoo's blocking client.
+`DatabaseFile` is the file of an embedded server that is stopped. Both have `read_all`, and
+`replace`, which writes a snapshot over what was read. `copy_tree` decides what may be replaced.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import ACL, Id
 
-from hightide.zookeeper import DATABASE, acl
+from hightide.zookeeper import DATABASE, acl, database_file
 from hightide.zookeeper.node import Stat, Znode, initial_nodes, split
 from hightide.zookeeper.operation import Create, Delete, Operation, SetData
 from hightide.zookeeper.snapshot import (
-    SERVERS_OWN,
+    SERVER_ROOT,
     Snapshot,
     batches,
     creations,
@@ -39,62 +38,62 @@ from hightide.zookeeper.snapshot import (
 SESSION_S = 30.0
 CONNECT_S = 10.0
 ANSWER_S = 60.0
-AT_ONCE = 500
-READINGS = 5
+PIPELINED = 500
+READ_ATTEMPTS = 5
 
 _HOSTS = re.compile(r"[^/,\s]+:\d+(,[^/,\s]+:\d+)*(?P<chroot>(/[^/]+)*)/?")
 
 
 class LocationFailed(Exception):
-    """A place that cannot be reached, read or written; the text says which and why."""
+    """A location cannot be reached, read or written; the text says which and why."""
 
 
 class Contents(NamedTuple):
-    """All znodes of a place, ephemerals included, without what belongs to the server."""
+    """All znodes of a location, ephemerals included, without those of the server."""
 
     zxid: int
     nodes: dict[str, Znode]
 
 
 class Access(NamedTuple):
-    """What to show to coordinators over the wire."""
+    """Credentials and TLS for running servers."""
 
     credentials: tuple[str, ...] = ()
     tls_ca: Path | None = None
 
 
 class Location(Protocol):
-    """Where a tree is."""
+    """Where the znodes of a cluster are."""
 
     @property
     def name(self) -> str: ...
 
     def read_all(self, allow_changes: bool = False) -> Contents:
-        """All that is there; PlaceFailed if it changed while it was read, unless allowed."""
+        """Read all znodes; raise LocationFailed if they changed meanwhile, unless allowed."""
 
     def replace(self, old: Contents, roots: frozenset[str], new: Snapshot) -> None:
-        """Delete what was found under these roots, and write the snapshot."""
+        """Delete the old znodes under these roots, and write the snapshot."""
 
     def close(self) -> None: ...
 
 
 def location(text: str, access: Access, *, may_be_new: bool) -> Location:
-    """The place that a person means."""
+    """Parse a location as the command line takes it: host:port, a directory or a file."""
     if _HOSTS.fullmatch(text):
         return RunningZooKeeper(text, access)
     path = Path(text)
-    file = path if path.is_file() or path.suffix == ".db" else path / DATABASE
-    # A new directory must look like one: the name of a host without its port does not.
+    file = path if path.is_file() or path.suffix == ".db" else database_file(path)
+    # A new directory must contain a slash: a host name without its port does not.
     if not (file.exists() or (may_be_new and (path.exists() or "/" in text))):
         raise LocationFailed(
-            f"There is no coordinator at {text}. A place is host:port, or else the directory or"
-            f" the file ({DATABASE}) of a coordinator that is stopped."
+            f"There is no ZooKeeper at {text}. Expected host:port, or the directory or the file"
+            f" ({DATABASE}) of a stopped embedded ZooKeeper."
         )
     return DatabaseFile(file)
 
 
 class DatabaseFile:
-    """The file of an embedded coordinator that is not running. All is kept, versions too."""
+    """The file of a stopped embedded server. Copies to it keep versions and times too."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -103,7 +102,7 @@ class DatabaseFile:
     def name(self) -> str:
         return str(self._file)
 
-    def read_all(self, allow_changes: bool = False) -> Contents:  # noqa: ARG002 - it cannot change
+    def read_all(self, allow_changes: bool = False) -> Contents:  # noqa: ARG002 - the file is locked
         if not self._file.exists():
             return Contents(0, {"/": initial_nodes()["/"]})
         from hightide.zookeeper.store import open_tree
@@ -112,7 +111,7 @@ class DatabaseFile:
         store.close()
         return Contents(
             tree.zxid,
-            {path: node for path, node in tree.nodes.items() if root_of(path) != SERVERS_OWN},
+            {path: node for path, node in tree.nodes.items() if root_of(path) != SERVER_ROOT},
         )
 
     def replace(self, old: Contents, roots: frozenset[str], new: Snapshot) -> None:
@@ -121,7 +120,7 @@ class DatabaseFile:
         store, tree = open_tree(self._file, None)
         try:
             if tree.zxid != old.zxid:
-                raise LocationFailed(f"{self.name} was used since it was looked at.")
+                raise LocationFailed(f"{self.name} changed since it was read.")
             after: dict[str, Znode | None] = {
                 path: None for path in old.nodes if root_of(path) in roots
             }
@@ -139,23 +138,23 @@ class DatabaseFile:
         pass
 
 
-class _LastWords(logging.Handler):
-    """kazoo logs why it cannot connect and raises only that it could not."""
+class _ConnectError(logging.Handler):
+    """Keeps why kazoo cannot connect: kazoo only logs the reason, its exception has none."""
 
-    text = "no answer in time"
+    text = "no response in time"
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = record.getMessage()
-        _, reason, words = said.partition("error: ")
-        if reason:
-            self.text = words
-        elif said.startswith("AUTH_FAILED"):
-            # It may come before kazoo has told that it was connected, and is forgotten then.
-            self.text = "it does not accept the credentials"
+        message = record.getMessage()
+        _, separator, reason = message.partition("error: ")
+        if separator:
+            self.text = reason
+        elif message.startswith("AUTH_FAILED"):
+            # kazoo forgets this error when it arrives before the connection event.
+            self.text = "the credentials are refused"
 
 
 class RunningZooKeeper:
-    """A coordinator over the wire, and a chroot in it."""
+    """A running ZooKeeper, and a chroot in it."""
 
     def __init__(self, hosts: str, access: Access) -> None:
         self.name = hosts
@@ -163,8 +162,8 @@ class RunningZooKeeper:
         assert matched is not None
         self._chroot = matched["chroot"]
         log = logging.Logger("kazoo", logging.WARNING)
-        log.addHandler(last_words := _LastWords())
-        # Without the chroot: it may have to be made, and kazoo's transactions hide null data.
+        log.addHandler(connect_error := _ConnectError())
+        # Without the chroot: it may have to be created, and kazoo's transactions hide null data.
         self._client = KazooClient(
             hosts=hosts.partition("/")[0],
             timeout=SESSION_S,
@@ -179,7 +178,9 @@ class RunningZooKeeper:
             self._client.start(timeout=CONNECT_S)
         except (KazooTimeoutError, refusal.KazooException, OSError) as failure:
             self.close()
-            raise LocationFailed(f"Nobody answers at {hosts}: {last_words.text}.") from failure
+            raise LocationFailed(
+                f"Cannot connect to ZooKeeper at {hosts}: {connect_error.text}."
+            ) from failure
 
     def close(self) -> None:
         self._client.stop()
@@ -188,14 +189,15 @@ class RunningZooKeeper:
     # -- reading ---------------------------------------------------------------------------
 
     def read_all(self, allow_changes: bool = False) -> Contents:
-        """Read until nothing happened meanwhile.
+        """Read until nothing changed during a pass.
 
-        The coordinator's zxid tells that, but others move it without touching our znodes. So two
-        readings that agree count as well: what is the same before and after a moment was so in it.
+        An unchanged zxid proves it, but other clients advance the zxid without touching these
+        znodes. So two equal passes count as well: what is equal before and after a moment was so at
+        that moment.
         """
-        self._ask([self._client.sync_async(self._path("/"))])
+        self._wait([self._client.sync_async(self._path("/"))])
         last: dict[str, Znode] | None = None
-        for _ in range(READINGS):
+        for _ in range(READ_ATTEMPTS):
             before, nodes = self._read()
             zxid = self._client.last_zxid
             if before == zxid or nodes == last:
@@ -204,69 +206,69 @@ class RunningZooKeeper:
         if allow_changes:
             return Contents(self._client.last_zxid, nodes)
         raise LocationFailed(
-            f"{self.name} changed every time while it was read. Try again when less goes on there,"
-            " or take it as it comes with --allow-changes."
+            f"{self.name} changed during every one of {READ_ATTEMPTS} reads. Try again when there"
+            " are fewer changes, or use --allow-changes to accept an inconsistent snapshot."
         )
 
     def _read(self) -> tuple[int, dict[str, Znode]]:
-        """Level by level; the zxid is that of the first answer."""
+        """Read level by level; return the zxid of the first response, and the znodes."""
         client, first = self._client, 0
         nodes: dict[str, Znode] = {}
         level = ["/"]
         while level:
-            data = self._each(level, client.get_async)
+            data = self._read_paths(level, client.get_async)
             first = first or client.last_zxid
             level = [path for path in level if path in data]
-            lists = self._each(level, client.get_acls_async)
+            lists = self._read_paths(level, client.get_acls_async)
             for path in level:
                 if path in lists:
                     nodes[path] = self._znode(path, data[path], lists[path][0])
             parents = [path for path in level if path in nodes and nodes[path].stat.num_children]
-            children = self._each(parents, client.get_children_async)
+            children = self._read_paths(parents, client.get_children_async)
             level = [
                 below
                 for path, names in children.items()
                 for below in (f"{path.rstrip('/')}/{name}" for name in names)
-                if below != SERVERS_OWN
+                if below != SERVER_ROOT
             ]
         if not nodes:
-            nodes["/"] = initial_nodes()["/"]  # the chroot is still to be made
+            nodes["/"] = initial_nodes()["/"]  # the chroot does not exist yet
         return first, nodes
 
     def _znode(self, path: str, got: tuple[bytes | None, ZnodeStat], listed: list[ACL]) -> Znode:
-        entries = [acl.Entry(each.perms, each.id.scheme, each.id.id) for each in listed]
+        entries = [acl.Entry(entry.perms, entry.id.scheme, entry.id.id) for entry in listed]
         if any(entry.scheme == "digest" and entry.id.endswith(":x") for entry in entries):
             raise LocationFailed(
-                f"{self.name}: the access list of {path} is hidden from us; give credentials that"
-                " may change it."
+                f"{self.name}: the ACL of {path} is hidden. Use credentials that have ADMIN"
+                " permission on it."
             )
         data, stat = got
         return Znode(data, acl.encode(entries), Stat._make(stat))
 
-    def _each(self, paths: Sequence[str], question: Callable[[str], Any]) -> dict[str, Any]:
-        """The answers for all paths but those that are gone."""
+    def _read_paths(self, paths: Sequence[str], read: Callable[[str], Any]) -> dict[str, Any]:
+        """Read all paths in pipelined groups; leave out those that do not exist."""
         found: dict[str, Any] = {}
-        for start in range(0, len(paths), AT_ONCE):
-            part = paths[start : start + AT_ONCE]
-            answers = self._ask([question(self._path(path)) for path in part])
+        for start in range(0, len(paths), PIPELINED):
+            part = paths[start : start + PIPELINED]
+            responses = self._wait([read(self._path(path)) for path in part])
             found |= {
-                path: answer
-                for path, answer in zip(part, answers, strict=True)
-                if not isinstance(answer, refusal.NoNodeError)
+                path: response
+                for path, response in zip(part, responses, strict=True)
+                if not isinstance(response, refusal.NoNodeError)
             }
         return found
 
-    def _ask(self, questions: Iterable[Any]) -> list[Any]:
-        """The answers; NoNodeError is one."""
-        answers = []
-        for question in questions:
+    def _wait(self, requests: Iterable[Any]) -> list[Any]:
+        """Wait for the responses; NoNodeError counts as one."""
+        responses = []
+        for request in requests:
             try:
-                answers.append(question.get(timeout=ANSWER_S))
+                responses.append(request.get(timeout=ANSWER_S))
             except refusal.NoNodeError as missing:
-                answers.append(missing)
+                responses.append(missing)
             except (refusal.KazooException, KazooTimeoutError) as failure:
-                raise LocationFailed(f"{self.name}: {_in_words(failure)}.") from failure
-        return answers
+                raise LocationFailed(f"{self.name}: {_describe(failure)}.") from failure
+        return responses
 
     def _path(self, path: str) -> str:
         return (self._chroot + path).rstrip("/") or "/"
@@ -286,21 +288,21 @@ class RunningZooKeeper:
             if not is_touched:
                 raise
             raise LocationFailed(
-                f"{failure} What is there now is incomplete; do it again with --overwrite."
+                f"{failure} The copy is incomplete; repeat the command with --overwrite."
             ) from failure
         listed = root_acl(new)
         if listed is not None:
-            self._ask([self._client.set_acls_async(self._path("/"), _kazoo_acl(listed))])
+            self._wait([self._client.set_acls_async(self._path("/"), _kazoo_acl(listed))])
 
     def _commit(self, batch: list[Operation]) -> None:
-        """All of these or none. kazoo reports a refused multi as its results."""
+        """Execute a batch as one multi. kazoo reports a failed multi as its results."""
         request = TransactionRequest(self._client)
         request.operations = [self._request(operation) for operation in batch]
-        (results,) = self._ask([request.commit_async()])
+        (results,) = self._wait([request.commit_async()])
         unclear = refusal.RolledBackError | refusal.RuntimeInconsistency
         for operation, result in zip(batch, results, strict=False):
             if isinstance(result, Exception) and not isinstance(result, unclear):
-                raise LocationFailed(f"{self.name}: {operation.path}: {_in_words(result)}.")
+                raise LocationFailed(f"{self.name}: {operation.path}: {_describe(result)}.")
 
     def _request(self, operation: Operation) -> Any:
         path = self._path(operation.path)
@@ -318,14 +320,14 @@ def _kazoo_acl(listed: bytes) -> list[ACL]:
     return [ACL(permissions, Id(scheme, name)) for permissions, scheme, name in acl.decode(listed)]
 
 
-def _in_words(failure: Exception) -> str:
+def _describe(failure: Exception) -> str:
     match failure:
         case refusal.NoAuthError():
             return "the credentials do not allow this"
         case refusal.AuthFailedError():
             return "the credentials are refused"
         case refusal.InvalidACLError():
-            return "the coordinator does not know this kind of access list"
+            return "the server does not support this ACL"
         case (
             refusal.ConnectionLoss()
             | refusal.SessionExpiredError()
@@ -333,5 +335,5 @@ def _in_words(failure: Exception) -> str:
         ):
             return "the connection was lost"
         case KazooTimeoutError():
-            return "it does not answer any more"
+            return "no response in time"
     return str(failure) or type(failure).__name__

@@ -1,12 +1,12 @@
 """The tree in one SQLite file: after-images of znodes and sessions, one commit per group.
 
-After-images rather than a log of transactions: the file stays as small as the tree, opening it is
-one scan, and `sqlite3 FILE 'select path, data from node'` shows the cluster. A commit is on disk
-when `write` returns (write-ahead log, synchronous=FULL); SQLite drops whatever a kill left half
-written. The file is locked while it is open, so a second process is refused rather than let in.
+The file holds after-images and not a log of transactions: it stays as small as the tree, opening it
+is one scan, and `sqlite3 FILE 'select path, data from node'` shows the cluster. A commit is on disk
+when `write` returns (write-ahead log, synchronous=FULL); after a kill SQLite drops an incomplete
+commit. The file is locked while it is open, so a second process is refused.
 
-This module is imported when a file is opened, and `sqlite3` with it: whoever talks to an ensemble
-never pays for that. All methods block, and belong to the one thread that opened the store.
+This module, and `sqlite3` with it, is imported when a file is opened: a program that uses an
+ensemble does not load it. All methods block, and belong to the thread that opened the store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hightide.zookeeper.session import Session
 from hightide.zookeeper.tree import Draft, Tree
 
 _FORMAT = 1
-"""Kept in SQLite's user_version, so that an older program refuses a newer file."""
+"""Stored in SQLite's user_version, so that an older program refuses a newer file."""
 
 _SCHEMA = """
 BEGIN IMMEDIATE;
@@ -50,23 +50,23 @@ class Store:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(file, timeout=0, isolation_level=None)
         except (OSError, sqlite3.Error) as failure:
-            raise StorageError(str(file), f"cannot open it: {failure}") from failure
+            raise StorageError(str(file), f"cannot open the file: {failure}") from failure
         try:
             self._prepare()
         except sqlite3.Error as failure:
             self._db.close()
             if "locked" in str(failure):
                 raise StorageError(
-                    str(file), "it is in use, by another process or twice by this one"
+                    str(file), "the file is in use, by another process or twice by this one"
                 ) from failure
-            raise StorageError(str(file), f"cannot use it: {failure}") from failure
+            raise StorageError(str(file), f"cannot use the file: {failure}") from failure
         except StorageError:
             self._db.close()
             raise
 
     def _prepare(self) -> None:
         execute = self._db.execute
-        # Locking comes first: then the write-ahead log needs no shared memory file.
+        # Exclusive locking comes first: then the write-ahead log needs no shared memory file.
         execute("PRAGMA locking_mode=EXCLUSIVE")
         execute("PRAGMA journal_mode=WAL")
         execute("PRAGMA synchronous=FULL")
@@ -75,14 +75,14 @@ class Store:
             self._db.executescript(_SCHEMA)
         elif version != _FORMAT:
             raise StorageError(
-                str(self._file), f"its format is {version}, this program knows {_FORMAT}"
+                str(self._file), f"format {version} is not supported, expected {_FORMAT}"
             )
-        # Reading takes no exclusive lock; an empty write transaction does, and keeps it.
+        # A read takes no exclusive lock; an empty write transaction does, and keeps it.
         execute("BEGIN IMMEDIATE")
         execute("COMMIT")
 
     def load(self) -> Tree:
-        """The tree as of the last commit, without watches."""
+        """Load the tree as of the last commit, without watches."""
         try:
             (zxid,) = self._db.execute("SELECT zxid FROM committed").fetchone()
             nodes = {
@@ -96,9 +96,9 @@ class Store:
             tree = Tree.restored(zxid, nodes, sessions)
             flaw = next(tree.flaws(), None)
         except (sqlite3.Error, TypeError, AttributeError, ZooKeeperError) as damage:
-            raise StorageError(str(self._file), f"its content is damaged: {damage}") from damage
+            raise StorageError(str(self._file), f"the content is damaged: {damage}") from damage
         if flaw is not None:
-            raise StorageError(str(self._file), f"its content is damaged: {flaw}")
+            raise StorageError(str(self._file), f"the content is damaged: {flaw}")
         return tree
 
     def write(
@@ -107,7 +107,7 @@ class Store:
         nodes: Mapping[str, Znode | None],
         sessions: Mapping[int, Session | None],
     ) -> None:
-        """Make these after-images durable, all of them or none."""
+        """Write these after-images in one transaction."""
         kept = [(path, *node[:2], *node.stat) for path, node in nodes.items() if node]
         gone = [(path,) for path, node in nodes.items() if node is None]
         opened = [(key, *session) for key, session in sessions.items() if session]
@@ -121,14 +121,14 @@ class Store:
             self._db.execute("UPDATE committed SET zxid=?", (zxid,))
             self._db.execute("COMMIT")
         except sqlite3.Error as failure:
-            raise StorageError(str(self._file), f"cannot write it: {failure}") from failure
+            raise StorageError(str(self._file), f"cannot write the file: {failure}") from failure
 
     def close(self) -> None:
         self._db.close()
 
 
 def open_tree(file: Path, time_ms: int | None) -> tuple[Store, Tree]:
-    """Open the file. Given the time, end the sessions left in it: those who had them are gone."""
+    """Open the file. With a time, close the sessions stored in it: their clients are gone."""
     store = Store(file)
     try:
         tree = store.load()

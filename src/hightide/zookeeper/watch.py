@@ -1,9 +1,8 @@
-"""One-shot watches: who wants to hear of which znode, and what fires them.
+"""One-shot watches: which session watches which znode, and which changes fire a watch.
 
-A watcher is a number that the shell chooses: a connection of the server, or a session. A watch
-fires once and is gone. The events of a change come in ZooKeeper's order: the znode's own watchers
-first, then those of its parent's children; and a watcher that watches both data and children of a
-deleted znode hears of it once.
+A watcher is a number that the caller chooses: a session id. A watch fires once and is removed. The
+events of a change come in ZooKeeper's order: the watches on the znode first, then the child watches
+on its parent. A watcher with both a data and a child watch on a deleted znode gets one event.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from hightide.zookeeper.operation import Change, Created, DataSet, Deleted
 
 
 class EventType(IntEnum):
-    """ZooKeeper's numbers."""
+    """Event types with ZooKeeper's numbers."""
 
     CREATED = 1
     DELETED = 2
@@ -26,14 +25,14 @@ class EventType(IntEnum):
 
 
 class WatchEvent(NamedTuple):
-    """Something happened to `path`: go and read."""
+    """The znode `path` changed: the client should read it again."""
 
     type: EventType
     path: str
 
 
 class FiredWatch(NamedTuple):
-    """An event that is owed to a watcher, if it may read by this access list."""
+    """An event for a watcher, to be sent if this ACL lets the watcher read."""
 
     watcher: int
     event: WatchEvent
@@ -41,7 +40,7 @@ class FiredWatch(NamedTuple):
 
 
 class Watches:
-    """The watches that are armed. Dicts rather than sets, so that the order is always the same."""
+    """The armed watches. Dicts and not sets, so that the order is deterministic."""
 
     __slots__ = ("_children", "_data", "_held")
 
@@ -54,27 +53,27 @@ class Watches:
         return sum(len(held) for held in self._held.values())
 
     def watch_data(self, path: str, watcher: int) -> None:
-        """Fires when the znode's data changes, or it is created or deleted."""
+        """Arm a watch that fires when the znode's data changes, or it is created or deleted."""
         self._data.setdefault(path, {})[watcher] = None
         self._held.setdefault(watcher, {})[True, path] = None
 
     def watch_children(self, path: str, watcher: int) -> None:
-        """Fires when a child comes or goes, or the znode itself is deleted."""
+        """Arm a watch that fires when a child is created or deleted, or the znode is deleted."""
         self._children.setdefault(path, {})[watcher] = None
         self._held.setdefault(watcher, {})[False, path] = None
 
     def forget(self, watcher: int) -> None:
-        """Drop what a watcher armed; it is gone."""
+        """Drop all watches of a watcher whose connection or session is gone."""
         for is_data, path in self._held.pop(watcher, ()):
             self._disarm(watcher, is_data, path)
 
     def has(self, watcher: int, path: str, *, data: bool, children: bool) -> bool:
-        """Whether the watcher has armed one of these on the znode."""
+        """Return whether the watcher has one of these watches on the znode."""
         held = self._held.get(watcher, {})
         return (data and (True, path) in held) or (children and (False, path) in held)
 
     def remove(self, watcher: int, path: str, *, data: bool, children: bool) -> bool:
-        """Disarm these; False if none was armed."""
+        """Disarm these watches; return False if none was armed."""
         held = self._held.get(watcher, {})
         gone = [key for key in ((True, path), (False, path)) if key in held]
         gone = [key for key in gone if (data if key[0] else children)]
@@ -84,9 +83,9 @@ class Watches:
         return bool(gone)
 
     def fire(self, change: Change, acl: bytes, parent_acl: bytes) -> list[FiredWatch]:
-        """Disarm and return every watch that this change touches.
+        """Disarm and return every watch that this change fires.
 
-        The access lists are those of the znode, if it is deleted as it was, and of its parent.
+        The ACLs are those of the znode (of a deleted one, its last) and of its parent.
         """
         if isinstance(change, DataSet):
             return _fired(self._take_data(change.path), EventType.CHANGED, change.path, acl)

@@ -1,18 +1,17 @@
-"""Notices an event loop that hangs, so that its session does not outlive it.
+"""Detects an event loop that hangs, so that the ZooKeeper session does not outlive it.
 
-The coordination client keeps its session from a thread of its own. If the event loop hangs, in an
-endless loop or in a call that blocks, the thread would go on, and the broker would keep leading
-partitions that it does not serve.
+The ZooKeeper client keeps its session alive from a thread. If the event loop hangs, in an endless
+loop or in a blocking call, the thread would keep the session alive, and the broker would keep
+leading partitions that it does not serve.
 
     watchdog = Watchdog(loop, limit_ms=client.timeout_ms, on_hang=give_up)
     watchdog.start()
 
-The loop beats ten times per limit; a thread listens. Silence is counted in the thread's own waits
-and not by the clock: a process that was stopped as a whole (SIGSTOP, a paused machine, a laptop's
-lid) had none of them, and on waking its loop has all the time to beat. Whether its session still
-lives then is for the coordinator to say. Likewise nobody is accused when the interpreter itself is
-held up, by an extension that keeps its lock: the client's thread stands still as well, and the
-session expires by itself.
+The loop increments a counter ten times per limit; a thread checks it. Silence is counted in waits
+of the thread and not by the clock: in a process that was stopped as a whole (SIGSTOP, a suspended
+host) the thread did not wait either, and after waking the loop has the full limit to run. Whether
+the session is still alive then is for ZooKeeper to say. A blocked interpreter, by an extension that
+holds the GIL, is not reported either: the client's thread is blocked too, and the session expires.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ class Watchdog:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin; called on the event loop."""
+        """Start; called on the event loop."""
         self._beat()
         threading.Thread(target=self._listen, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """End; called on the event loop."""
+        """Stop; called on the event loop."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -68,4 +67,4 @@ class Watchdog:
                 try:
                     self._on_hang(silent_ms)
                 except Exception:
-                    _log.exception("a hang could not be dealt with; the next one is watched for")
+                    _log.exception("the handler of a hanging event loop failed")

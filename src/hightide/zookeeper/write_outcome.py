@@ -1,8 +1,9 @@
-"""Writes whose outcome is known also when the connection broke under them.
+"""Writes whose outcome is known even if the connection broke during the request.
 
-ConnectionLoss leaves open whether a write happened. The next connection of the same session sees
-all that the earlier one did, so reading there settles it: an ephemeral is ours if our session owns
-it, and a compare-and-set happened if the znode has our data and the version after the expected one.
+ConnectionLoss leaves open whether the server executed a write. The next connection of the same
+session sees everything that the earlier one wrote, so a read there decides it: an ephemeral is ours
+if our session owns it, and a compare-and-set was executed if the znode has our data and the version
+after the expected one.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from hightide.zookeeper.errors import (
 from hightide.zookeeper.interface import SessionState, ZooKeeper
 from hightide.zookeeper.node import Stat
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 async def create_ephemeral(
     zookeeper: ZooKeeper, path: str, data: bytes, timeout_ms: int | None = None
 ) -> Stat:
-    """The Stat of our ephemeral, created now or by a call of this session that got no answer.
+    """Create an ephemeral and return its Stat, also if an earlier unanswered call created it.
 
-    NodeExists if it is another session's; SessionLost if ours ends before it is there;
-    ConnectionLoss if there is no connection for `timeout_ms`, by default the session's timeout.
+    Raises NodeExists if another session owns it, SessionLost if our session ends before, and
+    ConnectionLoss if there is no connection for `timeout_ms`, by default the session timeout.
     """
     session_id = zookeeper.session_id
     while True:
@@ -53,10 +54,10 @@ async def compare_and_set(
     version: int,
     timeout_ms: int | None = None,
 ) -> Stat:
-    """The Stat after writing `data` over `version`; BadVersion if somebody else wrote first.
+    """Write `data` over `version` and return the Stat; raise BadVersion if another client wrote.
 
-    A write by somebody else of the same bytes counts as ours. SessionLost and ConnectionLoss as in
-    `create_ephemeral`.
+    A write of the same bytes by another client counts as ours. Raises SessionLost and
+    ConnectionLoss as `create_ephemeral` does.
     """
     session_id = zookeeper.session_id
     while True:
@@ -75,15 +76,15 @@ async def compare_and_set(
 
 
 async def _connected(zookeeper: ZooKeeper, session_id: int, timeout_ms: int | None) -> None:
-    """Wait until the same session is CONNECTED. By looking: a listener could not be taken back."""
+    """Wait until the same session is CONNECTED. Polls, since a listener cannot be removed."""
     limit_ms = timeout_ms or zookeeper.timeout_ms
     try:
         async with asyncio.timeout(limit_ms / 1000):
             while zookeeper.state is not SessionState.CONNECTED:
                 if zookeeper.state is SessionState.LOST:
                     raise SessionLost
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise NotConnected(detail=f"for {limit_ms} ms") from None
     if zookeeper.session_id != session_id:
-        raise SessionLost(detail="another one has begun")
+        raise SessionLost(detail="a new session has begun")

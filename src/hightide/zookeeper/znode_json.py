@@ -1,8 +1,8 @@
-"""Reading a znode's JSON without trusting it.
+"""Reads a znode's JSON without trusting it.
 
-Every question names the key and the type it wants, and the only thing that can go wrong is
-MalformedZnode with the znode's path: no JSON, no object, a missing key, another type, a number
-that does not fit the wire. Kafka writes some numbers as text, hence `number_text`.
+Every accessor names the key and the expected type. The only error is MalformedZnode with the
+znode's path: no JSON, no object, a missing key, another type, a number out of range. Kafka writes
+some numbers as text, hence `number_text`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REQUIRED: Any = object()
 
 
 def to_json(value: dict[str, Any]) -> bytes:
-    """Compact UTF-8, as Kafka's JSON library writes it."""
+    """Encode compact UTF-8, as Kafka's JSON library writes it."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -40,9 +40,9 @@ class Payload:
         try:
             fields = json.loads(data.decode())
         except (ValueError, RecursionError) as failure:
-            raise MalformedZnode(path, f"it is not JSON: {failure}") from failure
+            raise MalformedZnode(path, f"not JSON: {failure}") from failure
         if not isinstance(fields, dict):
-            raise MalformedZnode(path, "it is not a JSON object")
+            raise MalformedZnode(path, "not a JSON object")
         return cls(fields, path)
 
     def __iter__(self) -> Iterator[str]:
@@ -67,14 +67,14 @@ class Payload:
         return value
 
     def int32_key(self, key: str) -> int:
-        """A key that is itself a number, such as a partition."""
+        """Parse a key that is a number, such as a partition."""
         number = _number(key)
         if number is None or number not in _INT32:
             raise self._malformed(key, "a 32-bit number")
         return number
 
     def number_text(self, key: str, default: int = _REQUIRED) -> int:
-        """A 64-bit number written as text; a plain number is accepted as well."""
+        """Return a 64-bit number written as text; a plain number is accepted as well."""
         value = self._get(key, default)
         number = _number(value) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int) or number not in _INT64:
@@ -88,7 +88,7 @@ class Payload:
         return value
 
     def object(self, key: str, required: bool = True) -> Payload:
-        """A nested object; one that may be missing is then empty."""
+        """Return a nested object; an optional one is empty if it is missing."""
         value = self._get(key, _REQUIRED if required else {})
         if not isinstance(value, dict):
             raise self._malformed(key, "an object")
@@ -96,12 +96,12 @@ class Payload:
 
     def objects(self, key: str) -> list[Payload]:
         value = self._get(key, _REQUIRED)
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self._malformed(key, "a list of objects")
-        return [Payload(each, self._path) for each in value]
+        return [Payload(item, self._path) for item in value]
 
     def _get(self, key: str, default: Any) -> Any:
-        """The value; a null counts as missing."""
+        """Return the value or the default; null counts as missing."""
         value = self._fields.get(key)
         if value is not None:
             return value
@@ -109,20 +109,20 @@ class Payload:
             raise MalformedZnode(self._path, f"{key!r} is missing")
         return default
 
-    def _malformed(self, key: str, wanted: str) -> MalformedZnode:
-        return MalformedZnode(self._path, f"{key!r} is not {wanted}")
+    def _malformed(self, key: str, expected: str) -> MalformedZnode:
+        return MalformedZnode(self._path, f"{key!r} is not {expected}")
 
 
 def _is_int32(value: object) -> bool:
-    # True and False are numbers to Python but not to Kafka.
+    # True and False are integers in Python but not in JSON.
     return isinstance(value, int) and not isinstance(value, bool) and value in _INT32
 
 
 def _is_text(value: object) -> bool:
-    # JSON can hold half of a surrogate pair, which no protocol can carry on.
+    # JSON can hold half of a surrogate pair, which UTF-8 cannot encode.
     return isinstance(value, str) and not _SURROGATE.search(value)
 
 
 def _number(text: str) -> int | None:
-    """A number as Kafka writes it: no blanks, no underscores, no digits of other scripts."""
+    """Parse a number as Kafka writes it: no blanks, underscores or digits of other scripts."""
     return int(text) if _NUMBER.fullmatch(text) else None

@@ -1,10 +1,10 @@
-"""Kafka's znode layout: where everything is, and what the bytes there mean.
+"""Kafka's znode layout: the paths, and the format of the data.
 
-Paths are functions, payloads are named tuples with `encode` and `decode`, the JSON is Kafka's, so
-that zkCli and Kafka-era tools can read the cluster. Decoding is total: whatever is found there,
-the answer is a value or MalformedZnode with the path and the reason. Fields we do not know are
-skipped, payloads of older Kafka versions are understood. What Kafka has no field for is written in
-fields of our own, and left out while there is nothing to say, so that the usual bytes are Kafka's.
+Paths are functions, payloads are named tuples with `encode` and `decode`. The JSON is Kafka's, so
+zkCli and tools for Kafka can read the cluster. Decoding any bytes gives a value or MalformedZnode
+with the path and the reason. Unknown fields are skipped, payloads of older Kafka versions are read.
+Fields that Kafka does not have are Hightide's own; they are left out when they have their default,
+so that the usual bytes are Kafka's.
 
 The znode of a partition's state is persistent, although Kafka's documentation calls it ephemeral:
 it must outlive the controller that wrote it.
@@ -44,7 +44,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS}/log_dir_event_"
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
-"""Create these with `sequence`; the number is appended."""
+"""Create these with `sequence`; ZooKeeper appends the number."""
 
 CONFIG_TYPES = ("topics", "clients", "users", "brokers", "ips")
 DEFAULT_ENTITY = "<default>"
@@ -61,7 +61,7 @@ PERSISTENT_ROOTS = (
     LOG_DIR_EVENTS,
     *(f"/config/{kind}" for kind in CONFIG_TYPES),
 )
-"""Created empty, with their parents, by every broker that starts and does not find them."""
+"""A starting broker creates these empty, with their parents, if they are missing."""
 
 
 def broker_path(broker_id: int) -> str:
@@ -72,7 +72,7 @@ def broker_id_of(path: str) -> int:
     """The inverse of `broker_path`."""
     name = path.rpartition("/")[2]
     if not (name.isascii() and name.isdigit()) or int(name) >= 2**31:
-        raise MalformedZnode(path, "its name is not a broker id")
+        raise MalformedZnode(path, "the name is not a broker id")
     return int(name)
 
 
@@ -106,12 +106,12 @@ def topic_config_path(topic: str) -> str:
 
 
 def broker_config_path(broker_id: int | None) -> str:
-    """None is the default of all brokers."""
+    """Return the path of a broker's config; None is the default of all brokers."""
     return f"/config/brokers/{DEFAULT_ENTITY if broker_id is None else broker_id}"
 
 
 def sanitized(name: str) -> str:
-    """A user or client name as a znode name: percent-encoded, as Kafka does it."""
+    """Encode a user or client name as a znode name: percent-encoded, as in Kafka."""
     return name if name == DEFAULT_ENTITY else quote(name, safe="")
 
 
@@ -120,20 +120,20 @@ def desanitized(name: str) -> str:
 
 
 def sequence_of(name: str) -> int:
-    """The number at the end of a sequential znode's name or path."""
+    """Return the number at the end of a sequential znode's name or path."""
     digits = name[-10:]
     if len(digits) < 10 or not (digits.isascii() and digits.isdigit()):
-        raise MalformedZnode(name, "its name does not end in a sequence number")
+        raise MalformedZnode(name, "the name does not end in a sequence number")
     return int(digits)
 
 
 def id_text(value: uuid.UUID) -> str:
-    """A topic or cluster id as Kafka writes it: 22 characters of URL-safe base64."""
+    """Encode a topic or cluster id as Kafka does: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
 def id_of(text: str, path: str = "") -> uuid.UUID:
-    """The inverse of `id_text`; refuses what Kafka would not have written."""
+    """The inverse of `id_text`; refuses what Kafka does not write."""
     try:
         value = uuid.UUID(bytes=base64.b64decode(text + "==", b"-_", validate=True))
     except ValueError as failure:
@@ -144,7 +144,7 @@ def id_of(text: str, path: str = "") -> uuid.UUID:
 
 
 class ClusterId(NamedTuple):
-    """/cluster/id: written once by the first broker. The id need not be a uuid."""
+    """/cluster/id: written once, by the first broker. The id need not be a uuid."""
 
     id: str
 
@@ -178,14 +178,14 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(data: bytes, path: str = CONTROLLER_EPOCH) -> int:
-    """Plain text; the znode's version, not this number, is what fences."""
+    """Parse plain text. The znode's version, not this number, fences old controllers."""
     if not data.isdigit() or len(data) > 10 or int(data) >= 2**31:
-        raise MalformedZnode(path, "it is not an epoch")
+        raise MalformedZnode(path, "not an epoch")
     return int(data)
 
 
 class Endpoint(NamedTuple):
-    """One listener of a broker, as others can reach it."""
+    """One advertised listener of a broker."""
 
     listener: str
     host: str
@@ -209,10 +209,10 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """/brokers/ids/N: what a live broker says about itself; the znode's czxid is the broker epoch.
+    """/brokers/ids/N: a live broker's registration; the znode's czxid is the broker epoch.
 
-    Version 1 had one address, 2 has endpoints named by security protocol, 3 added the rack,
-    4 named listeners, 5 features. All are read, version 5 is written.
+    Version 1 has one address, 2 endpoints named by security protocol, 3 the rack, 4 named
+    listeners, 5 features. All are read, version 5 is written.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -220,14 +220,14 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     jmx_port: int = -1
     features: Mapping[str, tuple[int, int]] = _NO_FEATURES
-    """Per feature the lowest and the highest version supported."""
+    """The lowest and the highest supported version by feature."""
     previous_epoch: int = -1
-    """Our own: the broker epoch of the life that it ended in an orderly way, with all its logs on
-    disk. -1 is left out, and means that nobody vouches for its logs: it crashed, or it is new, or
-    it is of a version that does not tell."""
+    """Hightide's own field: the broker epoch that ended with a clean shutdown, with all logs on
+    disk. -1 is left out, and means that the logs may be incomplete: the broker crashed, or is new,
+    or its version does not write this field."""
 
     def encode(self) -> bytes:
-        # Clients from before endpoints read host and port, which are those of a plain listener.
+        # Clients older than endpoints read host and port, which are those of a PLAINTEXT listener.
         plain = next((e for e in self.endpoints if e.security_protocol == "PLAINTEXT"), None)
         rack = {} if self.rack is None else {"rack": self.rack}
         previous = {} if self.previous_epoch == -1 else {"previous_epoch": str(self.previous_epoch)}
@@ -274,10 +274,10 @@ def _versions(feature: Payload) -> tuple[int, int]:
 
 
 class TopicAssignment(NamedTuple):
-    """/brokers/topics/T: which brokers hold which partition, the preferred leader first.
+    """/brokers/topics/T: the replicas of each partition, the preferred leader first.
 
     Written as version 3. A znode of version 1 or 2 has no topic id; it decodes to None, and is
-    written back as version 2 until somebody gives the topic an id.
+    written back as version 2 until the controller assigns a topic id.
     """
 
     topic_id: uuid.UUID | None
@@ -322,7 +322,7 @@ def _replicas(payload: Payload, key: str, required: bool = True) -> dict[int, tu
 class PartitionState(NamedTuple):
     """/brokers/topics/T/partitions/P/state; the znode's version is the partition epoch.
 
-    `elr`, `last_known_leader`, `broker_epochs` and `recovery_epoch` are our own; see
+    `elr`, `last_known_leader`, `broker_epochs` and `recovery_epoch` are Hightide's own fields; see
     core/partition/state.py.
     """
 
@@ -386,7 +386,7 @@ class EntityConfig(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> EntityConfig:
-        """An empty znode means no overrides: Kafka leaves some behind."""
+        """Decode overrides; an empty znode has none. Kafka leaves some of these behind."""
         if not data:
             return cls({})
         entries = Payload.parse(data, path).object("config", required=False)
@@ -394,7 +394,7 @@ class EntityConfig(NamedTuple):
 
 
 class ConfigChange(NamedTuple):
-    """/config/changes/config_change_N: whose configuration every broker must read again."""
+    """/config/changes/config_change_N: the entity whose config every broker must read again."""
 
     entity_path: str
 
@@ -410,7 +410,7 @@ class ConfigChange(NamedTuple):
 
 
 class ProducerIdBlock(NamedTuple):
-    """/latest_producer_id_block: the last ids handed to a broker, both ends included."""
+    """/latest_producer_id_block: the last block of producer ids, both ends included."""
 
     broker_id: int
     first_id: int
@@ -428,7 +428,7 @@ class ProducerIdBlock(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, path: str = PRODUCER_ID_BLOCK) -> ProducerIdBlock | None:
-        """None while the znode is empty: no block was ever handed out."""
+        """Decode the block; None if the znode is empty, before the first block."""
         if not data:
             return None
         payload = Payload.parse(data, path)
@@ -438,12 +438,12 @@ class ProducerIdBlock(NamedTuple):
             payload.number_text("block_end"),
         )
         if not 0 <= block.first_id <= block.last_id:
-            raise MalformedZnode(path, "its block of ids is empty or negative")
+            raise MalformedZnode(path, "the block of ids is empty or negative")
         return block
 
 
 class PartitionList(NamedTuple):
-    """Partitions of an ISR change notification or of a preferred replica election."""
+    """The partitions of an ISR change notification or of a preferred replica election."""
 
     partitions: tuple[tuple[str, int], ...]
 
@@ -458,7 +458,7 @@ class PartitionList(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """/admin/reassign_partitions: the replicas that a tool wants for each partition."""
+    """/admin/reassign_partitions: the replicas that a tool requests for each partition."""
 
     replicas: Mapping[tuple[str, int], tuple[int, ...]]
 
@@ -481,7 +481,7 @@ class Reassignment(NamedTuple):
 
 
 class LogDirEvent(NamedTuple):
-    """/log_dir_event_notification/log_dir_event_N: a broker lost a disk (event 1)."""
+    """/log_dir_event_notification/log_dir_event_N: a log directory failed (event 1)."""
 
     broker_id: int
     event: int = 1

@@ -40,15 +40,6 @@ LISTENER = "PLAINTEXT"
 PATIENCE_S = 10.0
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
-    """Wait until something is so; what it is."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not (found := condition()):
-        assert asyncio.get_running_loop().time() < deadline, "it never came to be so"
-        await asyncio.sleep(0.002)
-    return found
-
-
 class Flaky:
     """A coordination that can fail, with and without having done what was asked."""
 
@@ -130,7 +121,7 @@ class Peer:
         self.id = broker_id
         self.session = session
         self.epoch = epoch
-        self.picture = MetadataImage(broker_id, LISTENER)
+        self.metadata_image = MetadataImage(broker_id, LISTENER)
         self.messages: list[PublishStateRequest] = []
         self.is_reachable = True
         self.knows_its_epoch = True
@@ -206,10 +197,10 @@ class World:
             peer.under_way -= 1
         arrived = decode(PublishStateRequest, encode(message, 0), 0)
         own_epoch = peer.epoch if peer.knows_its_epoch else -2
-        received = peer.picture.receive(arrived, own_epoch)
+        received = peer.metadata_image.receive(arrived, own_epoch)
         if received.error_code == ErrorCode.NONE:
             peer.messages.append(arrived)
-            peer.picture.check()
+            peer.metadata_image.check()
         return PublishStateResponse(error_code=received.error_code)
 
     # -- controllers -----------------------------------------------------------------------
@@ -250,7 +241,7 @@ class World:
 
     def seen(self, topic: str, index: int) -> PartitionState | None:
         """A partition as all brokers show it; None while they differ or do not know it."""
-        states = [peer.picture.state(topic, index) for peer in self.peers.values()]
+        states = [peer.metadata_image.state(topic, index) for peer in self.peers.values()]
         return states[0] if all(each == states[0] for each in states) else None
 
     def leaders(self, topic: str, count: int) -> list[int]:
@@ -276,7 +267,7 @@ class World:
         state = self.seen(topic, index)
         assert state is not None
         leader = self.peers[state.leader]
-        found = leader.picture.topic(topic)
+        found = leader.metadata_image.topic(topic)
         assert found is not None
         return AlterPartitionRequest(
             broker_id=leader.id,

@@ -19,8 +19,9 @@ from hightide.core.partition.fetch_session import INITIAL_EPOCH, FetchSessions, 
 from hightide.core.partition.follower import divergence
 from hightide.core.partition.state import PartitionState
 from hightide.log.disk import MemoryDisk
-from hightide.log.log import Log, Slice
+from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
+from hightide.log.segment import Slice
 from hightide.settings import Broker, Topic
 from hightide.wire.batch import Record, build
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -231,7 +232,7 @@ class World:
         self.config = Topic()
         self.store = LogManager([MemoryDisk()], Broker(), lambda _: self.config)
         self.store.open(NOW)
-        self.replicas = ReplicaManager()
+        self.replica_manager = ReplicaManager()
         self.peers = Peers("broker-1", socket_timeout_ms=lambda: 5_000)
         self.fetchers = Fetchers(
             FOLLOWER_ID,
@@ -248,7 +249,7 @@ class World:
         if (topic_id.bytes, number) not in self.leader.logs:
             self.leader.create(topic, number, topic_id)
         log = self.store.create(topic, number, topic_id)
-        return self.replicas.add(log, topic_id, 0)
+        return self.replica_manager.add(log, topic_id, 0)
 
     def source(self, replica: Replica) -> Log:
         return self.leader.logs[replica.topic_id.bytes, replica.partition]

@@ -13,7 +13,7 @@ from hightide.broker.network import server as server_module
 from hightide.broker.network.connection import SERVING, Connection
 from hightide.broker.network.server import Server
 from hightide.log.disk import RealDisk
-from hightide.log.log import Slice
+from hightide.log.segment import Slice
 from hightide.settings import Broker, Listener
 
 HEADER = b"\0\0\0\0\0\0\0\1"

@@ -76,8 +76,8 @@ async def check_agreement(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_trouble_all_agree(seed, monkeypatch):
-    monkeypatch.setattr("hightide.broker.controller.service._LEAST_MS", 200)
-    monkeypatch.setattr("hightide.broker.controller.service._LEAST_KNOWN_S", 0.05)
+    monkeypatch.setattr("hightide.broker.controller.service._SHORTEST_TIMEOUT_MS", 200)
+    monkeypatch.setattr("hightide.broker.controller.service._SHORTEST_PUBLISH_S", 0.05)
 
     @in_a_world(unclean_leader_election_enable=True)
     async def run(world):

@@ -505,8 +505,8 @@ async def test_a_coordinator_that_is_away_loses_no_event(world):
 
 
 def test_nobody_waits_for_ever_for_a_coordinator_that_is_away(monkeypatch):
-    monkeypatch.setattr("hightide.broker.controller.service._LEAST_MS", 50)
-    monkeypatch.setattr("hightide.broker.controller.service._ASKED_BY_BROKERS_MS", 50)
+    monkeypatch.setattr("hightide.broker.controller.service._SHORTEST_TIMEOUT_MS", 50)
+    monkeypatch.setattr("hightide.broker.controller.service._BROKER_TIMEOUT_MS", 50)
 
     @in_a_world
     async def run(world):

@@ -21,7 +21,7 @@ def run(
 ) -> None:
     """The test with two partitions that have three batches of 200 bytes and more each."""
     monkeypatch.setattr(fetch_sizing, "LEAST_BYTES", enough)
-    monkeypatch.setattr(fetch_sizing, "_WAY_S", 60.0)
+    monkeypatch.setattr(fetch_sizing, "_ROUND_TRIP_S", 60.0)
     monkeypatch.setattr(fetch, "PARTITION_BYTES", 1)
 
     async def all_of_it() -> None:

@@ -76,8 +76,8 @@ class Connection:
 @asynccontextmanager
 async def running(disk: SlowDisk) -> AsyncIterator[Broker]:
     broker = Broker(
-        Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
-        surroundings=RealEnvironment(memory=disk),
+        Settings(listeners="PLAINTEXT://127.0.0.1:0", zookeeper_listen="127.0.0.1:0"),
+        environment=RealEnvironment(memory=disk),
     )
     await broker.start()
     own = {0: [broker.broker_id]}
@@ -123,7 +123,7 @@ def test_nothing_is_answered_or_shown_before_it_is_on_disk():
         disk = SlowDisk()
         async with running(disk) as broker:
             connection = Connection()
-            replica = broker.replicas.get(b"t", 0)
+            replica = broker.replica_manager.get(b"t", 0)
             assert send(broker, connection, "t") is None
             await asyncio.sleep(0.02)
             assert connection.answers == []
@@ -168,7 +168,7 @@ def test_a_flush_that_fails_acknowledges_nothing():
             await connection.answered.wait()
             (answer,) = connection.answers
             assert results(answer) == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, -1)]
-            assert broker.replicas.get(b"t", 0).high_watermark == 0
+            assert broker.replica_manager.get(b"t", 0).high_watermark == 0
             again = send(broker, connection, "t")
             assert results(again) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
             disk.failure = None
@@ -194,7 +194,7 @@ def test_acks_0_is_flushed_though_nobody_waits():
             assert send(broker, connection, "t", acks=0) is None
             disk.may_sync.release()
             await broker.flusher.stop()
-            assert broker.replicas.get(b"t", 0).high_watermark == 1
+            assert broker.replica_manager.get(b"t", 0).high_watermark == 1
             assert connection.answers == []
 
     asyncio.run(test())

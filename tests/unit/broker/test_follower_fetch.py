@@ -37,7 +37,7 @@ class Leader:
     def __init__(self, partitions: int, isr: tuple[int, ...] = (1, FOLLOWER)) -> None:
         self.time_ms = 1_700_000_000_000
         self.settings = Settings()
-        self.replicas = ReplicaManager()
+        self.replica_manager = ReplicaManager()
         self.metadata = SimpleNamespace(get_by_id=lambda _: None, refusal=lambda *_: ANY)
         self.throttle = ReplicationThrottle(1, lambda: self.settings)
         self.answers: list[list[hot.Part]] = []
@@ -48,7 +48,7 @@ class Leader:
             disk.make_directory(f"t-{index}")
             config = TopicSettings.effective(self.settings, {})
             log = Log.create(disk, "t", index, config, OpenFiles(10), self.time_ms)
-            replica = self.replicas.add(log, TOPIC, 0)
+            replica = self.replica_manager.add(log, TOPIC, 0)
             state = PartitionState((1, FOLLOWER), 1, 0, isr)
             replica.lead(state, 1, LIVE[1], LIVE, frozenset(), LAG_MS, self.time_ms)
 
@@ -66,7 +66,7 @@ class Leader:
         self.answers.append(parts)
 
     def __getitem__(self, index: int) -> Replica:
-        found = self.replicas.get_by_id(TOPIC.bytes, index)
+        found = self.replica_manager.get_by_id(TOPIC.bytes, index)
         assert found is not None
         return found
 
@@ -75,7 +75,7 @@ class Leader:
             buf = batch.build([batch.Record(0, self.time_ms, None, b"", ())])
             assert len(buf) == BATCH_BYTES
             self[index].append(buf, memoryview(buf), 0, len(buf), self.time_ms)
-        self.replicas.purgatory.wake()
+        self.replica_manager.purgatory.wake()
 
     def ask(
         self,
@@ -180,10 +180,10 @@ def test_it_waits_for_records_and_hears_of_the_high_watermark_with_them_or_alone
     leader.append(1)
     assert leader.news() == {0: (0, 1, 0), 1: (0, 0, 1)}
     assert leader.ask({1: 1}) is None
-    leader.replicas.purgatory._tell_followers()
+    leader.replica_manager.purgatory._tell_followers()
     assert leader.news() == {1: (0, 1, 0)}
     assert leader.ask({}) is None
-    leader.replicas.purgatory._tell_followers()
+    leader.replica_manager.purgatory._tell_followers()
     assert leader.answers == []
 
 
@@ -241,7 +241,7 @@ def test_the_end_of_a_role_is_told_at_once_and_until_it_is_understood():
     leader.ask({0: 0, 1: 0}, wait_ms=0)
     assert leader.ask({}) is None
     leader[1].follow(PartitionState((1, FOLLOWER), FOLLOWER, 1, (1, FOLLOWER)))
-    leader.replicas.purgatory.wake()
+    leader.replica_manager.purgatory.wake()
     fenced = {1: (ErrorCode.FENCED_LEADER_EPOCH, -1, 0)}
     assert leader.news() == fenced
     assert leader.ask({}) == fenced
@@ -265,8 +265,8 @@ def test_nobody_is_told_who_does_not_ask_any_more():
     leader.ask({}, forgotten=(1,), wait_ms=0)
     assert len(leader[0].purgatory.followers) == 1
     assert not leader[1].purgatory.followers
-    assert leader.session.reader is not None
-    leader.session.reader.end()
+    assert leader.session.owner is not None
+    leader.session.owner.end()
     assert not leader[0].purgatory.followers
 
 

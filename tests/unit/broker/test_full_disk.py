@@ -66,8 +66,8 @@ def test_a_full_disk_is_told_and_passes(forgets: bool):
     async def test():
         disk = SmallDisk()
         broker = Broker(
-            Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0"),
-            surroundings=RealEnvironment(memory=disk),
+            Settings(listeners="PLAINTEXT://127.0.0.1:0", zookeeper_listen="127.0.0.1:0"),
+            environment=RealEnvironment(memory=disk),
         )
         await broker.start()
         await broker.controller.create_topic("t", {0: [broker.broker_id]}, {}, timeout_ms=5000)
@@ -79,7 +79,7 @@ def test_a_full_disk_is_told_and_passes(forgets: bool):
                 if forgets:
                     broker.shapes.forget()
                 assert send(broker, connection) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
-            assert broker.replicas.get(b"t", 0).log.read(0, 1000, 1) is not None
+            assert broker.replica_manager.get(b"t", 0).log.read(0, 1000, 1) is not None
             disk.is_full = False
             code, _ = send(broker, connection)
             assert code == 0
@@ -87,7 +87,7 @@ def test_a_full_disk_is_told_and_passes(forgets: bool):
         assert send(broker, connection, acks=0) is None
         assert "acks=0" in connection.closed
         disk.is_full = False
-        assert broker.replicas.get(b"t", 0).log.end_offset == 3
+        assert broker.replica_manager.get(b"t", 0).log.end_offset == 3
         await broker.stop()
 
     asyncio.run(test())

@@ -71,8 +71,8 @@ class World:
 async def started(**settings: Any) -> AsyncIterator[World]:
     given = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3, **settings}
     broker = Broker(
-        Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0", **given),
-        surroundings=RealEnvironment(memory=MemoryDisk()),
+        Settings(listeners="PLAINTEXT://127.0.0.1:0", zookeeper_listen="127.0.0.1:0", **given),
+        environment=RealEnvironment(memory=MemoryDisk()),
     )
     (address,) = await broker.start()
     client = await Connection.open(*address)

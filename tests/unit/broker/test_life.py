@@ -27,7 +27,7 @@ async def running(folder: Path, **settings: object):
     broker = Broker(
         Settings(
             listeners="PLAINTEXT://127.0.0.1:0",
-            coordinator_listen="127.0.0.1:0",
+            zookeeper_listen="127.0.0.1:0",
             log_dirs=(str(folder),),
             **settings,
         )
@@ -55,7 +55,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 def append(broker: Broker, topic: str, value: bytes = b"v") -> int:
     buf = batch.build([batch.Record(0, NOW_MS, None, value, ())])
-    replica = broker.replicas.get(topic.encode(), 0)
+    replica = broker.replica_manager.get(topic.encode(), 0)
     assert replica is not None
     return replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS)[0]
 
@@ -78,10 +78,10 @@ def test_topics_settings_and_records_are_there_again(tmp_path: Path):
             assert topic.topic_id == topic_id
             assert len(topic.partitions) == 4
             assert broker.metadata.cluster_id == cluster_id
-            replica = broker.replicas.get(b"t", 0)
+            replica = broker.replica_manager.get(b"t", 0)
             assert replica.high_watermark == 1
             assert replica.log.config.retention_ms == 77
-            assert broker.replicas.get_by_id(topic_id.bytes, 3) is not None
+            assert broker.replica_manager.get_by_id(topic_id.bytes, 3) is not None
 
     run(test)
 
@@ -93,7 +93,7 @@ def test_each_start_leads_in_an_epoch_of_its_own(tmp_path: Path):
                 if epoch == 0:
                     await create(broker, "t")
                 append(broker, "t")
-                replica = broker.replicas.get(b"t", 0)
+                replica = broker.replica_manager.get(b"t", 0)
                 assert replica.leader_epoch == epoch
                 assert replica.log.epochs.entries == [(e, e) for e in range(epoch + 1)]
 
@@ -109,7 +109,7 @@ def test_a_deletion_that_was_cut_short_is_finished(tmp_path: Path):
             await zookeeper.create(znodes.delete_topic_path("t"))
         async with running(tmp_path) as broker:
             assert broker.metadata.get("t") is None
-            assert ("t", 0) not in broker.store.logs
+            assert ("t", 0) not in broker.log_manager.logs
             await create(broker, "t")
             assert append(broker, "t") == 0
             assert await broker._zookeeper.children(znodes.DELETE_TOPICS) == []
@@ -177,7 +177,7 @@ def test_logs_of_a_topic_that_is_known_to_nobody_are_set_aside_once_it_has_gone(
                     break
                 await asyncio.sleep(0.02)
             assert not list(tmp_path.glob("t-?"))
-            assert not [name for name, _index in broker.store.logs if name == "t"]
+            assert not [name for name, _index in broker.log_manager.logs if name == "t"]
 
     run(test)
 
@@ -190,7 +190,7 @@ def test_a_log_of_a_former_topic_of_the_same_name_is_not_served(tmp_path: Path):
         other = tmp_path / "t-0" / "partition.metadata"
         other.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
         async with running(tmp_path) as broker:
-            assert broker.replicas.get(b"t", 0).log.end_offset == 0
+            assert broker.replica_manager.get(b"t", 0).log.end_offset == 0
         assert list(tmp_path.glob("t-0.*-stray"))
 
     run(test)
@@ -200,22 +200,22 @@ def test_a_topic_that_replaces_another_in_one_message_has_its_own_settings(tmp_p
     async def test():
         async with running(tmp_path) as broker:
             await create(broker, "t")
-            replaced = broker.picture.topic("t")
+            replaced = broker.metadata_image.topic("t")
             config = znodes.EntityConfig({"flush.messages": "1"}).encode()
             await broker.zookeeper.set(znodes.topic_config_path("t"), config)
             partition = published_partition(0, replaced.partitions[0])
             message = PublishStateRequest(
                 controller_id=broker.broker_id,
-                controller_epoch=broker.picture.controller_epoch,
+                controller_epoch=broker.metadata_image.controller_epoch,
                 broker_epoch=broker.broker_epoch,
                 sequence=1_000_000,
                 is_full=False,
-                brokers=list(broker.picture.brokers.values()),
+                brokers=list(broker.metadata_image.brokers.values()),
                 topics=[PublishedTopic(name="t", topic_id=uuid.uuid4(), partitions=[partition])],
                 removed_topics=[replaced.topic_id],
             )
             await broker.receive_state(message)
-            assert broker.replicas.get(b"t", 0).log.config.flush_messages == 1
+            assert broker.replica_manager.get(b"t", 0).log.config.flush_messages == 1
 
     run(test)
 
@@ -229,7 +229,7 @@ def test_a_lost_partition_metadata_file_is_written_again(tmp_path: Path):
         before = file.read_bytes()
         file.write_bytes(b"")
         async with running(tmp_path) as broker:
-            assert broker.replicas.get(b"t", 0).log.end_offset == 1
+            assert broker.replica_manager.get(b"t", 0).log.end_offset == 1
         assert file.read_bytes() == before
 
     run(test)

@@ -33,7 +33,7 @@ def write(replica: Replica, sequence: int, producer: Producer = FIRST) -> int:
 def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
     """All that the handler wants of a broker."""
     return SimpleNamespace(
-        replicas=replicas,
+        replica_manager=replicas,
         now_ms=lambda: NOW_MS,
         settings=Settings(request_timeout_ms=50),
         flusher=Flusher(lambda: None),
@@ -127,14 +127,14 @@ def test_who_waits_for_what_is_decided_is_woken_when_the_marker_is_committed():
         write(replica, 0)
         for follower in (2, 3):
             fetched(replica, follower, 1)
-        broker.replicas.purgatory.wake()
+        broker.replica_manager.purgatory.wake()
         assert (plain.served, reader.served) == (1, 0)
         waiting = write_markers(broker, marker_request(FIRST, True))
-        broker.replicas.purgatory.wake()
+        broker.replica_manager.purgatory.wake()
         assert reader.served == 0, "it could still be lost"
         for follower in (2, 3):
             fetched(replica, follower, 2)
-        broker.replicas.purgatory.wake()
+        broker.replica_manager.purgatory.wake()
         assert reader.served == 1
         await waiting
 

@@ -118,9 +118,9 @@ STATE = PublishStateRequest(
 
 def test_what_is_not_advertised_is_asked_in_our_newest_version() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
-        answer = await peers.ask(there, STOP, timeout_ms=5000)
+        answer = await peers.send(there, STOP, timeout_ms=5000)
         assert answer.remaining_partitions[0].partition_index == 3
-        assert (await peers.ask(there, STATE, timeout_ms=5000)).error_code == 11
+        assert (await peers.send(there, STATE, timeout_ms=5000)).error_code == 11
         assert other.asked == [(CONTROLLED_SHUTDOWN, 3), (PUBLISH_STATE, 0)]
         assert other.client_ids == {"broker-1"}
 
@@ -129,7 +129,7 @@ def test_what_is_not_advertised_is_asked_in_our_newest_version() -> None:
 
 def test_a_connection_is_opened_once_for_all_who_ask_and_kept() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
-        asking = [peers.ask(there, STOP, timeout_ms=5000) for _ in range(5)]
+        asking = [peers.send(there, STOP, timeout_ms=5000) for _ in range(5)]
         found = await asyncio.gather(*asking, peers.connection(there))
         assert await peers.connection(there) is found[-1]
         assert other.connections == 1
@@ -152,7 +152,7 @@ def test_a_broken_connection_is_opened_anew_by_the_next_who_asks() -> None:
         other.hang_up()
         with pytest.raises(ConnectionFailed):
             await first.send(STOP, version=3)
-        await peers.ask(there, STOP, timeout_ms=5000)
+        await peers.send(there, STOP, timeout_ms=5000)
         assert other.connections == 2
 
     run(test)
@@ -162,9 +162,9 @@ def test_a_connection_whose_answer_is_missing_is_not_used_again() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         other.answers = False
         with pytest.raises(ConnectionFailed, match="did not answer ControlledShutdown in 50 ms"):
-            await peers.ask(there, STOP, timeout_ms=50)
+            await peers.send(there, STOP, timeout_ms=50)
         other.answers = True
-        await peers.ask(there, STOP, timeout_ms=5000)
+        await peers.send(there, STOP, timeout_ms=5000)
         assert other.connections == 2
 
     run(test)
@@ -173,7 +173,7 @@ def test_a_connection_whose_answer_is_missing_is_not_used_again() -> None:
 def test_nobody_there_is_told_to_all_who_ask() -> None:
     async def test(peers: Peers, _other: Other, _there: PublishedEndpoint) -> None:
         nowhere = endpoint(1)
-        asking = [peers.ask(nowhere, STOP, timeout_ms=5000) for _ in range(2)]
+        asking = [peers.send(nowhere, STOP, timeout_ms=5000) for _ in range(2)]
         failed = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(each, ConnectionFailed) for each in failed)
 
@@ -200,7 +200,7 @@ def test_a_connection_that_fails_when_nobody_waits_for_it_any_more_is_no_news() 
         other.greets = False
         peers = Peers("broker-1", socket_timeout_ms=lambda: 60)
         with pytest.raises(ConnectionFailed):
-            await peers.ask(there, STOP, timeout_ms=20)
+            await peers.send(there, STOP, timeout_ms=20)
         await asyncio.sleep(0.1)
         await peers.close()
         gc.collect()
@@ -213,7 +213,7 @@ def test_who_waits_for_a_connection_waits_no_longer_than_told() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         other.greets = False
         with pytest.raises(ConnectionFailed, match="did not accept a connection in 30 ms"):
-            await peers.ask(there, STOP, timeout_ms=30)
+            await peers.send(there, STOP, timeout_ms=30)
 
     run(test)
 
@@ -222,7 +222,7 @@ def test_closing_ends_what_is_under_way_and_nothing_begins_afterwards() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         other.answers = False
         await peers.connection(there)
-        asking = asyncio.create_task(peers.ask(there, STOP, timeout_ms=5000))
+        asking = asyncio.create_task(peers.send(there, STOP, timeout_ms=5000))
         opening = asyncio.create_task(peers.connection(there, "fetch"))
         await asyncio.sleep(0)
         await peers.close()
@@ -230,6 +230,6 @@ def test_closing_ends_what_is_under_way_and_nothing_begins_afterwards() -> None:
             with pytest.raises(ConnectionFailed):
                 await task
         with pytest.raises(ConnectionFailed):
-            await peers.ask(there, STOP, timeout_ms=5000)
+            await peers.send(there, STOP, timeout_ms=5000)
 
     run(test)

@@ -91,7 +91,7 @@ def verdict(transactional_id: str, _producer: Producer, partition: tuple[str, in
 
 
 def end_transactions(broker: Broker) -> None:
-    for replica in broker.replicas:
+    for replica in broker.replica_manager:
         for producer_id in list(replica.log.transactions.opened):
             replica.append_marker(Producer(producer_id, 0), 0, True, 1, NOW_MS)
 
@@ -99,8 +99,8 @@ def end_transactions(broker: Broker) -> None:
 async def served(
     frames: Sequence[bytes | None], forgets: bool
 ) -> tuple[list[object], dict[str, bytes]]:
-    settings_ = Settings(listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0")
-    broker = Broker(settings_, surroundings=RealEnvironment(memory=MemoryDisk()))
+    settings_ = Settings(listeners="PLAINTEXT://127.0.0.1:0", zookeeper_listen="127.0.0.1:0")
+    broker = Broker(settings_, environment=RealEnvironment(memory=MemoryDisk()))
     broker.now_ms = lambda: NOW_MS  # type: ignore[method-assign]
     await broker.start()
     broker.transactions.verify_now = verdict  # type: ignore[method-assign]
@@ -123,7 +123,7 @@ async def served(
     answers += connection.closed
     logs = {
         f"{replica.topic}-{replica.partition}": replica.log.segments[-1].opened().read(0, 1 << 20)
-        for replica in broker.replicas
+        for replica in broker.replica_manager
         if replica.log.end_offset
     }
     await broker.stop()

@@ -17,7 +17,7 @@ from hightide.broker.broker import Broker
 from hightide.broker.handlers.fetch import fetch
 from hightide.broker.network.fetch_sizing import FetchSizing
 from hightide.core.transactions.transaction import Producer
-from hightide.log.log import Slice
+from hightide.log.segment import Slice
 from hightide.wire import batch
 from hightide.wire.control import ControlType, control_type
 from hightide.wire.errors import ErrorCode
@@ -70,7 +70,7 @@ class Reader:
         )
         if self.version >= 13:
             request.topics[0].topic = None
-            request.topics[0].topic_id = self.broker.replicas.get(b"t", 0).topic_id
+            request.topics[0].topic_id = self.broker.replica_manager.get(b"t", 0).topic_id
         frame = bytearray(encode_request(request, self.version, 1, "c")[4:])
         parts = fetch(self.broker, self, frame, memoryview(frame), 0, len(frame))  # type: ignore[arg-type]
         whole = b"".join(

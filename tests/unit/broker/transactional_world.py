@@ -63,7 +63,7 @@ class World:
         broker.transactions.verify_now = verdicts.verify_now  # type: ignore[method-assign]
 
     def replica(self, topic: str = "t", partition: int = 0) -> Replica:
-        found = self.broker.replicas.get(topic.encode(), partition)
+        found = self.broker.replica_manager.get(topic.encode(), partition)
         assert found is not None
         return found
 
@@ -90,9 +90,9 @@ class World:
 @asynccontextmanager
 async def world(**overrides: object) -> AsyncIterator[World]:
     settings = Settings(
-        listeners="PLAINTEXT://127.0.0.1:0", coordinator_listen="127.0.0.1:0", **overrides
+        listeners="PLAINTEXT://127.0.0.1:0", zookeeper_listen="127.0.0.1:0", **overrides
     )
-    broker = Broker(settings, surroundings=RealEnvironment(memory=MemoryDisk()))
+    broker = Broker(settings, environment=RealEnvironment(memory=MemoryDisk()))
     (address,) = await broker.start()
     await broker.controller.create_topic(
         "t", {0: [broker.broker_id], 1: [broker.broker_id]}, {}, timeout_ms=5000

@@ -1,4 +1,4 @@
-"""A coordinator to talk to, and the raw client to do it: there are no test packages."""
+"""Fixtures: embedded ZooKeeper servers in threads and processes, and raw clients."""
 
 import os
 import subprocess
@@ -14,16 +14,16 @@ from tests.unit.zookeeper.raw_client import RawClient
 
 
 class World:
-    """Coordinators on free ports and their clients, all gone at the end of the test."""
+    """Servers on free ports and their clients, all closed at the end of the test."""
 
     def __init__(self, folder):
-        self.file = folder / "coordination.db"
+        self.file = folder / "zookeeper.db"
         self.threads = []
         self.clients = []
         self.address = None
 
     def start(self, **options):
-        """Start a coordinator, by default with this world's file."""
+        """Start a server, by default with this world's file."""
         options = {"file": self.file, "tick_ms": 100, "min_session_timeout_ms": 100, **options}
         thread = ServerThread(ServerOptions(**{"port": 0, **options}))
         self.address = thread.start()
@@ -36,7 +36,7 @@ class World:
         return client
 
     def committer(self):
-        return self.threads[-1].coordinator._committer
+        return self.threads[-1].server._committer
 
     def end(self):
         for client in self.clients:
@@ -54,17 +54,17 @@ def world(tmp_path):
 
 @pytest.fixture
 def client(world):
-    """A client of a coordinator with a file."""
+    """A client of a server with a file."""
     world.start()
     return world.client()
 
 
 class ZooKeeperProcess:
-    """`hightide coordinator start`, as a person would run it."""
+    """A `hightide zookeeper start` process."""
 
     def __init__(self, *arguments, environment=(), listens=True):
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "hightide", "coordinator", "start", *arguments],
+            [sys.executable, "-P", "-m", "hightide", "zookeeper", "start", *arguments],
             env={**os.environ, "PYTHONPATH": SOURCE, **dict(environment)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -82,7 +82,7 @@ class ZooKeeperProcess:
         self._child.send_signal(number)
 
     def end(self):
-        """Wait for the end: exit code, and what was written after the first line."""
+        """Wait for the end; return exit code, and the output after the first line."""
         output, errors = self._child.communicate(timeout=30)
         return self._child.returncode, output, errors
 
@@ -96,8 +96,8 @@ SOURCE = str(Path(hightide.__file__).parent.parent)
 
 
 @pytest.fixture
-def coordinator_process(tmp_path):
-    """Starts coordinators on a free port, by default with a folder of their own."""
+def zookeeper_process(tmp_path):
+    """Starts servers as processes on a free port, by default with a new data directory."""
     started = []
 
     def start(*arguments, **options):

@@ -1,5 +1,5 @@
-"""A ZooKeeper client that shows every byte: what was sent is what the test says, and what came back
-is kept in the order in which it came."""
+"""A ZooKeeper client for tests that sends exactly the given bytes, and keeps everything that it
+receives in order."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Event(NamedTuple):
 
 
 class Body:
-    """Takes a body apart from its beginning."""
+    """Decodes a response body from its start."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -130,7 +130,7 @@ class Closed(Exception):
 
 
 class RawSocket:
-    """Frames over a socket, and nothing that knows what they mean."""
+    """Frames over a socket, without their meaning."""
 
     def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(address, DEADLINE_S)
@@ -174,7 +174,7 @@ class RawSocket:
 
 
 class RawClient(RawSocket):
-    """A client with a session, unless it is refused one."""
+    """A client with a session, unless the server refuses it."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class RawClient(RawSocket):
         self.last_byte = rest.data
 
     @property
-    def ticket(self) -> tuple[int, bytes]:
+    def key(self) -> tuple[int, bytes]:
         return self.session_id, self.password
 
     def send(self, kind: int, body: bytes = b"", xid: int | None = None) -> int:
@@ -222,7 +222,7 @@ class RawClient(RawSocket):
         return Event(kind, path)
 
     def reply(self, xid: int) -> Reply:
-        """The next reply, which must be this one; events before it are kept."""
+        """Return the next reply, which must have this xid; events before it are kept."""
         while isinstance(message := self.receive(), Event):
             self.events.append(message)
         assert message.xid == xid
@@ -260,7 +260,7 @@ class RawClient(RawSocket):
 
 
 def word(address: tuple[str, int], letters: str, tls: ssl.SSLContext | None = None) -> str:
-    """The answer to a four-letter word."""
+    """Return the response to a four-letter word."""
     with RawSocket(address, tls) as raw:
         raw.socket.sendall(letters.encode())
         answer = b""
@@ -270,9 +270,9 @@ def word(address: tuple[str, int], letters: str, tls: ssl.SSLContext | None = No
 
 
 def wait_until(condition: Any, deadline_s: float = DEADLINE_S) -> float:
-    """Wait for the condition; how long that took."""
+    """Wait for the condition and return the seconds that took."""
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() - began < deadline_s, "it did not come to pass"
+        assert time.monotonic() - began < deadline_s, "the condition did not become true in time"
         time.sleep(0.005)
     return time.monotonic() - began

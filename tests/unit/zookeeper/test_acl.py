@@ -1,4 +1,4 @@
-"""Access lists, without a server."""
+"""ACLs, without a server."""
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,9 @@ from hightide.zookeeper.tree import Tree
 
 BOB = "bob:" + "1" * 28
 ADDRESS = ("ip", "10.1.2.3")
-NOBODY = Identity((ADDRESS,))
-KNOWN = NOBODY.with_ids(("digest", BOB))
-SUPER = NOBODY.with_ids(("super", ""))
+UNAUTHENTICATED = Identity((ADDRESS,))
+KNOWN = UNAUTHENTICATED.with_ids(("digest", BOB))
+SUPER = UNAUTHENTICATED.with_ids(("super", ""))
 
 ENTRIES = st.lists(
     st.builds(Entry, st.integers(-(2**31), 2**31 - 1), st.text(max_size=5), st.text(max_size=9)),
@@ -44,18 +44,18 @@ def test_a_digest_is_what_zookeeper_makes_of_a_password():
 @pytest.mark.parametrize(
     ("entry", "who", "expected"),
     [
-        (Entry(READ, "world", "anyone"), NOBODY, True),
-        (Entry(WRITE | ADMIN, "world", "anyone"), NOBODY, False),
-        (Entry(READ, "digest", BOB), NOBODY, False),
+        (Entry(READ, "world", "anyone"), UNAUTHENTICATED, True),
+        (Entry(WRITE | ADMIN, "world", "anyone"), UNAUTHENTICATED, False),
+        (Entry(READ, "digest", BOB), UNAUTHENTICATED, False),
         (Entry(READ, "digest", BOB), KNOWN, True),
         (Entry(READ, "digest", "bob:other"), KNOWN, False),
         (Entry(0, "digest", BOB), SUPER, True),
-        (Entry(READ, "ip", "10.1.2.3"), NOBODY, True),
-        (Entry(READ, "ip", "10.1.2.4"), NOBODY, False),
-        (Entry(READ, "ip", "10.1.0.0/16"), NOBODY, True),
-        (Entry(READ, "ip", "10.1.2.9/29"), NOBODY, False),
-        (Entry(READ, "ip", "0.0.0.0/0"), NOBODY, True),
-        (Entry(READ, "ip", "::/0"), NOBODY, False),
+        (Entry(READ, "ip", "10.1.2.3"), UNAUTHENTICATED, True),
+        (Entry(READ, "ip", "10.1.2.4"), UNAUTHENTICATED, False),
+        (Entry(READ, "ip", "10.1.0.0/16"), UNAUTHENTICATED, True),
+        (Entry(READ, "ip", "10.1.2.9/29"), UNAUTHENTICATED, False),
+        (Entry(READ, "ip", "0.0.0.0/0"), UNAUTHENTICATED, True),
+        (Entry(READ, "ip", "::/0"), UNAUTHENTICATED, False),
         (Entry(READ, "ip", "fe80::/10"), Identity((("ip", "fe80::1"),)), True),
         (Entry(READ, "ip", "10.0.0.0/8"), Identity((("ip", ""),)), False),
     ],
@@ -89,9 +89,9 @@ def test_one_of_several_permissions_is_enough():
         [acl.ANYONE, Entry(ALL, "x509", "CN=a")],
     ],
 )
-def test_a_list_that_names_nobody_is_refused(entries):
+def test_an_invalid_list_is_refused(entries):
     with pytest.raises(InvalidAcl):
-        NOBODY.resolve("/a", acl.encode(entries))
+        UNAUTHENTICATED.resolve("/a", acl.encode(entries))
 
 
 def test_auth_becomes_the_names_that_were_proved():
@@ -104,8 +104,8 @@ def test_auth_becomes_the_names_that_were_proved():
 
 def test_an_entry_counts_once():
     twice = acl.encode([Entry(READ, "world", "anyone")] * 2)
-    assert NOBODY.resolve("/a", twice) == WORLD_READS_ACL
-    assert NOBODY.resolve("/a", acl.wire([acl.ANYONE] * 2)) == OPEN_ACL
+    assert UNAUTHENTICATED.resolve("/a", twice) == WORLD_READS_ACL
+    assert UNAUTHENTICATED.resolve("/a", acl.wire([acl.ANYONE] * 2)) == OPEN_ACL
 
 
 def test_proving_the_same_twice_changes_nothing():
@@ -124,7 +124,7 @@ def tree():
     return tree
 
 
-def decide(tree, request, who=NOBODY):
+def decide(tree, request, who=UNAUTHENTICATED):
     decision = tree.decide(request, 1, 0, who)
     if decision.transaction is not None:
         tree.apply(decision.transaction)
@@ -151,6 +151,6 @@ def test_access_is_judged_by_the_tree_as_it_will_be(tree):
 
     decide(tree, Create("/a"), acl.UNCHECKED)
     draft = Draft(tree)
-    draft.decide(SetAcl("/a", WORLD_READS_ACL), 1, 0, NOBODY)
-    assert isinstance(draft.decide(SetData("/a", b""), 1, 0, NOBODY).outcome, NoAuth)
-    assert isinstance(draft.decide(Delete("/b/c"), 1, 0, NOBODY).outcome, NoNode)
+    draft.decide(SetAcl("/a", WORLD_READS_ACL), 1, 0, UNAUTHENTICATED)
+    assert isinstance(draft.decide(SetData("/a", b""), 1, 0, UNAUTHENTICATED).outcome, NoAuth)
+    assert isinstance(draft.decide(Delete("/b/c"), 1, 0, UNAUTHENTICATED).outcome, NoNode)

@@ -1,4 +1,4 @@
-"""A durable tree: what was acknowledged is there after whatever happened to the process."""
+"""A durable tree: acknowledged writes survive a kill, a full disk and a restart."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ def python(*arguments):
 
 
 def test_a_killed_process_loses_no_acknowledged_write_and_tears_no_multi(tmp_path):
-    file = tmp_path / "coordination.db"
+    file = tmp_path / "zookeeper.db"
     acknowledged = [0] * WRITERS
     for kill in range(6):
         process = python(WRITER, file)
@@ -72,7 +72,7 @@ def test_a_killed_process_loses_no_acknowledged_write_and_tears_no_multi(tmp_pat
                 writer, number = map(int, line.split())
                 acknowledged[writer] = number
 
-        async def look():
+        async def check():
             zookeeper = await InMemoryZooKeeper.open(file)
             try:
                 assert await zookeeper.exists("/alive") is None
@@ -85,12 +85,12 @@ def test_a_killed_process_loses_no_acknowledged_write_and_tears_no_multi(tmp_pat
             finally:
                 await zookeeper.close()
 
-        asyncio.run(look())
+        asyncio.run(check())
     assert sum(acknowledged) > 6 * 40
 
 
 def test_reopening_gives_the_same_tree_without_the_old_sessions(tmp_path):
-    file = tmp_path / "deep" / "coordination.db"
+    file = tmp_path / "deep" / "zookeeper.db"
 
     async def write():
         zookeeper = await InMemoryZooKeeper.open(file)
@@ -116,7 +116,7 @@ def test_reopening_gives_the_same_tree_without_the_old_sessions(tmp_path):
 
 
 def test_a_file_in_use_is_refused_in_words(tmp_path):
-    file = tmp_path / "coordination.db"
+    file = tmp_path / "zookeeper.db"
 
     async def main():
         zookeeper = await InMemoryZooKeeper.open(file)
@@ -128,7 +128,7 @@ def test_a_file_in_use_is_refused_in_words(tmp_path):
             process = python(opening, file)
             _, errors = await asyncio.to_thread(process.communicate)
             assert process.returncode == 1
-            assert f"{file} (it is in use" in errors
+            assert f"{file} (the file is in use" in errors
             await zookeeper.create("/still-working")
         finally:
             await zookeeper.close()
@@ -174,7 +174,7 @@ async def create_a_child(file):
 
 @pytest.mark.parametrize("kind", ["directory", "not SQLite", "newer", *DAMAGE])
 def test_a_file_that_cannot_be_used_is_refused_with_its_name(tmp_path, kind):
-    file = tmp_path / "coordination.db"
+    file = tmp_path / "zookeeper.db"
     damaged(file, kind)
     with pytest.raises(StorageError) as refusal:
         asyncio.run(InMemoryZooKeeper.open(file))
@@ -182,7 +182,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_name(tmp_path, kind):
 
 
 def test_a_commit_that_fails_is_never_answered_as_done(tmp_path):
-    file = tmp_path / "coordination.db"
+    file = tmp_path / "zookeeper.db"
 
     async def fill_up():
         zookeeper = await InMemoryZooKeeper.open(file)
@@ -190,7 +190,7 @@ def test_a_commit_that_fails_is_never_answered_as_done(tmp_path):
         states = []
         zookeeper.on_state(states.append)
         await zookeeper.create("/a", b"kept")
-        # SQLite itself reports a full disk once the file may not grow any more.
+        # SQLite reports a full disk when the file may not grow.
         await committer._in_thread(committer._store._db.execute, "PRAGMA max_page_count=1")
         large = zookeeper.create("/large", bytes(100_000))
         results = await asyncio.gather(
@@ -214,7 +214,7 @@ def test_a_commit_that_fails_is_never_answered_as_done(tmp_path):
 
 def test_writes_made_together_share_a_commit(tmp_path):
     async def main():
-        zookeeper = await InMemoryZooKeeper.open(tmp_path / "coordination.db")
+        zookeeper = await InMemoryZooKeeper.open(tmp_path / "zookeeper.db")
         committer = zookeeper._committer
         statements = []
         await committer._in_thread(committer._store._db.set_trace_callback, statements.append)
@@ -229,7 +229,7 @@ def test_writes_made_together_share_a_commit(tmp_path):
 
 def test_a_commit_waits_for_the_disk(tmp_path):
     async def main():
-        zookeeper = await InMemoryZooKeeper.open(tmp_path / "coordination.db")
+        zookeeper = await InMemoryZooKeeper.open(tmp_path / "zookeeper.db")
         committer = zookeeper._committer
 
         def pragma(name):

@@ -1,4 +1,4 @@
-"""The tree in this process: one set of behaviours, in memory and on a file."""
+"""InMemoryZooKeeper behaves the same in memory and with a file."""
 
 import asyncio
 import functools
@@ -27,12 +27,12 @@ from hightide.zookeeper.znodes import PERSISTENT_ROOTS
 
 
 def on_both(scenario):
-    """Run a scenario coroutine once in memory and once on a file."""
+    """Run a scenario coroutine once in memory and once with a file."""
 
     @functools.wraps(scenario)
     def test(file, tmp_path):
         async def main():
-            path = tmp_path / "coordination.db" if file else None
+            path = tmp_path / "zookeeper.db" if file else None
             zookeeper = await InMemoryZooKeeper.open(path, clock=lambda: 1234)
             try:
                 await scenario(zookeeper)
@@ -149,14 +149,14 @@ async def test_a_callback_armed_twice_is_called_once_and_a_deletion_once_for_bot
 
 @on_both
 async def test_a_failing_callback_does_not_harm_the_writer_or_other_watchers(zookeeper):
-    complaints = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     seen = []
     await zookeeper.exists("/a", lambda _: 1 / 0)
     await zookeeper.exists("/a", seen.append)
     assert await zookeeper.create("/a") == "/a"
     assert len(seen) == 1
-    assert [type(each["exception"]) for each in complaints] == [ZeroDivisionError]
+    assert [type(context["exception"]) for context in errors] == [ZeroDivisionError]
 
 
 @on_both
@@ -196,7 +196,7 @@ async def test_when_all_sessions_are_closed_no_new_one_can_begin(zookeeper):
 
 
 @on_both
-async def test_a_caller_that_stops_waiting_harms_nobody(zookeeper):
+async def test_a_cancelled_caller_does_no_harm(zookeeper):
     await zookeeper.create("/a")
     loop = asyncio.get_running_loop()
     impatient = loop.create_task(zookeeper.set("/a", b"1"))
@@ -204,7 +204,7 @@ async def test_a_caller_that_stops_waiting_harms_nobody(zookeeper):
     impatient.cancel()
     await zookeeper.set("/a", b"2")
     data, stat = await zookeeper.get("/a")
-    assert (data, stat.version) == (b"2", 2), "the abandoned write was made all the same"
+    assert (data, stat.version) == (b"2", 2), "the cancelled write was executed"
 
 
 @on_both

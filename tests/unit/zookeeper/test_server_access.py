@@ -1,14 +1,14 @@
-"""Who is served: names and passwords, credentials, certificates."""
+"""Access to the server: digest identities, credentials and certificates."""
 
 import ssl
-import subprocess
 
 import pytest
 
 from hightide.zookeeper.acl import digest
 from hightide.zookeeper.server.options import Limits, ServerOptions, Tls
-from hightide.zookeeper.server.server import Refused
+from hightide.zookeeper.server.server import StartRefused
 from hightide.zookeeper.server.server_thread import ServerThread
+from tests.support.certificates import CertificateAuthority
 from tests.unit.zookeeper.raw_client import (
     AUTH,
     AUTH_FAILED,
@@ -50,7 +50,7 @@ def test_what_is_mine_is_not_for_others(world, client):
     other = world.client()
     assert other.error(GET_DATA, read("/mine")) == NO_AUTH
     assert other.error(GET_ACL, text("/mine")) == NO_AUTH
-    assert other.authenticate("bob:wrong") == 0, "a name that nobody has given anything to"
+    assert other.authenticate("bob:wrong") == 0, "an identity without any permissions"
     assert other.error(GET_DATA, read("/mine")) == NO_AUTH
     assert other.authenticate("bob:secret") == 0
     assert other.ok(GET_DATA, read("/mine")).buffer() == b"x"
@@ -59,7 +59,7 @@ def test_what_is_mine_is_not_for_others(world, client):
 def test_a_name_belongs_to_the_connection_not_to_the_session(world, client):
     client.authenticate("bob:secret")
     client.create("/mine", entries=MINE)
-    again = world.client(session=client.ticket)
+    again = world.client(session=client.key)
     assert again.error(GET_DATA, read("/mine")) == NO_AUTH
 
 
@@ -109,7 +109,7 @@ def test_a_reader_does_not_see_hashes(world, client):
 
 
 def test_a_request_is_judged_by_the_name_it_was_sent_with(client):
-    """A name given later does not help what was asked before, even if all is one commit."""
+    """A later identity does not apply to earlier requests, even in the same commit."""
     client.authenticate("bob:secret")
     client.create("/mine", entries=MINE)
     client.authenticate("eve:secret")
@@ -159,7 +159,7 @@ def guarded(world):
     return world
 
 
-def test_nobody_is_served_without_credentials(guarded):
+def test_a_client_without_credentials_is_not_served(guarded):
     client = guarded.client()
     for kind, body in [
         (CREATE, create("/a")),
@@ -193,7 +193,7 @@ def test_a_session_that_moves_must_show_credentials_again(guarded):
     client = guarded.client()
     client.authenticate(CREDENTIALS[0])
     client.create("/a", flags=1)
-    again = guarded.client(session=client.ticket)
+    again = guarded.client(session=client.key)
     assert again.session_id == client.session_id
     assert again.error(EXISTS, read("/a")) == NO_AUTH
 
@@ -209,8 +209,8 @@ def test_the_requests_before_authentication_are_refused_in_order(guarded):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
-def test_a_machine_that_others_can_reach_needs_a_guard(world, host):
-    with pytest.raises(Refused, match="other machines"):
+def test_an_address_that_other_hosts_can_reach_needs_credentials_or_tls(world, host):
+    with pytest.raises(StartRefused, match="other hosts"):
         ServerThread(ServerOptions(host=host, port=0)).start()
     for guard in ({"insecure": True}, {"credentials": CREDENTIALS}):
         try:
@@ -218,7 +218,7 @@ def test_a_machine_that_others_can_reach_needs_a_guard(world, host):
         except OSError:
             if ":" not in host:
                 raise
-            pytest.skip("this machine has no IPv6")
+            pytest.skip("this host has no IPv6")
 
 
 @pytest.mark.parametrize("credentials", ["nocolon", ":x", "x:", ""])
@@ -228,41 +228,43 @@ def test_credentials_need_a_user_and_a_password(credentials):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """A certificate for 127.0.0.1 that vouches for itself, and a stranger's."""
-    folder = tmp_path_factory.mktemp("tls")
-    for name in ("ours", "strange"):
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-             "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
-             "subjectAltName=IP:127.0.0.1", "-keyout", folder / f"{name}.key", "-out",
-             folder / f"{name}.pem"],
-            check=True, capture_output=True,
-        )  # fmt: skip
-    return folder
+def authority(tmp_path_factory):
+    return CertificateAuthority(tmp_path_factory.mktemp("tls"))
 
 
-def trusting(folder, name=None):
-    """A client that trusts our coordinator and shows this certificate."""
-    context = ssl.create_default_context(cafile=folder / "ours.pem")
-    if name is not None:
-        context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+@pytest.fixture(scope="module")
+def issued(authority):
+    """The certificate of the server, or of a client."""
+    return authority.issue("ours")
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory):
+    """A certificate of an authority that the server does not trust."""
+    return CertificateAuthority(tmp_path_factory.mktemp("strange")).issue("strange")
+
+
+def trusting(authority, certificate=None):
+    """The TLS context of a client that trusts the server and presents this certificate."""
+    context = ssl.create_default_context(cafile=authority.certificate)
+    if certificate is not None:
+        context.load_cert_chain(certificate.certificate, certificate.key)
     return context
 
 
-def test_tls(world, certificates):
-    world.start(tls=Tls(certificates / "ours.pem", certificates / "ours.key"))
-    client = world.client(tls=trusting(certificates))
+def test_tls(world, authority, issued):
+    world.start(tls=Tls(issued.certificate, issued.key))
+    client = world.client(tls=trusting(authority))
     client.create("/a", b"x" * 100_000)
     assert client.ok(GET_DATA, read("/a")).buffer() == b"x" * 100_000
     xids = [client.send(EXISTS, read("/")) for _ in range(100)]
     assert all(client.reply(xid).error == 0 for xid in xids)
-    assert word(world.address, "ruok", trusting(certificates)) == "imok"
+    assert word(world.address, "ruok", trusting(authority)) == "imok"
     client.close_session()
 
 
-def test_a_plain_client_gets_nothing_from_a_tls_port(world, certificates):
-    tls = Tls(certificates / "ours.pem", certificates / "ours.key")
+def test_a_plain_client_gets_nothing_from_a_tls_port(world, issued):
+    tls = Tls(issued.certificate, issued.key)
     world.start(tls=tls, limits=Limits(handshake_s=0.5))
     with RawSocket(world.address) as plain:
         plain.send_frame(bytes(45))
@@ -271,18 +273,19 @@ def test_a_plain_client_gets_nothing_from_a_tls_port(world, certificates):
         assert silent.is_closed()
 
 
-def test_a_client_must_show_a_certificate_that_the_authority_signed(world, certificates):
-    ours = certificates / "ours.pem"
-    world.start(tls=Tls(ours, certificates / "ours.key", client_ca=ours))
-    assert world.client(tls=trusting(certificates, "ours")).session_id
-    for stranger in (None, "strange"):
-        with RawSocket(world.address, trusting(certificates, stranger)) as raw:
+def test_a_client_must_show_a_certificate_that_the_authority_signed(
+    world, authority, issued, strange
+):
+    world.start(tls=Tls(issued.certificate, issued.key, client_ca=authority.certificate))
+    assert world.client(tls=trusting(authority, issued)).session_id
+    for stranger in (None, strange):
+        with RawSocket(world.address, trusting(authority, stranger)) as raw:
             raw.send_frame(bytes(45))
             with pytest.raises((ssl.SSLError, Closed)):
                 raw.frame()
 
 
-def test_tls_files_that_cannot_be_used_are_told(tmp_path):
+def test_tls_files_that_cannot_be_used_are_reported(tmp_path):
     options = ServerOptions(port=0, tls=Tls(tmp_path / "no.pem", tmp_path / "no.key"))
-    with pytest.raises(Refused, match="TLS"):
+    with pytest.raises(StartRefused, match="TLS"):
         ServerThread(options).start()

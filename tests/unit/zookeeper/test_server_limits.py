@@ -1,4 +1,4 @@
-"""What no client may do to a coordinator: confuse it, fill it, or keep it busy."""
+"""Limits: malformed input, too many connections or sessions, clients that do not read."""
 
 import contextlib
 import random
@@ -116,8 +116,8 @@ def test_bytes_after_a_body_are_ignored(client):
     assert client.error(EXISTS, read("/a") + b"more") == 0
 
 
-class _Asker:
-    """Somebody to answer, with a tree that no request may harm."""
+class _Requester:
+    """A requester with an empty tree."""
 
     def __init__(self):
         from hightide.zookeeper.acl import Identity
@@ -128,7 +128,7 @@ class _Asker:
         self.identity = Identity((("ip", "127.0.0.1"),))
         self.events = []
 
-    def happened(self, event, acl):
+    def watch_fired(self, event, acl):
         self.events.append(event)
 
 
@@ -139,20 +139,20 @@ BODIES = st.binary(max_size=60) | st.lists(
 
 
 @given(st.sampled_from(sorted(requests.READS)), BODIES)
-def test_any_bytes_are_a_question_or_malformed(kind, body):
-    asker = _Asker()
+def test_any_bytes_are_a_read_or_malformed(kind, body):
+    requester = _Requester()
     with contextlib.suppress(ZooKeeperError):
-        assert isinstance(requests.READS[kind](asker, Reader(body)), bytes)
-    assert asker.tree.zxid == 0
-    asker.tree.check()
+        assert isinstance(requests.READS[kind](requester, Reader(body)), bytes)
+    assert requester.tree.zxid == 0
+    requester.tree.check()
 
 
 @given(st.integers(0, 30), BODIES)
-def test_any_bytes_are_a_change_or_malformed(kind, body):
-    asker = _Asker()
+def test_any_bytes_are_a_write_or_malformed(kind, body):
+    requester = _Requester()
     try:
-        request = requests.read_change(kind, Reader(body))
-        outcome = asker.tree.decide(request, 1, 0, asker.identity).outcome
+        request = requests.read_write_request(kind, Reader(body))
+        outcome = requester.tree.decide(request, 1, 0, requester.identity).outcome
     except ZooKeeperError as refusal:
         outcome = refusal
     assert isinstance(outcome, ZooKeeperError), "there is no session"
@@ -161,7 +161,7 @@ def test_any_bytes_are_a_change_or_malformed(kind, body):
 @given(BODIES)
 def test_any_bytes_are_a_multi_or_malformed(body):
     try:
-        kinds, request = requests.read_multi(Reader(body))
+        kinds, request = requests.read_multi_request(Reader(body))
     except ZooKeeperError:
         return
     assert len(kinds) == len(request.operations)
@@ -192,7 +192,7 @@ def test_what_is_written_is_read_again(data, words, many, flag):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.binary(min_size=1, max_size=300), st.booleans(), st.booleans())
-def test_garbage_harms_nobody(garbage_world, garbage, is_framed, has_session):
+def test_garbage_does_no_harm(garbage_world, garbage, is_framed, has_session):
     try:
         raw = RawClient if has_session else RawSocket
         with raw(garbage_world.address) as socket:
@@ -209,17 +209,17 @@ def garbage_world(world):
     return world
 
 
-def test_there_is_a_most_of_connections(world):
+def test_the_number_of_connections_is_limited(world):
     world.start(limits=Limits(connections=3))
     clients = [world.client() for _ in range(3)]
     with RawSocket(world.address) as fourth:
         assert fourth.is_closed()
     clients[0].close_session()
-    wait_until(lambda: len(world.threads[0].coordinator._traffic.connections) == 2)
+    wait_until(lambda: len(world.threads[0].server._traffic.connections) == 2)
     assert world.client().session_id
 
 
-def test_connections_of_one_other_machine_are_counted():
+def test_connections_of_another_host_are_counted():
     from hightide.zookeeper.server.traffic import Traffic
 
     class Peer:
@@ -237,28 +237,28 @@ def test_connections_of_one_other_machine_are_counted():
     assert traffic.admit(Peer("10.0.0.1"))
 
 
-def test_there_is_a_most_of_sessions(world):
+def test_the_number_of_sessions_is_limited(world):
     world.start(limits=Limits(sessions=2))
     first, second = world.client(), world.client()
     with pytest.raises(Closed):
         world.client()
-    assert world.client(session=first.ticket).session_id == first.session_id
+    assert world.client(session=first.key).session_id == first.session_id
     second.close_session()
     assert world.client().session_id
 
 
-def test_a_client_that_does_not_read_its_events_is_cut_off(world):
+def test_a_client_that_does_not_read_its_events_is_disconnected(world):
     world.start(file=None, limits=Limits(output_bytes=200_000))
     deaf, writer = world.client(), world.client()
     names = [f"/{'x' * 100_000}{number}" for number in range(200)]
     for name in names:
         assert deaf.error(EXISTS, read(name, watch=True)) == NO_NODE
-    connections = world.threads[0].coordinator._traffic.connections
+    connections = world.threads[0].server._traffic.connections
     for name in names:
         writer.create(name)
         if len(connections) == 1:
             break
-    assert len(connections) == 1, "20 MB are more than the kernel keeps for it"
+    assert len(connections) == 1, "20 MB do not fit into the socket buffers"
     writer.ping()
 
 
@@ -268,7 +268,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_either(world):
     client.create("/big", bytes(500_000))
     for _ in range(2000):
         client.send(GET_DATA, read("/big"), xid=1)
-    (connection,) = world.threads[0].coordinator._traffic.connections
+    (connection,) = world.threads[0].server._traffic.connections
     wait_until(lambda: not connection._transport.is_reading())
     assert connection.sent < 50
     world.client().ping()

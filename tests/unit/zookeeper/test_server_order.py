@@ -1,4 +1,4 @@
-"""The order in which a client hears of things, and that it hears of nothing too early."""
+"""The order of responses and events, and that none is sent before its commit."""
 
 import contextlib
 import threading
@@ -34,7 +34,7 @@ from tests.unit.zookeeper.raw_client import (
 
 
 class SlowDisk:
-    """Commits of the world's coordinator wait while this is held."""
+    """Commits of the world's server wait while this is held."""
 
     def __init__(self, world):
         self._gate = threading.Event()
@@ -65,7 +65,7 @@ def disk(world, client):
 
 
 def silence(client, seconds=0.15):
-    """Assert that nothing comes for a while."""
+    """Assert that the client receives nothing for a while."""
     client.socket.settimeout(seconds)
     with pytest.raises(TimeoutError):
         client.frame()
@@ -78,11 +78,11 @@ def test_nothing_leaves_before_the_commit(world, client, disk):
     with disk.held():
         write = client.send(CREATE, create("/a"))
         assert disk.waits.wait(10)
-        question = client.send(EXISTS, read("/a"))
+        reading = client.send(EXISTS, read("/a"))
         silence(client)
         silence(other)
     assert client.reply(write).error == 0
-    assert client.reply(question).error == 0
+    assert client.reply(reading).error == 0
     assert other.receive() == Event(CREATED, "/a")
 
 
@@ -101,7 +101,7 @@ def test_a_read_is_not_answered_before_a_write_of_the_same_client(client, disk):
     assert zxids == sorted(zxids)
 
 
-def test_others_are_answered_while_somebody_waits_for_the_disk(world, client, disk):
+def test_others_are_answered_while_one_client_waits_for_the_disk(world, client, disk):
     client.create("/a", b"old")
     other = world.client()
     with disk.held():
@@ -110,32 +110,32 @@ def test_others_are_answered_while_somebody_waits_for_the_disk(world, client, di
         before = other.call(GET_DATA, read("/a"))
         other.ping()
         synced = other.send(SYNC, text("/"))
-        question = other.send(GET_DATA, read("/a"))
+        reading = other.send(GET_DATA, read("/a"))
         silence(other)
     written = client.reply(write)
     assert Body(before.body).buffer() == b"old"
     assert before.zxid < written.zxid, "no client sees a zxid that could be taken back"
     assert other.reply(synced).error == 0
-    assert Body(other.reply(question).body).buffer() == b"new"
+    assert Body(other.reply(reading).body).buffer() == b"new"
 
 
 def test_a_watch_armed_by_a_queued_read_hears_of_the_next_write_of_the_same_commit(
     world, client, disk
 ):
-    """The reply that arms a watch comes before its event: else a client drops the event."""
+    """The reply that arms a watch comes before its event, or a client would drop the event."""
     other = world.client()
     client.create("/a", b"0")
     with disk.held():
         first = client.send(SET_DATA, set_data("/a", b"1"))
         assert disk.waits.wait(10)
-        # These three become one commit.
+        # These three share one commit.
         mine = client.send(SET_DATA, set_data("/a", b"2"))
-        question = client.send(GET_DATA, read("/a", watch=True))
+        reading = client.send(GET_DATA, read("/a", watch=True))
         other_write = other.send(SET_DATA, set_data("/a", b"3"))
         time.sleep(0.05)
     assert client.reply(first).error == 0
     assert client.reply(mine).error == 0
-    answer = client.reply(question)
+    answer = client.reply(reading)
     assert client.events == []
     assert client.receive() == Event(CHANGED, "/a")
     assert Body(answer.body).buffer() == b"2"
@@ -169,7 +169,7 @@ def test_an_event_comes_before_any_reply_that_shows_the_change(world, client):
         client.receive()
 
 
-def test_a_deleted_znode_is_told_once_per_client_then_to_its_parent(client):
+def test_a_deletion_is_one_event_per_client_and_then_one_of_its_parent(client):
     client.create("/a")
     client.ok(GET_DATA, read("/a", watch=True))
     client.ok(GET_CHILDREN, read("/a", watch=True))
@@ -189,7 +189,7 @@ def test_a_watch_fires_once(client):
 
 
 @pytest.mark.parametrize("kind", [GET_DATA, GET_CHILDREN])
-def test_a_question_about_a_missing_znode_arms_nothing_but_exists_does(client, kind):
+def test_a_read_of_a_missing_znode_arms_nothing_but_exists_does(client, kind):
     assert client.error(kind, read("/a", watch=True)) == -101
     client.create("/a")
     client.ok(DELETE, versioned("/a"))
@@ -235,7 +235,7 @@ def test_two_clients_that_count_together_agree(world, client):
             if reply.error == 0:
                 won.append(value + 1)
 
-    threads = [threading.Thread(target=count, args=(each,)) for each in others]
+    threads = [threading.Thread(target=count, args=(other,)) for other in others]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -266,10 +266,10 @@ def test_writes_of_a_client_that_is_gone_still_happen(world, client, disk):
         client.send(EXISTS, read("/second", watch=True))
         wait_until(lambda: world.committer().queued == 2)
         client.socket.close()
-        wait_until(lambda: len(world.threads[0].coordinator._traffic.connections) == 1)
+        wait_until(lambda: len(world.threads[0].server._traffic.connections) == 1)
     assert other.error(SYNC, text("/")) == 0
     assert other.exists("/second")
-    assert len(world.committer().tree.watches) == 0, "nobody is there to hear"
+    assert len(world.committer().tree.watches) == 0, "the watches are gone with their connection"
 
 
 def test_a_session_that_moves_reads_what_it_wrote_before(world, client, disk):
@@ -277,19 +277,19 @@ def test_a_session_that_moves_reads_what_it_wrote_before(world, client, disk):
         client.send(CREATE, create("/a"))
         assert disk.waits.wait(10)
         threading.Timer(0.2, disk._gate.set).start()
-        second = world.client(session=client.ticket)
+        second = world.client(session=client.key)
     assert second.exists("/a")
 
 
-def test_what_comes_after_goodbye_is_not_answered(world, client):
-    goodbye = client.send(CLOSE)
+def test_a_request_after_close_session_is_not_answered(world, client):
+    closing = client.send(CLOSE)
     client.send(CREATE, create("/late"))
-    assert client.reply(goodbye).error == 0
+    assert client.reply(closing).error == 0
     assert client.is_closed()
     assert not world.client().exists("/late")
 
 
-def test_a_client_that_we_do_not_listen_to_is_not_blamed_for_silence(world):
+def test_a_session_does_not_expire_while_the_server_does_not_read_from_it(world):
     from hightide.zookeeper.server.options import Limits
 
     world.start(tick_ms=50, limits=Limits(requests=3))
@@ -304,7 +304,7 @@ def test_a_client_that_we_do_not_listen_to_is_not_blamed_for_silence(world):
 
 
 def test_large_requests_that_wait_are_bounded_by_their_size(world, client, disk):
-    (connection,) = world.threads[0].coordinator._traffic.connections
+    (connection,) = world.threads[0].server._traffic.connections
     client.create("/a")
     received = connection.received
     with disk.held():

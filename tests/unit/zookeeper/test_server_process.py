@@ -1,4 +1,4 @@
-"""`hightide coordinator start` as a process: its words, its exit codes, and a disk that fails."""
+"""`hightide zookeeper start` as a process: four-letter words, exit codes, and a full disk."""
 
 import contextlib
 import os
@@ -31,32 +31,48 @@ OK, FAILED, USAGE, COMMIT_FAILED = 0, 1, 2, 70
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_when_told_to(coordinator_process, number):
-    process = coordinator_process()
+def test_it_stops_at_a_signal(zookeeper_process, number):
+    process = zookeeper_process()
     with RawClient(process.address) as client:
         client.create("/a")
         process.signal(number)
         assert client.is_closed()
     code, output, _ = process.end()
-    assert (code, output) == (OK, ""), "one line is all it says"
+    assert (code, output) == (OK, ""), "it prints one line"
 
 
-def test_it_keeps_what_it_was_told_across_a_kill(coordinator_process):
-    process = coordinator_process()
+def test_it_keeps_znodes_and_sessions_across_a_kill(zookeeper_process):
+    process = zookeeper_process()
     with RawClient(process.address) as client:
         client.create("/a", b"x")
         client.create("/mine", flags=1)
-        ticket = client.ticket
+        key = client.key
         process.kill()
-    process = coordinator_process()
-    with RawClient(process.address, session=ticket) as client:
-        assert client.session_id == ticket[0]
+    process = zookeeper_process()
+    with RawClient(process.address, session=key) as client:
+        assert client.session_id == key[0]
         assert client.ok(GET_DATA, read("/a")).buffer() == b"x"
         assert client.exists("/mine")
 
 
-def test_in_memory_nothing_is_kept(coordinator_process, tmp_path):
-    process = coordinator_process("--memory")
+def test_a_database_of_an_earlier_version_keeps_its_name(zookeeper_process, tmp_path):
+    data = tmp_path / "data"
+    process = zookeeper_process()
+    with RawClient(process.address) as client:
+        client.create("/a", b"x")
+    process.signal(signal.SIGTERM)
+    assert process.end()[0] == OK
+    (data / "zookeeper.db").rename(data / "coordination.db")
+    process = zookeeper_process()
+    with RawClient(process.address) as client:
+        assert client.ok(GET_DATA, read("/a")).buffer() == b"x"
+    process.signal(signal.SIGTERM)
+    assert process.end()[0] == OK
+    assert os.listdir(data) == ["coordination.db"]
+
+
+def test_in_memory_nothing_is_kept(zookeeper_process, tmp_path):
+    process = zookeeper_process("--memory")
     with RawClient(process.address) as client:
         client.create("/a")
     process.signal(signal.SIGTERM)
@@ -79,40 +95,42 @@ def test_in_memory_nothing_is_kept(coordinator_process, tmp_path):
         (["--nonsense"], "nonsense"),
     ],
 )
-def test_what_it_cannot_do_it_says_before_it_starts(coordinator_process, arguments, words):
-    code, output, errors = coordinator_process(*arguments, listens=False).end()
+def test_bad_options_are_reported_before_it_starts(zookeeper_process, arguments, words):
+    code, output, errors = zookeeper_process(*arguments, listens=False).end()
     assert (code, output) == (USAGE, "")
     assert words in errors
     assert "Traceback" not in errors
 
 
-def test_a_file_that_is_in_use_is_a_failure(coordinator_process):
-    coordinator_process()
-    code, output, errors = coordinator_process(listens=False).end()
+def test_a_file_that_is_in_use_is_a_failure(zookeeper_process):
+    zookeeper_process()
+    code, output, errors = zookeeper_process(listens=False).end()
     assert (code, output) == (FAILED, "")
     assert "in use" in errors
     assert "Traceback" not in errors
 
 
-def test_a_port_that_is_in_use_is_a_failure(coordinator_process):
+def test_a_port_that_is_in_use_is_a_failure(zookeeper_process):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, _, errors = coordinator_process("--listen", address, listens=False).end()
+        code, _, errors = zookeeper_process("--listen", address, listens=False).end()
     assert code == FAILED
     assert "cannot start" in errors
     assert "Traceback" not in errors
 
 
-def test_credentials_come_from_a_file_or_the_environment(coordinator_process, tmp_path):
+def test_credentials_come_from_a_file_or_the_environment(zookeeper_process, tmp_path):
     file = tmp_path / "credentials"
     file.write_text("admin:top\n\nbroker:wet\n")
-    variable = {"HIGHTIDE_COORDINATOR_CREDENTIALS": "other:word"}
+    new, old = "HIGHTIDE_ZOOKEEPER_CREDENTIALS", "HIGHTIDE_COORDINATOR_CREDENTIALS"
     for environment, right, wrong in [
         ({}, "broker:wet", "other:word"),
-        (variable, "other:word", "x:y"),
+        ({new: "other:word"}, "other:word", "x:y"),
+        ({old: "other:word"}, "other:word", "x:y"),
+        ({new: "other:word", old: "x:y"}, "other:word", "x:y"),
     ]:
         arguments = ["--memory", *([] if environment else ["--credentials", str(file)])]
-        process = coordinator_process(*arguments, environment=environment)
+        process = zookeeper_process(*arguments, environment=environment)
         with RawClient(process.address) as client:
             assert client.error(EXISTS, read("/")) == -102
             assert client.authenticate(right) == 0
@@ -120,42 +138,42 @@ def test_credentials_come_from_a_file_or_the_environment(coordinator_process, tm
         with RawClient(process.address) as client:
             assert client.authenticate(wrong) == -115
     file.write_text("\n")
-    code, _, errors = coordinator_process("--credentials", str(file), listens=False).end()
+    code, _, errors = zookeeper_process("--credentials", str(file), listens=False).end()
     assert code == USAGE
-    assert "nobody could be served" in errors
+    assert "expected lines of user:password" in errors
 
 
-def test_with_credentials_other_machines_may_come(coordinator_process):
-    environment = {"HIGHTIDE_COORDINATOR_CREDENTIALS": "other:word"}
-    process = coordinator_process("--listen", "0.0.0.0:0", environment=environment)
+def test_with_credentials_it_listens_for_other_hosts(zookeeper_process):
+    environment = {"HIGHTIDE_ZOOKEEPER_CREDENTIALS": "other:word"}
+    process = zookeeper_process("--listen", "0.0.0.0:0", environment=environment)
     assert word(process.address, "ruok") == "imok"
 
 
-def test_a_commit_that_fails_ends_the_process_and_nobody_is_told_otherwise(coordinator_process):
-    process = coordinator_process()
+def test_a_commit_that_fails_ends_the_process_and_is_not_acknowledged(zookeeper_process):
+    process = zookeeper_process()
     client = RawClient(process.address)
     other = RawClient(process.address)
     with client, other:
         client.create("/a", b"kept")
         other.error(EXISTS, read("/b", watch=True))
-        # From now on no file of the process may grow.
+        # From here on no file of the process may grow.
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
         sent = [client.send(CREATE, create("/b", bytes(100_000)))]
         sent += [client.send(SET_DATA, set_data("/a", b"lost")), client.send(EXISTS, read("/b"))]
-        assert client.is_closed(), "not a word more"
+        assert client.is_closed(), "no response"
         assert other.is_closed(), "and no event"
     code, output, errors = process.end()
     assert (code, output) == (COMMIT_FAILED, "")
-    assert "cannot go on" in errors
+    assert "stops serving" in errors
     assert "Traceback" not in errors
-    process = coordinator_process()
+    process = zookeeper_process()
     with RawClient(process.address) as client:
         assert client.ok(GET_DATA, read("/a")).buffer() == b"kept"
         assert not client.exists("/b")
 
 
-def test_a_disk_that_is_full_under_load_loses_nothing_that_was_answered(coordinator_process):
-    process = coordinator_process()
+def test_a_disk_that_is_full_under_load_loses_nothing_that_was_answered(zookeeper_process):
+    process = zookeeper_process()
     answered = 0
     with RawClient(process.address) as client:
         client.create("/n", b"0")
@@ -166,17 +184,17 @@ def test_a_disk_that_is_full_under_load_loses_nothing_that_was_answered(coordina
                 answered = number
     assert process.end()[0] == COMMIT_FAILED
     assert answered > 10
-    process = coordinator_process()
+    process = zookeeper_process()
     with RawClient(process.address) as client:
         assert int(client.ok(GET_DATA, read("/n")).buffer()) in (answered, answered + 1)
 
 
-def test_a_thread_tells_when_a_commit_failed(tmp_path):
-    thread = ServerThread(ServerOptions(port=0, file=tmp_path / "coordination.db"))
+def test_a_thread_reports_a_failed_commit(tmp_path):
+    thread = ServerThread(ServerOptions(port=0, file=tmp_path / "zookeeper.db"))
     failures = []
     thread.on_failure = failures.append
     with RawClient(thread.start()) as client:
-        committer = thread.coordinator._committer
+        committer = thread.server._committer
         execute = committer._store._db.execute
         committer._thread.submit(execute, "PRAGMA max_page_count=1").result()
         client.send(CREATE, create("/large", bytes(100_000)))
@@ -188,20 +206,20 @@ def test_a_thread_tells_when_a_commit_failed(tmp_path):
 
 
 def test_a_thread_that_cannot_start_says_why(tmp_path):
-    first = ServerThread(ServerOptions(port=0, file=tmp_path / "coordination.db"))
+    first = ServerThread(ServerOptions(port=0, file=tmp_path / "zookeeper.db"))
     address = first.start()
     assert address[0] == "127.0.0.1"
-    second = ServerThread(ServerOptions(port=0, file=tmp_path / "coordination.db"))
+    second = ServerThread(ServerOptions(port=0, file=tmp_path / "zookeeper.db"))
     with pytest.raises(StorageError, match="in use"):
         second.start()
     second.stop()
     first.stop()
-    third = ServerThread(ServerOptions(port=0, file=tmp_path / "coordination.db"))
+    third = ServerThread(ServerOptions(port=0, file=tmp_path / "zookeeper.db"))
     third.start()
     third.stop()
 
 
-def test_a_coordinator_that_was_never_started_can_be_stopped():
+def test_a_server_that_was_never_started_can_be_stopped():
     ServerThread(ServerOptions()).stop()
 
 
@@ -232,7 +250,9 @@ def test_four_letter_words(world, client):
     assert metrics["zk_watch_count"] == "1"
     assert metrics["zk_ephemerals_count"] == "1"
     assert metrics["zk_global_sessions"] == "1"
-    assert metrics["zk_num_alive_connections"] == "2", "the one that asks is one"
+    assert metrics["zk_num_alive_connections"] == "2", (
+        "the connection of this request is one of them"
+    )
     assert int(metrics["zk_approximate_data_size"]) > 5
     assert float(metrics["zk_avg_latency"]) > 0
     counts = "outstanding_requests packets_received packets_sent min_latency max_latency"
@@ -255,8 +275,8 @@ def test_a_word_may_come_in_pieces_and_with_a_line_end(world):
     assert word(world.address, "ruok\n") == "imok"
 
 
-def test_twenty_thousand_znodes_are_there_again_after_a_restart(coordinator_process):
-    process = coordinator_process()
+def test_twenty_thousand_znodes_are_there_again_after_a_restart(zookeeper_process):
+    process = zookeeper_process()
     with RawClient(process.address) as client:
         for parent in range(20):
             client.create(f"/{parent}")
@@ -267,13 +287,13 @@ def test_twenty_thousand_znodes_are_there_again_after_a_restart(coordinator_proc
             assert all(client.reply(xid).error == 0 for xid in xids)
     process.signal(signal.SIGTERM)
     process.end()
-    process = coordinator_process()
+    process = zookeeper_process()
     assert "Node count: 20024" in word(process.address, "srvr")
     process.signal(signal.SIGTERM)
     process.end()
 
 
-def test_nothing_that_the_coordinator_does_not_need_is_loaded(tmp_path):
+def test_nothing_that_the_server_does_not_need_is_loaded(tmp_path):
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""Each request of the protocol, its reply, and which of several errors is told."""
+"""Every request type, its response, and which of several errors is returned."""
 
 import pytest
 
@@ -176,7 +176,7 @@ def test_a_refused_change_takes_no_zxid(client):
 
 
 def results(body):
-    """A multi's reply, as (type, error or result) per operation."""
+    """Decode the reply of a multi as (type, error or result) per operation."""
     found = []
     while True:
         kind, is_last, error = body.int32(), body.take(1) != b"\0", body.int32()
@@ -310,7 +310,7 @@ def test_access_lists_are_kept_and_shown(client):
 
 
 def test_which_of_several_errors_is_told(client):
-    """Existence, then access, then version, as ZooKeeper does it."""
+    """Existence, then access, then version, in ZooKeeper's order."""
     client.create("/locked", entries=READ_ONLY)
     client.create("/hidden", entries=((30, "world", "anyone"),))
     for kind, body, expected in [
@@ -405,9 +405,9 @@ def test_watches_are_looked_for_and_removed(client):
 def test_removing_all_watches_of_a_znode_leaves_those_of_others(world, client):
     other = world.client()
     client.create("/a")
-    for each in (client, other):
-        each.ok(GET_DATA, read("/a", watch=True))
-        each.ok(GET_CHILDREN, read("/a", watch=True))
+    for watcher in (client, other):
+        watcher.ok(GET_DATA, read("/a", watch=True))
+        watcher.ok(GET_CHILDREN, read("/a", watch=True))
     client.ok(REMOVE_WATCHES, versioned("/a", ANY_WATCH))
     client.ok(DELETE, versioned("/a"))
     other.ping()

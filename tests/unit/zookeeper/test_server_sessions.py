@@ -1,4 +1,4 @@
-"""Sessions over the wire: how they begin, move, survive and end."""
+"""Sessions over the wire: opened, moved to another connection, kept, expired."""
 
 import contextlib
 import itertools
@@ -38,13 +38,13 @@ def test_a_new_session_has_an_id_a_password_and_a_timeout(client):
     assert client.last_byte == b"\0"
 
 
-@pytest.mark.parametrize(("asked_ms", "granted_ms"), [(1, 4000), (9000, 9000), (90000, 40000)])
-def test_the_timeout_is_between_2_and_20_ticks(world, asked_ms, granted_ms):
+@pytest.mark.parametrize(("requested_ms", "granted_ms"), [(1, 4000), (9000, 9000), (90000, 40000)])
+def test_the_timeout_is_between_2_and_20_ticks(world, requested_ms, granted_ms):
     world.start(file=None, tick_ms=2000, min_session_timeout_ms=None)
-    assert world.client(timeout_ms=asked_ms).timeout_ms == granted_ms
+    assert world.client(timeout_ms=requested_ms).timeout_ms == granted_ms
 
 
-def test_an_old_client_that_knows_no_read_only_servers_is_not_told_of_them(world):
+def test_an_old_client_without_read_only_support_gets_no_such_byte(world):
     world.start()
     client = world.client(last_byte=b"")
     assert client.session_id
@@ -63,8 +63,8 @@ def test_ids_and_passwords_cannot_be_guessed_from_others(world):
 
 def test_a_session_is_taken_to_a_new_connection_and_the_old_one_is_closed(world, client):
     client.create("/here", flags=EPHEMERAL)
-    second = world.client(session=client.ticket)
-    assert second.ticket == client.ticket
+    second = world.client(session=client.key)
+    assert second.key == client.key
     assert client.is_closed()
     assert second.exists("/here")
 
@@ -72,7 +72,7 @@ def test_a_session_is_taken_to_a_new_connection_and_the_old_one_is_closed(world,
 def test_watches_stay_behind_with_the_old_connection(world, client):
     client.create("/a")
     client.ok(GET_DATA, read("/a", watch=True))
-    second = world.client(session=client.ticket)
+    second = world.client(session=client.key)
     other = world.client()
     assert other.error(CREATE, create("/b")) == 0
     other.ok(5, b"\0\0\0\x02/a" + int32(0, -1))
@@ -81,14 +81,14 @@ def test_watches_stay_behind_with_the_old_connection(world, client):
     assert len(world.committer().tree.watches) == 0
 
 
-@pytest.mark.parametrize("ticket", ["unknown", "wrong password", "short password"])
-def test_who_cannot_show_a_session_is_told_that_it_expired(world, client, ticket):
-    session_id, password = client.ticket
+@pytest.mark.parametrize("key", ["unknown", "wrong password", "short password"])
+def test_a_session_cannot_be_resumed_with_a_wrong_id_or_password(world, client, key):
+    session_id, password = client.key
     session = {
         "unknown": (session_id ^ 1, password),
         "wrong password": (session_id, password[::-1]),
         "short password": (session_id, b""),
-    }[ticket]
+    }[key]
     thief = world.client(session=session)
     assert (thief.timeout_ms, thief.session_id, thief.password) == (0, 0, bytes(16))
     assert thief.is_closed()
@@ -132,9 +132,11 @@ def test_a_silent_session_expires_soon_after_its_timeout_however_long_a_tick_is(
     while not watcher.events:
         watcher.ping()
     assert watcher.events == [Event(DELETED, "/mine")]
-    assert 0.5 <= time.monotonic() - silent_since < 0.5 + 0.2 + 0.8, "the last part is the machine"
+    assert 0.5 <= time.monotonic() - silent_since < 0.5 + 0.2 + 0.8, (
+        "the last term is for a busy host"
+    )
     assert owner.is_closed()
-    assert world.client(session=owner.ticket).session_id == 0
+    assert world.client(session=owner.key).session_id == 0
 
 
 def test_whatever_a_client_sends_keeps_its_session(world):
@@ -156,7 +158,7 @@ def test_closing_a_session_removes_its_ephemerals_then_replies_then_closes(world
     assert not watcher.exists("/mine")
     assert watcher.events == [Event(DELETED, "/mine")]
     assert watcher.call(EXISTS, read("/")).zxid == zxid + 1
-    assert world.client(session=client.ticket).session_id == 0
+    assert world.client(session=client.key).session_id == 0
 
 
 def test_a_lost_connection_leaves_the_session_alone(world, client):
@@ -164,7 +166,7 @@ def test_a_lost_connection_leaves_the_session_alone(world, client):
     client.socket.close()
     other = world.client()
     assert other.exists("/mine")
-    assert world.client(session=client.ticket).session_id == client.session_id
+    assert world.client(session=client.key).session_id == client.session_id
 
 
 def test_a_restart_keeps_sessions_and_ephemerals_with_a_full_timeout(world):
@@ -179,8 +181,8 @@ def test_a_restart_keeps_sessions_and_ephemerals_with_a_full_timeout(world):
     began = time.monotonic()
     other = world.client()
     assert other.exists("/mine")
-    again = world.client(session=client.ticket, last_zxid=zxid)
-    assert again.ticket == client.ticket
+    again = world.client(session=client.key, last_zxid=zxid)
+    assert again.key == client.key
     assert again.ok(GET_DATA, read("/mine")).buffer() == b"data"
     again.socket.close()
     wait_until(lambda: not other.exists("/mine"))
@@ -197,24 +199,24 @@ def test_a_session_that_never_comes_back_after_a_restart_expires(world):
     wait_until(lambda: not other.exists("/mine"))
 
 
-def test_a_client_of_a_wiped_coordinator_is_told_that_its_session_expired(world):
+def test_at_a_wiped_server_a_session_has_expired(world):
     world.start(file=None)
     client = world.client()
     for number in range(10):
         client.create(f"/{number}")
     zxid = client.call(EXISTS, read("/")).zxid
     world.start(file=None)
-    back = world.client(session=client.ticket, last_zxid=zxid)
+    back = world.client(session=client.key, last_zxid=zxid)
     assert back.session_id == 0
     assert back.is_closed()
-    assert world.client(last_zxid=zxid).session_id, "and it may begin anew"
+    assert world.client(last_zxid=zxid).session_id, "and it may open a new session"
 
 
-def test_a_client_that_saw_what_an_older_copy_of_the_file_has_not_must_begin_anew(world, client):
+def test_a_client_that_is_ahead_of_a_restored_file_must_open_a_new_session(world, client):
     client.create("/mine", flags=EPHEMERAL)
-    back = world.client(session=client.ticket, last_zxid=1000)
+    back = world.client(session=client.key, last_zxid=1000)
     assert (back.timeout_ms, back.session_id) == (0, 0)
-    assert not world.client().exists("/mine"), "so that it can be made again"
+    assert not world.client().exists("/mine"), "so that it can be created again"
 
 
 def test_a_session_without_a_password_cannot_be_taken(world):
@@ -232,8 +234,8 @@ def test_a_session_without_a_password_cannot_be_taken(world):
     assert world.client(session=(session_id, b"")).session_id == 0
 
 
-def test_a_paused_coordinator_does_not_blame_its_clients(coordinator_process):
-    process = coordinator_process("--tick-ms", "50", "--min-session-timeout-ms", "100")
+def test_a_paused_server_expires_no_sessions(zookeeper_process):
+    process = zookeeper_process("--tick-ms", "50", "--min-session-timeout-ms", "100")
     with RawClient(process.address, timeout_ms=500) as client:
         client.create("/mine", flags=EPHEMERAL)
         os.kill(process.pid, signal.SIGSTOP)
@@ -242,7 +244,7 @@ def test_a_paused_coordinator_does_not_blame_its_clients(coordinator_process):
         assert client.exists("/mine")
 
 
-def test_a_thousand_connections_that_say_nothing_do_no_harm(world, client):
+def test_a_thousand_silent_connections_do_no_harm(world, client):
     silent = [socket.create_connection(world.address) for _ in range(1000)]
     try:
         began = time.monotonic()
@@ -250,8 +252,8 @@ def test_a_thousand_connections_that_say_nothing_do_no_harm(world, client):
         client.ping()
         assert time.monotonic() - began < 2
     finally:
-        for each in silent:
-            each.close()
+        for connection in silent:
+            connection.close()
 
 
 def test_a_connection_must_claim_a_session_in_time(world):
@@ -267,7 +269,7 @@ def test_a_connection_must_claim_a_session_in_time(world):
     client.ping()
 
 
-def test_a_stop_tells_nobody_that_its_session_is_over(world, client):
+def test_a_stop_closes_no_session(world, client):
     client.create("/mine", flags=EPHEMERAL)
     for number in range(50):
         client.send(CREATE, create(f"/{number}"))
@@ -276,4 +278,4 @@ def test_a_stop_tells_nobody_that_its_session_is_over(world, client):
         while True:
             assert client.receive().error == 0
     world.start()
-    assert world.client(session=client.ticket).exists("/mine")
+    assert world.client(session=client.key).exists("/mine")

@@ -1,10 +1,10 @@
-"""When sessions expire."""
+"""Expiry of sessions."""
 
 from hightide.zookeeper.session import Leases
 
 
 def test_a_silent_session_expires_once_and_a_touched_one_lives_on():
-    leases = Leases(look_ms=500, now_ms=0)
+    leases = Leases(check_interval_ms=500, now_ms=0)
     leases.opened(1, timeout_ms=1000, now_ms=0)
     leases.opened(2, timeout_ms=1000, now_ms=0)
     assert leases.expired(500) == []
@@ -16,7 +16,7 @@ def test_a_silent_session_expires_once_and_a_touched_one_lives_on():
 
 
 def test_sessions_expire_in_the_order_of_their_deadlines():
-    leases = Leases(look_ms=500, now_ms=0)
+    leases = Leases(check_interval_ms=500, now_ms=0)
     leases.opened(1, timeout_ms=900, now_ms=0)
     leases.opened(2, timeout_ms=700, now_ms=0)
     leases.expired(500)
@@ -24,7 +24,7 @@ def test_sessions_expire_in_the_order_of_their_deadlines():
 
 
 def test_a_closed_session_does_not_expire_and_cannot_be_touched():
-    leases = Leases(look_ms=500, now_ms=0)
+    leases = Leases(check_interval_ms=500, now_ms=0)
     leases.opened(1, timeout_ms=100, now_ms=0)
     leases.closed(1)
     leases.touched(1, 10)
@@ -32,9 +32,9 @@ def test_a_closed_session_does_not_expire_and_cannot_be_touched():
     assert leases.expired(500) == []
 
 
-def test_a_pause_of_this_process_is_not_held_against_the_sessions():
-    leases = Leases(look_ms=500, now_ms=0)
+def test_no_session_expires_because_of_a_pause_of_this_process():
+    leases = Leases(check_interval_ms=500, now_ms=0)
     leases.opened(1, timeout_ms=1000, now_ms=0)
     assert leases.expired(500) == []
     assert leases.expired(16_000) == [], "the process was stopped for 15 s"
-    assert leases.expired(16_500) == [1], "the lease went on where it stood"
+    assert leases.expired(16_500) == [1], "the lease continued after the pause"

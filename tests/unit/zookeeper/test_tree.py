@@ -1,4 +1,4 @@
-"""The tree's rules one by one, where a model would only repeat the code."""
+"""Rules of the tree one by one, where a model would only repeat the code."""
 
 import contextlib
 import time
@@ -46,7 +46,7 @@ def tree():
 
 
 def run(tree, request, session=ME, now=50):
-    """Decide and apply; the result, or the refusal raised."""
+    """Decide and apply a request; return its result or raise its error."""
     decision = tree.decide(request, session, now)
     if decision.transaction is not None:
         tree.apply(decision.transaction)

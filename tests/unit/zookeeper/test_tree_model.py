@@ -1,6 +1,6 @@
-"""The tree against a model so plain that it can be believed: one mutable dict, copied for undo.
+"""The tree against a simple model: one mutable dict, copied for undo.
 
-Every request goes to both, several at a time through one draft; outcomes, stats and watch events
+Both execute every request, several at a time through one draft; outcomes, stats and watch events
 must agree. At the end the transactions alone must rebuild the same tree.
 """
 
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 class Model:
-    """ZooKeeper in as few ideas as possible. A znode is a dict, a watch an entry of a list."""
+    """A simple ZooKeeper: a znode is a dict, a watch is an entry of a list."""
 
     def __init__(self):
         self.zxid = 0
@@ -98,7 +98,9 @@ class Model:
                 except Refused as refusal:
                     rest = len(request.operations) - index - 1
                     raise Refused([0] * index + [refusal.code] + [-2] * rest) from refusal
-            return results, any(not isinstance(each, Check) for each in request.operations)
+            return results, any(
+                not isinstance(operation, Check) for operation in request.operations
+            )
         return self.one(request, session, now), not isinstance(request, Check)
 
     def one(self, request, session, now):
@@ -157,8 +159,8 @@ class Model:
         if self.children(path):
             raise Refused(NOT_EMPTY)
         parent = path.rpartition("/")[0] or "/"
-        told = self.fire("data", path, 2)
-        self.fire("children", path, 2, told)
+        notified = self.fire("data", path, 2)
+        self.fire("children", path, 2, notified)
         del self.nodes[path]
         self.touch(parent)
         self.fire("children", parent, 4)
@@ -168,10 +170,10 @@ class Model:
         node["changes"] += 1
         node["z"] = (*node["z"][:2], self.zxid)
 
-    def fire(self, kind, path, event, told=()):
+    def fire(self, kind, path, event, notified=()):
         hit = [watch for watch in self.watches if watch[:2] == (kind, path)]
         self.watches = [watch for watch in self.watches if watch not in hit]
-        watchers = [watcher for _, _, watcher in hit if watcher not in told]
+        watchers = [watcher for _, _, watcher in hit if watcher not in notified]
         self.events += [(watcher, (event, path), self.nodes[path]["acl"]) for watcher in watchers]
         return watchers
 
@@ -203,7 +205,7 @@ SESSIONS = st.integers(0, 1)
 
 
 def comparable(outcome):
-    """An outcome in the model's terms: a code, or codes per operation, or the result itself."""
+    """Convert an outcome for comparison: a code, codes per operation, or the result."""
     if isinstance(outcome, MultiFailed):
         return outcome.codes
     return outcome.code if isinstance(outcome, ZooKeeperError) else outcome
@@ -276,7 +278,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(watcher=SESSIONS)
     def watcher_leaves(self, watcher):
         self.tree.watches.forget(watcher)
-        self.model.watches = [each for each in self.model.watches if each[2] != watcher]
+        self.model.watches = [watch for watch in self.model.watches if watch[2] != watcher]
 
     @invariant()
     def whole(self):
@@ -299,6 +301,6 @@ class TreeMachine(RuleBasedStateMachine):
             assert twin.zxid == self.tree.zxid
 
 
-# Finding the shortest failing script takes longer than a passing run.
+# Shrinking a failure takes longer than a passing run.
 TestTree = pytest.mark.timeout(400)(TreeMachine.TestCase)
 TestTree.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)

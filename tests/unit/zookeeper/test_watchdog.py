@@ -1,4 +1,4 @@
-"""A watchdog bites when the event loop hangs, and only then."""
+"""The watchdog reports an event loop that hangs, and only that."""
 
 import asyncio
 import os
@@ -15,24 +15,24 @@ LIMIT_MS = 200
 
 def test_an_event_loop_that_hangs_is_reported_once_per_hang():
     reports: list[int] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     def on_hang(silent_ms: int) -> None:
         reports.append(silent_ms)
-        told.set()
-        raise ValueError("one who fails at it is told of the next hang as well")
+        reported.set()
+        raise ValueError("after a failing handler the next hang is reported too")
 
     async def main() -> None:
         watchdog = Watchdog(asyncio.get_running_loop(), LIMIT_MS, on_hang)
         watchdog.start()
         for _ in range(2):
-            told.clear()
+            reported.clear()
             started = time.monotonic()
-            assert told.wait(10)
+            assert reported.wait(10)
             assert time.monotonic() - started > LIMIT_MS / 1000 * 0.8
-            # It hangs on, and that is no news.
-            told.clear()
-            assert not told.wait(2 * LIMIT_MS / 1000)
+            # The same hang is not reported again.
+            reported.clear()
+            assert not reported.wait(2 * LIMIT_MS / 1000)
             await asyncio.sleep(LIMIT_MS / 1000)
         watchdog.stop()
 
@@ -56,7 +56,7 @@ def test_an_event_loop_that_runs_is_left_alone():
     assert reports == []
 
 
-def test_a_watchdog_that_was_stopped_sleeps():
+def test_a_stopped_watchdog_reports_nothing():
     reports: list[int] = []
 
     async def main() -> None:
@@ -90,7 +90,7 @@ asyncio.run(main())
 """
 
 
-def test_a_process_that_was_stopped_as_a_whole_is_not_accused():
+def test_a_process_that_was_stopped_as_a_whole_is_not_reported():
     with subprocess.Popen(
         [sys.executable, "-c", WATCHED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""Kafka's znode payloads: byte for byte as Kafka writes them, safe to read whatever they hold."""
+"""Kafka's znode payloads: byte for byte as Kafka writes them, and safe to decode."""
 
 import contextlib
 import json

@@ -21,14 +21,15 @@ from pathlib import Path
 
 from hightide.settings import Broker as Settings
 from hightide.settings import InvalidSetting
-from hightide.zookeeper import DATABASE
+from hightide.zookeeper import database_file
 from hightide.zookeeper.client import ClientTls, SessionKey, ZooKeeperClient
 from hightide.zookeeper.server.options import ServerOptions
 from hightide.zookeeper.server.server_thread import ServerThread
 
 log = logging.getLogger(__name__)
 
-SESSION_FILE = "coordination.session"
+SESSION_FILE = "zookeeper.session"
+_OLD_SESSION_FILE = "coordination.session"  # its name in earlier versions
 _HOST, _PORT = "127.0.0.1", 2181
 _TICK_MS = 500
 _SHORTEST_MS, _LONGEST_MS = 4_000, 40_000  # as a ZooKeeper grants them by default
@@ -69,7 +70,7 @@ async def open_zookeeper(
             hosts,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             connection_timeout_ms=connection_timeout_ms(settings),
-            credentials=settings.coordinator_credentials,
+            credentials=settings.zookeeper_credentials,
             tls=None if own is not None else _tls(settings),
             resume=None if directory is None else read_session_key(directory),
             creates_chroot=is_new,
@@ -89,18 +90,18 @@ def connection_timeout_ms(settings: Settings) -> int:
 def _start_own(
     settings: Settings, directory: Path | None, on_failure: Callable[[Exception], None]
 ) -> tuple[ServerThread, str]:
-    host, port = listening(settings.coordinator_listen)
+    host, port = listening(settings.zookeeper_listen)
     while True:
         thread = ServerThread(
             ServerOptions(
                 host=host,
                 port=port,
-                file=None if directory is None else directory / DATABASE,
+                file=None if directory is None else database_file(directory),
                 tick_ms=_TICK_MS,
                 min_session_timeout_ms=min(_SHORTEST_MS, settings.zookeeper_session_timeout_ms),
                 max_session_timeout_ms=max(_LONGEST_MS, settings.zookeeper_session_timeout_ms),
-                credentials=(settings.coordinator_credentials,)
-                if settings.coordinator_credentials
+                credentials=(settings.zookeeper_credentials,)
+                if settings.zookeeper_credentials
                 else (),
             )
         )
@@ -109,7 +110,7 @@ def _start_own(
             bound, port = thread.start()
         except OSError as error:
             # Nobody asked for that port: a machine may have many brokers, each with its own.
-            if error.errno == errno.EADDRINUSE and settings.coordinator_listen is None and port:
+            if error.errno == errno.EADDRINUSE and settings.zookeeper_listen is None and port:
                 port = 0
                 continue
             raise
@@ -119,12 +120,12 @@ def _start_own(
 
 
 def listening(text: str | None) -> tuple[str, int]:
-    """Host and port of `coordinator.listen`."""
+    """Host and port of `zookeeper.listen`."""
     if text is None:
         return _HOST, _PORT
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise InvalidSetting(f"coordinator.listen: must be host:port, not {text!r}")
+        raise InvalidSetting(f"zookeeper.listen: must be host:port, not {text!r}")
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 
@@ -140,7 +141,10 @@ def _tls(settings: Settings) -> ClientTls | None:
 def read_session_key(directory: Path) -> SessionKey | None:
     """The key of the session that the last process had."""
     try:
-        found = json.loads((directory / SESSION_FILE).read_text())
+        file = directory / SESSION_FILE
+        if not file.exists():
+            file = directory / _OLD_SESSION_FILE
+        found = json.loads(file.read_text())
         return SessionKey(int(found["session_id"]), bytes.fromhex(found["password"]))
     except FileNotFoundError:
         return None
@@ -158,3 +162,4 @@ def write_session_key(directory: Path, session_key: SessionKey) -> None:
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     temporary.replace(directory / SESSION_FILE)
+    (directory / _OLD_SESSION_FILE).unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""The embedded coordinator: the znode tree behind ZooKeeper's client protocol.
+"""The embedded ZooKeeper server: the znode tree behind ZooKeeper's client protocol.
 
-    socket ─▶ connection ─▶ requests (jute) ─▶ committer: decide ─▶ disk ─▶ apply
-                  ▲                                                           │
-                  └──────────── events, then the answer, in order ◀───────────┘
+    socket ─▶ channel, client_connection ─▶ requests (jute) ─▶ committer: decide ─▶ disk ─▶ apply
+                          ▲                                                                   │
+                          └────────────── watch events, then the response, in order ◀─────────┘
 
-`coordinator` ties the parts together; `main` runs one as a process, `thread` beside a broker.
-Nothing here is needed by a program that talks to an ensemble.
+`server` connects the parts. `main` runs the server as a process, `server_thread` beside a broker.
+A program that uses a ZooKeeper ensemble loads nothing of this package.
 """

@@ -1,9 +1,9 @@
-"""Frames over a socket: whole ones in, a list of them out, and neither without bound.
+"""Frames over a socket, with bounded input and output.
 
-All that is sent goes through one list, so it arrives in the order in which it came about; the list
-is written once per turn of the event loop. A client that asks faster than it is answered, or than
-it reads the answers, is not read any further until it has caught up; what comes to it unasked and
-piles up closes the connection.
+All output goes through one list, so frames leave in the order in which they were sent; the list is
+written once per iteration of the event loop. The server stops reading from a client that has too
+many pending requests, or that does not read its responses, until it has caught up. If watch events
+for a client exceed the output limit, the connection is closed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hightide.zookeeper.errors import MalformedRequest
 from hightide.zookeeper.server.options import MAX_FRAME_BYTES, Limits
 from hightide.zookeeper.server.traffic import Traffic
 
-log = logging.getLogger("hightide.coordinator")
+log = logging.getLogger("hightide.zookeeper")
 
 _LENGTH = struct.Struct(">i")
 _PIECE_BYTES = 1024 * 1024
-"""Output that may be put together before the client must have read some of it."""
-_FAREWELL_S = 2.0
-"""How long a closed connection may take to read what it was still sent."""
+"""Output that may be collected before the client must have read some of it."""
+_LINGER_S = 2.0
+"""How long a client may take to read its last response before the connection is aborted."""
 
 
 class Channel(asyncio.Protocol):
-    """One socket. What the frames mean is up to the subclass."""
+    """One socket. The subclass interprets the frames."""
 
     def __init__(self, limits: Limits, traffic: Traffic) -> None:
         self.host = ""
@@ -41,46 +41,46 @@ class Channel(asyncio.Protocol):
         self._input = bytearray()
         self._output: list[bytes] = []
         self._output_bytes = 0
-        self._is_stalled = self._is_full = False
+        self._is_paused = self._is_full = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # For the subclass to say.
+    # Implemented by the subclass.
 
     def accepted(self) -> None:
-        """The client has been let in."""
+        """The connection was accepted."""
 
     def frame_received(self, frame: bytes) -> None:
-        """A whole frame; MalformedRequest closes the connection."""
+        """Handle a complete frame; MalformedRequest closes the connection."""
         raise NotImplementedError
 
     def word_received(self, word: bytes) -> bool:
-        """Four bytes where a frame's length should be. True if that was the whole request."""
+        """Handle four bytes that are no valid frame length. Return True if they are a request."""
         raise NotImplementedError
 
     def accepts_requests(self) -> bool:
-        """Whether the client may be read further."""
+        """Return whether the client may send more requests."""
         raise NotImplementedError
 
     def on_close(self) -> None:
-        """Nothing comes or goes any more."""
+        """The connection is closed for input and output."""
 
-    # For the subclass to use.
+    # Used by the subclass.
 
     @property
     def is_read_paused(self) -> bool:
-        """Whether the client may have spoken, but for our own sake we do not listen."""
-        return self._is_stalled and not self._is_full
+        """Whether reading is paused by the server's own load, so that pings may be unread."""
+        return self._is_paused and not self._is_full
 
     def send(self, frame: bytes) -> None:
-        """Put a frame, without its length, after all that was sent before."""
+        """Append a frame, given without its length, to the output."""
         self.sent += 1
         self._traffic.sent += 1
-        self._put(_LENGTH.pack(len(frame)) + frame)
+        self._append(_LENGTH.pack(len(frame)) + frame)
 
     def send_text(self, text: str) -> None:
-        self._put(text.encode())
+        self._append(text.encode())
 
-    def _put(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         if not self.is_open:
             return
         if not self._output:
@@ -88,37 +88,37 @@ class Channel(asyncio.Protocol):
         self._output.append(data)
         self._output_bytes += len(data)
         if self._output_bytes > self._limits.output_bytes:
-            self._is_not_reading()
+            self._close_slow_reader()
 
     def close(self) -> None:
-        """Send what is there, then close."""
+        """Write the pending output, then close."""
         if self.is_open:
             self._write()
         if self.is_open:
             self._end()
             self._transport.close()
-            self.abort_after(_FAREWELL_S)
+            self.abort_after(_LINGER_S)
 
     def abort(self) -> None:
-        """Close without another word."""
+        """Close at once and drop the pending output."""
         if self.is_open:
             self._end()
         self._transport.abort()
 
     def abort_after(self, seconds: float | None) -> None:
-        """Cut the connection after this time, unless told otherwise before; None: never."""
+        """Abort the connection after this time; replaces the earlier timer. None cancels it."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self.abort)
 
     def resume_reading(self) -> None:
-        """Read the client further, if that had to stop and need not any more."""
-        if self._is_stalled and self._may_read():
-            self._is_stalled = False
+        """Resume reading if it was paused and the reason is gone."""
+        if self._is_paused and self._may_read():
+            self._is_paused = False
             self._transport.resume_reading()
             self._loop.call_soon(self._read)
 
-    # The socket.
+    # asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -129,7 +129,7 @@ class Channel(asyncio.Protocol):
             self.abort_after(self._limits.handshake_s)
             self.accepted()
         else:
-            log.warning("%s is refused: there are too many connections", self.address)
+            log.warning("refused a connection from %s: too many connections", self.address)
             self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -160,14 +160,16 @@ class Channel(asyncio.Protocol):
         self.on_close()
 
     def _read(self) -> None:
-        """Take every whole frame, as long as the client may ask more."""
+        """Handle every complete frame while the client may send more requests."""
         position = 0
         while self._may_read() and len(self._input) >= position + 4:
             word = bytes(self._input[position : position + 4])
             (length,) = _LENGTH.unpack(word)
             if not 0 <= length <= MAX_FRAME_BYTES:
                 if not self.word_received(word):
-                    log.warning("%s sends a frame of %d bytes: closed", self.address, length)
+                    log.warning(
+                        "closed the connection of %s: invalid frame length %d", self.address, length
+                    )
                     self.abort()
                 return
             end = position + 4 + length
@@ -180,12 +182,12 @@ class Channel(asyncio.Protocol):
             try:
                 self.frame_received(frame)
             except MalformedRequest as error:
-                log.warning("%s does not speak the protocol: %s", self.address, error)
+                log.warning("closed the connection of %s: %s", self.address, error)
                 self.abort()
         if self.is_open:
             del self._input[:position]
             if not self._may_read():
-                self._is_stalled = True
+                self._is_paused = True
                 self._transport.pause_reading()
 
     def _may_read(self) -> bool:
@@ -200,10 +202,10 @@ class Channel(asyncio.Protocol):
         self._output_bytes = 0
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > self._limits.output_bytes:
-            self._is_not_reading()
+            self._close_slow_reader()
         else:
             self.resume_reading()
 
-    def _is_not_reading(self) -> None:
-        log.warning("%s does not read what it is sent: closed", self.address)
+    def _close_slow_reader(self) -> None:
+        log.warning("closed the connection of %s: it does not read its responses", self.address)
         self.abort()

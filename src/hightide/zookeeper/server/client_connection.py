@@ -1,11 +1,11 @@
-"""One client: its session, its name, its requests, and their answers strictly in order.
+"""One client connection: its session, its identity, its requests, and responses in order.
 
-    HELLO ──claim──▶ OPENING ──granted──▶ OPEN ──closeSession──▶ LEAVING
+    HELLO ──connect request──▶ OPENING ──session granted──▶ OPEN ──closeSession──▶ CLOSING
       └─ or a four-letter word
 
-A question is answered at once if nothing of this connection waits for the disk, and otherwise in
-its turn: whoever writes and then reads, reads what was written. Others need not wait for that
-write, not even to be told that we are alive while the disk is slow.
+A read is answered at once if no write of this connection waits for the disk, and otherwise after
+those writes: a client reads its own writes. Other connections do not wait for that write, so they
+get their reads and pings answered while the disk is slow.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from hightide.zookeeper.server.traffic import Traffic
 from hightide.zookeeper.tree import Tree
 from hightide.zookeeper.watch import WatchEvent
 
-log = logging.getLogger("hightide.coordinator")
+log = logging.getLogger("hightide.zookeeper")
 
 _REPLY = struct.Struct(">iqi")
 
 Outcome = Result | ZooKeeperError
 Words = Callable[[str], str | None]
-"""The answer to a four-letter word, or None if it is none."""
+"""Returns the response to a four-letter word, or None if the word is unknown."""
 
 
 class State(Enum):
     HELLO = auto()
     OPENING = auto()
     OPEN = auto()
-    LEAVING = auto()
+    CLOSING = auto()
 
 
 class Connection(Channel):
-    """A client, from the moment its socket is accepted."""
+    """A client connection, from accept to close."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Connection(Channel):
         self._committer = committer
         self._sessions = sessions
         self._words = words
-        self._credentials = [each.encode() for each in options.credentials]
-        self._is_trusted = not self._credentials
+        self._credentials = [line.encode() for line in options.credentials]
+        self._is_authenticated = not self._credentials
         self._state = State.HELLO
-        self._waiting = 0
-        self._waiting_bytes = 0
+        self._pending = 0
+        self._pending_bytes = 0
 
     @property
     def tree(self) -> Tree:
@@ -85,8 +85,8 @@ class Connection(Channel):
     def accepts_requests(self) -> bool:
         return (
             self._state in (State.HELLO, State.OPEN)
-            and self._waiting < self._limits.requests
-            and self._waiting_bytes < self._limits.request_bytes
+            and self._pending < self._limits.requests
+            and self._pending_bytes < self._limits.request_bytes
         )
 
     def word_received(self, word: bytes) -> bool:
@@ -109,15 +109,17 @@ class Connection(Channel):
         if kind == requests.AUTH:
             self._authenticate(xid, body)
         elif kind == requests.CLOSE:
-            self._leave(xid)
-        elif not self._is_trusted and kind != requests.PING:
-            self._in_turn(partial(self._refuse, xid, NoAuth(detail="authenticate first")))
+            self._close_session(xid)
+        elif not self._is_authenticated and kind != requests.PING:
+            self._after_writes(
+                partial(self._reply_error, xid, NoAuth(detail="authentication required"))
+            )
         elif kind in requests.READS:
-            self._in_turn(
-                partial(self._answer, xid, kind, body), after_all_writes=kind == requests.SYNC
+            self._after_writes(
+                partial(self._read_request, xid, kind, body), after_all_writes=kind == requests.SYNC
             )
         else:
-            self._change(xid, kind, body)
+            self._write_request(xid, kind, body)
 
     def on_close(self) -> None:
         self._sessions.released(self.session_id, self)
@@ -125,11 +127,11 @@ class Connection(Channel):
     # The session.
 
     def _claim(self, body: Reader) -> None:
-        body.int32()  # the protocol's version, which is 0
+        body.int32()  # the protocol version, which is 0
         last_zxid, timeout_ms, session_id = body.int64(), body.int32(), body.int64()
         claim = Claim(last_zxid, timeout_ms, session_id, body.buffer() or b"")
         if session_id == 0 and self._sessions.is_full:
-            log.warning("%s is refused: there are too many sessions", self.address)
+            log.warning("refused a session for %s: too many sessions", self.address)
             self.abort()
             return
         self.abort_after(None)
@@ -141,7 +143,7 @@ class Connection(Channel):
             self._sessions.released(grant.session_id, self)
             return
         body = struct.pack(">iiq", 0, grant.timeout_ms, grant.session_id)
-        # Old clients know nothing of servers that can only be read, and not this last byte.
+        # Old clients do not know read-only servers, and do not expect this last byte.
         self.send(body + jute.buffer(grant.password) + (b"\0" if knows_read_only else b""))
         if not grant.session_id:
             self.close()
@@ -150,124 +152,124 @@ class Connection(Channel):
         self._state = State.OPEN
         self.resume_reading()
 
-    def _leave(self, xid: int) -> None:
-        self._state = State.LEAVING
-        self._waiting += 1
+    def _close_session(self, xid: int) -> None:
+        self._state = State.CLOSING
+        self._pending += 1
 
-        def left(outcome: Outcome) -> None:
+        def closed(outcome: Outcome) -> None:
             if self._may_answer(outcome):
                 self._reply(xid, b"")
                 self.close()
 
-        self._sessions.close(self.session_id, left)
+        self._sessions.close(self.session_id, closed)
 
     def watch_fired(self, event: WatchEvent, acl: bytes) -> None:
         if self.identity.may(acl, READ):
             self.send(requests.event(event))
 
     def lost(self) -> None:
-        if self._state is not State.LEAVING:
+        if self._state is not State.CLOSING:
             self.close()
 
     def replaced(self) -> None:
         self.close()
 
-    # The name.
+    # Authentication.
 
     def _authenticate(self, xid: int, body: Reader) -> None:
         body.int32()
         scheme, proof = body.optional_string(), body.buffer()
-        is_proved = scheme == "digest" and proof is not None and self._prove(proof)
-        if is_proved or scheme == "ip":
-            self._in_turn(partial(self._reply, xid, b""))
+        is_accepted = scheme == "digest" and proof is not None and self._add_identity(proof)
+        if is_accepted or scheme == "ip":
+            self._after_writes(partial(self._reply, xid, b""))
         else:
-            log.warning("%s fails to authenticate", self.address)
-            self._state = State.LEAVING
-            self._in_turn(partial(self._reject_credentials, xid))
+            log.warning("authentication of %s failed", self.address)
+            self._state = State.CLOSING
+            self._after_writes(partial(self._reject_credentials, xid))
 
-    def _prove(self, proof: bytes) -> bool:
-        """Whether `user:password` is good for anything here; if so, this client has that name."""
-        name = "digest", digest(proof)
+    def _add_identity(self, proof: bytes) -> bool:
+        """Check `user:password` and add it to the identity; return whether it is accepted."""
+        digest_id = "digest", digest(proof)
         if self._is_credential(proof):
-            self.identity = self.identity.with_ids(("super", ""), name)
-            self._is_trusted = True
-        elif self._is_trusted:
-            self.identity = self.identity.with_ids(name)
-        return self._is_trusted and len(self.identity.ids) <= self._limits.names
+            self.identity = self.identity.with_ids(("super", ""), digest_id)
+            self._is_authenticated = True
+        elif self._is_authenticated:
+            self.identity = self.identity.with_ids(digest_id)
+        return self._is_authenticated and len(self.identity.ids) <= self._limits.identities
 
     def _is_credential(self, proof: bytes) -> bool:
-        # Every one is compared, so that the time taken tells nothing.
-        return sum(hmac.compare_digest(proof, each) for each in self._credentials) > 0
+        # Compare with all of them, so that the time taken reveals nothing.
+        return sum(hmac.compare_digest(proof, line) for line in self._credentials) > 0
 
     def _reject_credentials(self, xid: int) -> None:
-        self._refuse(xid, AuthFailed())
+        self._reply_error(xid, AuthFailed())
         self.close()
 
-    # Requests and their answers.
+    # Requests and responses.
 
-    def _in_turn(self, act: Callable[[], None], *, after_all_writes: bool = False) -> None:
-        """Do it after what this connection waits for, or what anybody does; else now."""
-        if self._waiting == 0 and not after_all_writes:
+    def _after_writes(self, act: Callable[[], None], *, after_all_writes: bool = False) -> None:
+        """Call `act` after the pending writes of this connection, or of all connections; or now."""
+        if self._pending == 0 and not after_all_writes:
             act()
             return
 
-        def turn(outcome: Outcome) -> None:
+        def finished(outcome: Outcome) -> None:
             if self._may_answer(outcome):
                 act()
 
-        self._waiting += 1
-        self._committer.after_pending(turn)
+        self._pending += 1
+        self._committer.after_pending(finished)
 
     def _may_answer(self, outcome: Outcome) -> bool:
-        """Whether there is still somebody to answer, and something true to say."""
-        self._waiting -= 1
+        """Count a finished request; return whether a response can be sent."""
+        self._pending -= 1
         if isinstance(outcome, StorageError):
             self.abort()
         self.resume_reading()
         return self.is_open
 
-    def _answer(self, xid: int, kind: int, body: Reader) -> None:
+    def _read_request(self, xid: int, kind: int, body: Reader) -> None:
         try:
             answer = requests.READS[kind](self, body)
         except ZooKeeperError as refusal:
-            self._refuse(xid, refusal)
+            self._reply_error(xid, refusal)
         else:
             self._reply(xid, answer)
 
-    def _change(self, xid: int, kind: int, body: Reader) -> None:
+    def _write_request(self, xid: int, kind: int, body: Reader) -> None:
         kinds: list[int] = []
         request: Request
         try:
             if kind == requests.MULTI:
-                kinds, request = requests.read_multi(body)
+                kinds, request = requests.read_multi_request(body)
             else:
-                request = requests.read_change(kind, body)
+                request = requests.read_write_request(kind, body)
         except ZooKeeperError as refusal:
-            self._in_turn(partial(self._refuse, xid, refusal))
+            self._after_writes(partial(self._reply_error, xid, refusal))
             return
-        asked_at = self._loop.time()
+        received_at = self._loop.time()
         size = body.size
 
-        def changed(outcome: Outcome) -> None:
-            self._waiting_bytes -= size
+        def written(outcome: Outcome) -> None:
+            self._pending_bytes -= size
             if not self._may_answer(outcome):
                 return
-            self._traffic.changed(self._loop.time() - asked_at)
+            self._traffic.write_answered(self._loop.time() - received_at)
             if isinstance(outcome, MultiFailed) and isinstance(outcome.cause, MalformedRequest):
-                outcome = outcome.cause  # What is not understood spoils the whole.
+                outcome = outcome.cause  # A malformed operation fails the whole request.
             if kind == requests.MULTI and isinstance(outcome, list | MultiFailed):
                 self._reply(xid, requests.multi_result(kinds, outcome))
             elif isinstance(outcome, ZooKeeperError):
-                self._refuse(xid, outcome)
+                self._reply_error(xid, outcome)
             else:
                 self._reply(xid, requests.result(kind, outcome))
 
-        self._waiting += 1
-        self._waiting_bytes += size
-        self._committer.submit(request, self.session_id, changed, self.identity)
+        self._pending += 1
+        self._pending_bytes += size
+        self._committer.submit(request, self.session_id, written, self.identity)
 
     def _reply(self, xid: int, body: bytes) -> None:
         self.send(_REPLY.pack(xid, self.tree.zxid, 0) + body)
 
-    def _refuse(self, xid: int, refusal: ZooKeeperError) -> None:
+    def _reply_error(self, xid: int, refusal: ZooKeeperError) -> None:
         self.send(_REPLY.pack(xid, self.tree.zxid, refusal.code))

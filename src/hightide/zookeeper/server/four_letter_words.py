@@ -1,6 +1,7 @@
-"""Four-letter words: what ZooKeeper's tools ask with `echo ruok | nc host 2181`.
+"""ZooKeeper's four-letter words, as in `echo ruok | nc host 2181`.
 
-The lines that tools parse have ZooKeeper's names and form. What is not kept here is not made up.
+The lines that tools parse have ZooKeeper's names and format. Metrics that this server does not have
+are left out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from hightide.zookeeper.server.options import ServerOptions
 from hightide.zookeeper.server.traffic import Peer, Traffic
 
 VERSION = f"3.8.0-hightide-{hightide.__version__}"
-"""The ZooKeeper that this coordinator behaves like, and what it is."""
+"""The ZooKeeper version whose behaviour this server has, and Hightide's version."""
 
 
 class Words:
-    """The answers of one coordinator."""
+    """The four-letter words of one server."""
 
     def __init__(self, options: ServerOptions, committer: Committer, traffic: Traffic) -> None:
         self._options = options
@@ -43,7 +44,7 @@ class Words:
         return None if answer is None else answer()
 
     def _latencies_ms(self) -> tuple[float, float, float]:
-        """Shortest, mean and longest time from a change to its answer."""
+        """Return the shortest, mean and longest time from a write request to its response."""
         traffic = self._traffic
         mean = traffic.latency_s / max(traffic.answered, 1)
         return traffic.latency_min_s * 1000, mean * 1000, traffic.latency_max_s * 1000
@@ -86,15 +87,15 @@ class Words:
         )
 
     def _envi(self) -> str:
-        machine = os.uname()
+        host = os.uname()
         return (
             "Environment:\n"
             f"zookeeper.version={VERSION}\n"
-            f"host.name={machine.nodename}\n"
+            f"host.name={host.nodename}\n"
             f"python.version={platform.python_version()}\n"
-            f"os.name={machine.sysname}\n"
-            f"os.arch={machine.machine}\n"
-            f"os.version={machine.release}\n"
+            f"os.name={host.sysname}\n"
+            f"os.arch={host.machine}\n"
+            f"os.version={host.release}\n"
         )
 
     def _mntr(self) -> str:
@@ -114,7 +115,10 @@ class Words:
         yield "outstanding_requests", self._committer.queued
         yield "znode_count", len(tree.nodes)
         yield "watch_count", len(tree.watches)
-        yield "ephemerals_count", sum(len(list(tree.ephemerals(each))) for each in tree.sessions)
+        yield (
+            "ephemerals_count",
+            sum(len(list(tree.ephemerals(session))) for session in tree.sessions),
+        )
         yield (
             "approximate_data_size",
             sum(len(path) + node.stat.data_length for path, node in tree.nodes.items()),
@@ -126,5 +130,5 @@ class Words:
 
 
 def _line(peer: Peer) -> str:
-    """A connection as ZooKeeper shows it, up to where more can be added."""
+    """Format a connection as ZooKeeper does, without the closing parenthesis."""
     return f"/{peer.address}[1](queued=0,recved={peer.received},sent={peer.sent}"

@@ -1,7 +1,6 @@
-"""Jute, the serialization of ZooKeeper's wire: big-endian integers, and counted bytes and lists.
+"""Jute, ZooKeeper's serialization: big-endian integers, and bytes and lists with a length.
 
-A length comes from whoever is at the other end, so none is believed: nothing is allocated for
-what the frame cannot hold.
+Lengths come from the client and are not trusted: nothing is allocated beyond what the frame holds.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _WORD = 0xFFFF_FFFF
 
 
 class Missing(MalformedRequest):
-    """There is nothing where a string must be."""
+    """A required string is null."""
 
 
 class Reader:
-    """Reads one frame from its beginning; MalformedRequest where it ends too early."""
+    """Reads one frame; raises MalformedRequest if it ends too early."""
 
     __slots__ = ("_data", "_position")
 
@@ -47,7 +46,7 @@ class Reader:
         try:
             (value,) = _INT.unpack_from(self._data, self._position)
         except struct.error:
-            raise MalformedRequest(detail="it ends too early") from None
+            raise MalformedRequest(detail="the frame ends too early") from None
         self._position += 4
         return value  # type: ignore[no-any-return]
 
@@ -55,13 +54,13 @@ class Reader:
         try:
             (value,) = _LONG.unpack_from(self._data, self._position)
         except struct.error:
-            raise MalformedRequest(detail="it ends too early") from None
+            raise MalformedRequest(detail="the frame ends too early") from None
         self._position += 8
         return value  # type: ignore[no-any-return]
 
     def boolean(self) -> bool:
         if not self.remaining:
-            raise MalformedRequest(detail="it ends too early")
+            raise MalformedRequest(detail="the frame ends too early")
         self._position += 1
         return self._data[self._position - 1] != 0
 
@@ -70,7 +69,7 @@ class Reader:
         if length == -1:
             return None
         if not 0 <= length <= self.remaining:
-            raise MalformedRequest(detail=f"{length} bytes in {self.remaining}")
+            raise MalformedRequest(detail=f"length {length}, but {self.remaining} bytes are left")
         start = self._position
         self._position += length
         return self._data[start : self._position]
@@ -89,10 +88,10 @@ class Reader:
         return text
 
     def vector(self, item: Callable[[], T]) -> list[T]:
-        """A missing list and an empty one are the same here. No item is shorter than 4 bytes."""
+        """Read a list; null counts as empty. No item is shorter than 4 bytes."""
         count = self.int32()
         if not -1 <= count <= self.remaining // 4:
-            raise MalformedRequest(detail=f"{count} items in {self.remaining} bytes")
+            raise MalformedRequest(detail=f"{count} items, but {self.remaining} bytes are left")
         return [item() for _ in range(count)]
 
     def strings(self) -> list[str]:
@@ -124,7 +123,7 @@ def strings(texts: Iterable[str]) -> bytes:
 
 
 def stat(value: Stat) -> bytes:
-    """Versions are 32 bits on the wire and begin anew after the last one, as in ZooKeeper."""
+    """Encode a Stat. Versions are 32 bits on the wire and wrap around, as in ZooKeeper."""
     czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, length, children, pzxid = value
     return _STAT.pack(
         czxid, mzxid, ctime, mtime, version & _WORD, cversion & _WORD, aversion & _WORD,

@@ -1,4 +1,4 @@
-"""`hightide coordinator start`: options in, one coordinator out, until it is told to stop."""
+"""`hightide zookeeper start`: run the embedded ZooKeeper server until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
 
-from hightide.zookeeper import DATABASE
+from hightide.zookeeper import CREDENTIALS, DATABASE, database_file, environment_credentials
 from hightide.zookeeper.server.options import DEFAULT_PORT, Limits, ServerOptions, Tls
 
 OK, FAILED, USAGE, COMMIT_FAILED = 0, 1, 2, 70
 
-CREDENTIALS = "HIGHTIDE_COORDINATOR_CREDENTIALS"
-
-log = logging.getLogger("hightide.coordinator")
+log = logging.getLogger("hightide.zookeeper")
 
 
 def run(argv: list[str]) -> int:
-    """Run a coordinator with these arguments; its exit code."""
+    """Run the server with these arguments and return its exit code."""
     if not __debug__:
-        print("hightide relies on its assertions: start it without -O", file=sys.stderr)
+        print("hightide relies on assertions: start Python without -O", file=sys.stderr)
         return USAGE
-    gc.disable()  # until it serves: what is loaded now is there to stay
+    gc.disable()  # until it serves: objects created during the start are permanent
     parser = _parser()
     arguments = parser.parse_args(argv)
     logging.basicConfig(
@@ -41,41 +38,41 @@ def run(argv: list[str]) -> int:
         print(wrong, file=sys.stderr)
         return USAGE
     _raise_file_limit()
-    # Python's own event loop, though another answers sooner: it looks at the sockets before the
-    # timers, so that after a pause what clients said is heard before their sessions are judged.
+    # asyncio's event loop, although uvloop is faster: it polls the sockets before it runs timers.
+    # So after a pause the server reads the clients' pings before it expires their sessions.
     return asyncio.run(_serve(options))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="hightide coordinator start",
-        description="Start a coordinator: what brokers agree through. It speaks ZooKeeper's"
-        " protocol, so ZooKeeper's clients and tools work with it.",
-        epilog=f"Credentials may also be given as user:password in {CREDENTIALS}.",
+        prog="hightide zookeeper start",
+        description="Start an embedded ZooKeeper server. It speaks ZooKeeper's protocol, so"
+        " ZooKeeper's clients and tools work with it.",
+        epilog=f"The variable {CREDENTIALS} may also hold the credentials, user:password.",
     )
     limits = Limits()
     add = parser.add_argument
     add("--listen", default=f"127.0.0.1:{DEFAULT_PORT}", metavar="HOST:PORT",
         help="port 0 picks a free one (default: %(default)s)")  # fmt: skip
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data", type=Path, metavar="DIR", help=f"keep {DATABASE} here")
+    where.add_argument("--data", type=Path, metavar="DIR", help=f"directory of {DATABASE}")
     where.add_argument("--memory", action="store_true", help="keep everything in memory")
     add("--tick-ms", type=int, default=2000, metavar="MS",
         help="the unit of session timeouts (default: %(default)s)")  # fmt: skip
     add("--min-session-timeout-ms", type=int, metavar="MS", help="default: 2 ticks")
     add("--max-session-timeout-ms", type=int, metavar="MS", help="default: 20 ticks")
     add("--credentials", type=Path, metavar="FILE",
-        help="lines user:password; nobody else is served then")  # fmt: skip
+        help="file with lines user:password; clients must use one of them")  # fmt: skip
     add("--tls-cert", type=Path, metavar="FILE", help="serve TLS with this certificate (PEM)")
-    add("--tls-key", type=Path, metavar="FILE", help="and this key")
+    add("--tls-key", type=Path, metavar="FILE", help="the key of --tls-cert (PEM)")
     add("--tls-client-ca", type=Path, metavar="FILE",
-        help="clients must show a certificate signed by this authority")  # fmt: skip
+        help="clients must present a certificate signed by this CA (PEM)")  # fmt: skip
     add("--insecure", action="store_true",
-        help="serve other machines without credentials or TLS")  # fmt: skip
+        help="serve other hosts without credentials or TLS")  # fmt: skip
     add("--max-connections", type=int, default=limits.connections, metavar="N",
         help="default: %(default)s")  # fmt: skip
     add("--max-connections-per-ip", type=int, default=limits.connections_per_address,
-        metavar="N", help="does not count this machine (default: %(default)s)")  # fmt: skip
+        metavar="N", help="for clients on other hosts (default: %(default)s)")  # fmt: skip
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser
 
@@ -83,9 +80,9 @@ def _parser() -> argparse.ArgumentParser:
 def _options(arguments: argparse.Namespace) -> ServerOptions:
     host, colon, port = arguments.listen.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"--listen {arguments.listen}: it must be HOST:PORT")
+        raise ValueError(f"--listen {arguments.listen}: expected HOST:PORT")
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        raise ValueError("--tls-cert and --tls-key belong together")
+        raise ValueError("--tls-cert and --tls-key must be given together")
     if arguments.tls_client_ca is not None and arguments.tls_cert is None:
         raise ValueError("--tls-client-ca needs --tls-cert and --tls-key")
     tls = None
@@ -94,7 +91,7 @@ def _options(arguments: argparse.Namespace) -> ServerOptions:
     return ServerOptions(
         host=host.strip("[]"),
         port=int(port),
-        file=None if arguments.memory else arguments.data / DATABASE,
+        file=None if arguments.memory else database_file(arguments.data),
         tick_ms=arguments.tick_ms,
         min_session_timeout_ms=arguments.min_session_timeout_ms,
         max_session_timeout_ms=arguments.max_session_timeout_ms,
@@ -109,16 +106,16 @@ def _options(arguments: argparse.Namespace) -> ServerOptions:
 
 
 def _credentials(file: Path | None) -> tuple[str, ...]:
-    lines = [os.environ.get(CREDENTIALS, "")]
+    lines = [environment_credentials()]
     if file is not None:
         lines += file.read_text("utf-8").splitlines()
         if not any(line.strip() for line in lines):
-            raise ValueError(f"{file}: no user:password in it, so nobody could be served")
+            raise ValueError(f"{file}: expected lines of user:password, the file is empty")
     return tuple(line.strip() for line in lines if line.strip())
 
 
 def _raise_file_limit() -> None:
-    """Take all the open files that the process may have: every client needs one."""
+    """Raise the limit of open files to the maximum: every client needs one."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -128,34 +125,34 @@ def _raise_file_limit() -> None:
 
 
 async def _serve(options: ServerOptions) -> int:
-    # Imported here: a mistake in the options is told before the server's parts are loaded.
+    # Imported here: an error in the options is reported before these modules are loaded.
     from hightide.zookeeper.errors import StorageError
-    from hightide.zookeeper.server.server import Refused, ZooKeeperServer
+    from hightide.zookeeper.server.server import StartRefused, ZooKeeperServer
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    coordinator = ZooKeeperServer(options)
+    server = ZooKeeperServer(options)
     try:
-        host, port = await coordinator.start()
-    except (Refused, StorageError, OSError) as error:
-        print(f"the coordinator cannot start: {error}", file=sys.stderr)
-        return USAGE if isinstance(error, Refused) else FAILED
+        host, port = await server.start()
+    except (StartRefused, StorageError, OSError) as error:
+        print(f"ZooKeeper cannot start: {error}", file=sys.stderr)
+        return USAGE if isinstance(error, StartRefused) else FAILED
     gc.enable()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     print(f"listening: {shown(host)}:{port}", flush=True)
     waiting = asyncio.create_task(stopped.wait())
-    await asyncio.wait((waiting, coordinator.failed), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
-    await coordinator.stop()
+    await server.stop()
     log.info("stopped")
-    return COMMIT_FAILED if coordinator.failed.done() else OK
+    return COMMIT_FAILED if server.failed.done() else OK
 
 
 def shown(host: str) -> str:
-    """An address as a client on this machine would write it."""
+    """Format an address as a client on this host writes it."""
     if host in ("0.0.0.0", "::"):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""What a coordinator is told before it starts."""
+"""Options and limits of the embedded ZooKeeper server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_FRAME_BYTES = 0xFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM form. With a `client_ca`, a client must show a certificate that it signed."""
+    """PEM files. With a `client_ca`, a client must present a certificate signed by it."""
 
     certificate: Path
     key: Path
@@ -21,49 +21,52 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of the machine clients may take. Past a limit a connection is closed."""
+    """Resource limits for clients. A connection that exceeds one is closed."""
 
     connections: int = 10_000
     connections_per_address: int = 60
-    """Connections from this machine are not counted: its user can do worse."""
+    """Connections from this host are not counted: a local user can do worse."""
     sessions: int = 20_000
     handshake_s: float = 5.0
     """A connection must open its session within this time."""
     output_bytes: int = 64 * 1024 * 1024
-    """What waits for a client that does not read."""
+    """Unsent output of one connection."""
     requests: int = 1000
-    """Unanswered requests of one connection; no more are read until some are answered."""
+    """Pending requests of one connection; the server reads no more until some are answered."""
     request_bytes: int = 4 * 1024 * 1024
-    """And what they may take up together."""
-    names: int = 100
-    """Whom one connection may claim to be, its address included."""
+    """The size of all pending requests of one connection."""
+    identities: int = 100
+    """Ids that one connection may prove, its address included."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """One coordinator. Without a `file` it keeps everything in memory."""
+    """One server. Without a `file` it keeps everything in memory."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     """0 picks a free one."""
     file: Path | None = None
     tick_ms: int = 2000
-    """How often sessions are looked at; and the unit of the two defaults below."""
+    """The unit of the two defaults below, and at least how often sessions are checked."""
     min_session_timeout_ms: int | None = None
     max_session_timeout_ms: int | None = None
     credentials: tuple[str, ...] = ()
-    """`user:password`, each a super user. If there are any, nobody else is served."""
+    """`user:password`, each a super user. If there are any, clients must use one of them."""
     tls: Tls | None = None
     insecure: bool = False
-    """Serve other machines without credentials or TLS."""
+    """Serve other hosts without credentials or TLS."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if self.tick_ms <= 0:
-            raise ValueError("the tick must be longer than nothing")
+            raise ValueError("the tick must be at least 1 ms")
         shortest, longest = self.session_timeouts_ms
         if not 0 < shortest <= longest:
-            raise ValueError(f"no session timeout is between {shortest} and {longest} ms")
+            raise ValueError(
+                f"the shortest session timeout, {shortest} ms, must be positive and not above the"
+                f" longest, {longest} ms"
+            )
         for line in self.credentials:
             user, colon, password = line.partition(":")
             if not (user and colon and password):
@@ -71,7 +74,7 @@ class ServerOptions:
 
     @property
     def session_timeouts_ms(self) -> tuple[int, int]:
-        """The shortest and the longest timeout that a client is granted."""
+        """The shortest and the longest session timeout that the server grants."""
         shortest, longest = self.min_session_timeout_ms, self.max_session_timeout_ms
         return (
             2 * self.tick_ms if shortest is None else shortest,

@@ -1,11 +1,11 @@
-"""ZooKeeper's requests by their numbers: how each is read, answered and written back.
+"""ZooKeeper's request types: decoding of requests, execution of reads, encoding of responses.
 
-There are two kinds. A change becomes an operation for the tree, which may be refused, and its
-result becomes the body of the reply. A question is answered from the tree as it is when its turn
-comes; its answer may arm watches. Both raise CoordinationError, whose code is then the reply.
+A write becomes an operation for the tree, which may refuse it; its result becomes the body of the
+response. A read is executed on the current tree when its turn comes, and may arm watches. Both
+raise ZooKeeperError, whose code is then the response.
 
-Not offered, and answered Unimplemented: reconfiguration, SASL, container and TTL znodes, and
-watches that stay armed.
+Not supported, and answered with Unimplemented: reconfiguration, SASL, container and TTL znodes, and
+persistent watches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _END_OF_MULTI = jute.int32(-1) + b"\1" + jute.int32(-1)
 
 
 class Requester(Protocol):
-    """Who asks a question: a connection."""
+    """The connection that sent a read request."""
 
     @property
     def tree(self) -> Tree: ...
@@ -56,18 +56,18 @@ class Requester(Protocol):
     def watch_fired(self, event: WatchEvent, acl: bytes) -> None: ...
 
 
-def event(watch_fired: WatchEvent) -> bytes:
-    """The frame that tells a client of a watch event, without its length."""
-    return _EVENT + jute.int32(watch_fired.type) + _CONNECTED + jute.string(watch_fired.path)
+def event(fired: WatchEvent) -> bytes:
+    """Encode the frame of a watch event, without its length."""
+    return _EVENT + jute.int32(fired.type) + _CONNECTED + jute.string(fired.path)
 
 
-# Changes: body to operation, and result to body.
+# Writes: from body to operation, and from result to body.
 
 
 class _NeedsTtl(Unimplemented):
-    """What ZooKeeper does not offer either, unless it is told to."""
+    """ZooKeeper does not support this either, unless it is configured to."""
 
-    meaning = "there are no TTL znodes"
+    meaning = "TTL znodes are not supported"
 
 
 def _create(body: Reader) -> op.Create:
@@ -118,24 +118,24 @@ _OPERATIONS: dict[int, Callable[[Reader], op.Operation]] = {
     CREATE_TTL: _create_ttl,
 }
 
-_CHANGES: dict[int, Callable[[Reader], op.Request]] = {**_OPERATIONS, SET_ACL: _set_acl}
+_WRITES: dict[int, Callable[[Reader], op.Request]] = {**_OPERATIONS, SET_ACL: _set_acl}
 
 
-def read_change(kind: int, body: Reader) -> op.Request:
-    """The change that is asked for, save for a multi."""
-    if kind not in _CHANGES:
+def read_write_request(kind: int, body: Reader) -> op.Request:
+    """Decode a write request other than a multi."""
+    if kind not in _WRITES:
         raise Unimplemented(detail=f"request {kind}")
     try:
-        return _CHANGES[kind](body)
+        return _WRITES[kind](body)
     except jute.Missing:
-        # No path at all is a bad one to some, and beyond others. All the same in a multi.
+        # ZooKeeper answers a null path differently by request type, though not in a multi.
         if kind in (SET_DATA, CHECK, SET_ACL):
             raise BadArguments from None
         raise
 
 
-def read_multi(body: Reader) -> tuple[list[int], op.Multi]:
-    """The types that the parts of the reply will have, and the operations."""
+def read_multi_request(body: Reader) -> tuple[list[int], op.Multi]:
+    """Decode a multi; return the types of the parts of the response, and the operations."""
     kinds: list[int] = []
     operations: list[op.Operation | op.Refused] = []
     while True:
@@ -143,25 +143,25 @@ def read_multi(body: Reader) -> tuple[list[int], op.Multi]:
         if is_last:
             return kinds, op.Multi(tuple(operations))
         if kind not in _OPERATIONS:
-            raise MalformedRequest(detail=f"a multi with {kind}")
-        # In a multi ZooKeeper takes the two kinds of create for the same.
+            raise MalformedRequest(detail=f"request type {kind} in a multi")
+        # In a multi ZooKeeper treats the two types of create alike.
         kinds.append(CREATE if kind == CREATE2 else kind)
         try:
             operations.append(_OPERATIONS[kind](body))
         except _NeedsTtl as refusal:
-            operations.append(op.Refused(MalformedRequest(refusal.path, "a TTL in a multi")))
+            operations.append(op.Refused(MalformedRequest(refusal.path, "TTL znode in a multi")))
         except (BadArguments, Unimplemented) as refusal:
             operations.append(op.Refused(refusal))
 
 
 def result(kind: int, outcome: op.Result) -> bytes:
-    """The body of the reply to a change."""
+    """Encode the body of the response to a write."""
     if isinstance(outcome, op.NewNode):
         path = jute.string(outcome.path)
         return path + jute.stat(outcome.stat) if kind == CREATE2 else path
     if outcome is None:
         return b""
-    assert not isinstance(outcome, list), "a multi has results of its own"
+    assert not isinstance(outcome, list), "multi_result encodes the result of a multi"
     return jute.stat(outcome)
 
 
@@ -169,7 +169,7 @@ def multi_result(kinds: list[int], outcome: op.Result | MultiFailed) -> bytes:
     if isinstance(outcome, MultiFailed):
         return b"".join(map(_failed_part, outcome.codes)) + _END_OF_MULTI
     assert isinstance(outcome, list)
-    parts = [_part(kind, result(kind, each)) for kind, each in zip(kinds, outcome, strict=True)]
+    parts = [_part(kind, result(kind, part)) for kind, part in zip(kinds, outcome, strict=True)]
     return b"".join(parts) + _END_OF_MULTI
 
 
@@ -181,7 +181,7 @@ def _failed_part(code: int) -> bytes:
     return jute.int32(-1) + b"\0" + jute.int32(code) * 2
 
 
-# Questions: asker and body to the body of the reply.
+# Reads: from requester and body to the body of the response.
 
 
 def _readable(requester: Requester, path: str, permissions: int = acl.READ) -> Znode:
@@ -194,13 +194,13 @@ def _readable(requester: Requester, path: str, permissions: int = acl.READ) -> Z
 
 
 def _path_and_watcher(requester: Requester, body: Reader) -> tuple[str, int | None]:
-    """What is asked about, and who wants to hear of it. Nothing ever happens to the empty path."""
+    """Decode path and watcher. The empty path is never watched: nothing happens to it."""
     path, is_watched = body.string(), body.boolean()
     return _root_if_empty(path), requester.session_id if is_watched and path else None
 
 
 def _root_if_empty(path: str) -> str:
-    """ZooKeeper knows its root by the empty path too, but only where it is read."""
+    """ZooKeeper accepts the empty path for the root, but only in reads."""
     return path or "/"
 
 
@@ -257,7 +257,7 @@ def _get_all_children_number(requester: Requester, body: Reader) -> bytes:
     path = _root_if_empty(body.string())
     _readable(requester, path)
     below = "/" if path == "/" else f"{path}/"
-    return jute.int32(sum(each.startswith(below) and each != "/" for each in requester.tree.nodes))
+    return jute.int32(sum(node.startswith(below) and node != "/" for node in requester.tree.nodes))
 
 
 def _sync(requester: Requester, body: Reader) -> bytes:  # noqa: ARG001
@@ -285,17 +285,17 @@ def _set_watches(requester: Requester, body: Reader) -> bytes:
 def _set_watches2(requester: Requester, body: Reader) -> bytes:
     seen_zxid, data, exists, children = body.int64(), *(body.strings() for _ in range(3))
     if body.strings() or body.strings():
-        raise Unimplemented(detail="watches that stay armed")
+        raise Unimplemented(detail="persistent watches")
     for fired in requester.tree.rearm(requester.session_id, seen_zxid, data, exists, children):
         requester.watch_fired(fired.event, fired.acl)
     return b""
 
 
 def _watch_kinds(body: Reader) -> tuple[str, bool, bool]:
-    """A path, and whether its data watch and its child watch are meant."""
+    """Decode a path, and whether its data watch and its child watch are meant."""
     path, kind = body.string(), body.int32()
     if kind not in (1, 2, 3):
-        raise MalformedRequest(path, f"watches of kind {kind}")
+        raise MalformedRequest(path, f"watch type {kind}")
     return path, kind != 1, kind != 2
 
 
@@ -314,18 +314,18 @@ def _remove_watches(requester: Requester, body: Reader) -> bytes:
 
 
 def _multi_read(requester: Requester, body: Reader) -> bytes:
-    """Several questions as one. They arm no watches, whatever they say, as in ZooKeeper."""
+    """Execute several reads. They arm no watches, whatever their flag says, as in ZooKeeper."""
     parts: list[bytes] = []
     while True:
         kind, is_last, _ = body.int32(), body.boolean(), body.int32()
         if is_last:
             return b"".join(parts) + _END_OF_MULTI
         if kind not in (GET_DATA, GET_CHILDREN):
-            raise MalformedRequest(detail=f"a multi of questions with {kind}")
+            raise MalformedRequest(detail=f"request type {kind} in a multi read")
         path, _ = _root_if_empty(body.string()), body.boolean()
-        question = _data if kind == GET_DATA else _children
+        read = _data if kind == GET_DATA else _children
         try:
-            parts.append(_part(kind, question(requester, path, None)))
+            parts.append(_part(kind, read(requester, path, None)))
         except ZooKeeperError as refusal:
             parts.append(_failed_part(refusal.code))
 

@@ -1,9 +1,9 @@
-"""The coordinator: a tree, its file, its sessions, and the socket that serves them.
+"""The embedded ZooKeeper server: a tree, its file, its sessions, and the listening socket.
 
-coordinator = Coordinator(ServerOptions(file=Path("…/coordination.db")))
-host, port = await coordinator.start()
-failure = await coordinator.failed      # only if a commit fails: then nothing more is answered
-await coordinator.stop()
+server = ZooKeeperServer(ServerOptions(file=Path("…/zookeeper.db")))
+host, port = await server.start()
+failure = await server.failed      # only after a failed commit: the server answers nothing more
+await server.stop()
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hightide.zookeeper.server.traffic import Traffic, is_loopback
 if TYPE_CHECKING:
     import ssl
 
-log = logging.getLogger("hightide.coordinator")
+log = logging.getLogger("hightide.zookeeper")
 
 _BACKLOG = 1024
 
 
-class Refused(Exception):
-    """The coordinator will not start like this, and why."""
+class StartRefused(Exception):
+    """The server refuses to start with these options; the text says why."""
 
 
 class ZooKeeperServer:
@@ -42,11 +42,11 @@ class ZooKeeperServer:
         self._listener: asyncio.Server | None = None
         self._expiry: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        """Done when the coordinator cannot go on."""
+        """Done when the server has failed."""
         self._committer.on_failure = self._fail
 
     async def start(self) -> tuple[str, int]:
-        """Serve; where. Refused, StorageError or OSError if that cannot be."""
+        """Listen, and return host and port. Raises StartRefused, StorageError or OSError."""
         options = self._options
         addresses = await self._addresses()
         context = None if options.tls is None else _context(options.tls)
@@ -57,7 +57,7 @@ class ZooKeeperServer:
             words = Words(options, self._committer, self._traffic)
             self._listener = await asyncio.get_running_loop().create_server(
                 lambda: Connection(options, self._committer, sessions, self._traffic, words),
-                # One port for several addresses can only be asked for, not picked.
+                # Port 0 would pick a different port for each address.
                 addresses if options.port else addresses[0],
                 options.port,
                 backlog=_BACKLOG,
@@ -74,18 +74,18 @@ class ZooKeeperServer:
         return host, port
 
     async def stop(self) -> None:
-        """Serve nobody any more and let go of the file. The sessions wait there."""
+        """Close all connections and the file. The sessions stay in the file."""
         if self._listener is not None:
             self._listener.close()
         if self._expiry is not None:
             self._expiry.cancel()
-        # Before the committer ends: whoever is still there must not be told that it did.
+        # Before the committer closes: clients must not see that as the loss of their sessions.
         for connection in list(self._traffic.connections):
             connection.abort()
         await self._committer.close()
 
     async def _addresses(self) -> list[str]:
-        """Where to listen, if that is safe."""
+        """Return the addresses to listen on; raise StartRefused if that is not safe."""
         options = self._options
         found = await asyncio.get_running_loop().getaddrinfo(
             options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -94,12 +94,14 @@ class ZooKeeperServer:
         if all(map(is_loopback, addresses)) or options.insecure or options.credentials:
             return addresses
         if options.tls is None:
-            raise Refused(
-                f"{options.host} can be reached from other machines: give credentials or a TLS"
-                " certificate, or say --insecure"
+            raise StartRefused(
+                f"{options.host} can be reached from other hosts: use --credentials or"
+                " --tls-cert, or --insecure"
             )
         if options.tls.client_ca is None:
-            log.warning("TLS alone hides what is said, but anybody may say it: no client is known")
+            log.warning(
+                "TLS without --tls-client-ca or --credentials does not authenticate clients"
+            )
         return addresses
 
     def _expiry_ended(self, task: asyncio.Task[None]) -> None:
@@ -108,7 +110,7 @@ class ZooKeeperServer:
             self._fail(error)
 
     def _fail(self, failure: Exception) -> None:
-        log.critical("the coordinator cannot go on: %s", failure)
+        log.critical("ZooKeeper failed and stops serving: %s", failure)
         if self._listener is not None:
             self._listener.close()
         for connection in list(self._traffic.connections):
@@ -127,5 +129,5 @@ def _context(tls: Tls) -> ssl.SSLContext:
             context.load_verify_locations(tls.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
-        raise Refused(f"cannot use the TLS files: {error}") from error
+        raise StartRefused(f"cannot load the TLS files: {error}") from error
     return context

@@ -1,8 +1,8 @@
-"""Sessions as the coordinator grants them: begun, taken to a new connection, kept alive, expired.
+"""Sessions of the server: opened, resumed on a new connection, kept alive, expired.
 
-A session belongs to the tree and survives a restart; the connection it is used on does not, and
-a session has one at a time. What its connection hears keeps it alive. After a restart, and after
-this process was stopped for a while, nobody is blamed for a silence that was ours (`Leases`).
+A session belongs to the tree and survives a restart; its connection does not. A session has one
+connection at a time, and every request on it renews the lease. After a restart, and after a pause
+of this process, no session expires because of the server's own silence (see `Leases`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hightide.zookeeper.operation import CloseSession, OpenSession, Result
 from hightide.zookeeper.server.options import ServerOptions
 from hightide.zookeeper.session import Leases
 
-log = logging.getLogger("hightide.coordinator")
+log = logging.getLogger("hightide.zookeeper")
 
 PASSWORD_BYTES = 16
 
 
 class Grant(NamedTuple):
-    """What a client is told about its session; a timeout of 0 says that it has none any more."""
+    """The session granted to a client; a timeout of 0 means that the session has expired."""
 
     timeout_ms: int
     session_id: int
@@ -37,7 +37,7 @@ EXPIRED = Grant(0, 0, bytes(PASSWORD_BYTES))
 
 
 class Claim(NamedTuple):
-    """What a client asks for when it connects. Session 0 asks for a new one."""
+    """A client's connect request. Session id 0 asks for a new session."""
 
     last_zxid: int
     timeout_ms: int
@@ -46,28 +46,29 @@ class Claim(NamedTuple):
 
 
 class SessionConnection(Subscriber, Protocol):
-    """The connection that a session is used on."""
+    """The connection of a session."""
 
     @property
     def is_read_paused(self) -> bool:
-        """Whether its client may have spoken without being listened to."""
+        """Whether the client may have sent pings that the server has not read."""
 
     def replaced(self) -> None:
-        """The session has gone to another connection."""
+        """The session has moved to another connection."""
 
 
-# ZooKeeper ends sessions at its ticks, so a dead broker is missed up to two seconds too late.
-LOOK_MS = 200
+# ZooKeeper expires sessions at its ticks, up to two seconds late. This interval is shorter, so that
+# a dead broker is detected sooner.
+CHECK_INTERVAL_MS = 200
 
 
 class Sessions:
-    """All sessions of a coordinator. Belongs to one event loop."""
+    """All sessions of a server. Belongs to one event loop."""
 
     def __init__(self, committer: Committer, options: ServerOptions) -> None:
         self._committer = committer
         self._options = options
-        self._look_ms = min(options.tick_ms, LOOK_MS)
-        self._leases = Leases(self._look_ms, _now_ms())
+        self._check_interval_ms = min(options.tick_ms, CHECK_INTERVAL_MS)
+        self._leases = Leases(self._check_interval_ms, _now_ms())
         self._connections: dict[int, SessionConnection] = {}
         for session_id, session in committer.tree.sessions.items():
             self._leases.opened(session_id, session.timeout_ms, _now_ms())
@@ -79,7 +80,7 @@ class Sessions:
     def grant(
         self, claim: Claim, connection: SessionConnection, granted: Callable[[Grant], None]
     ) -> None:
-        """Begin a session, or take an old one over, after all that was asked before."""
+        """Open or resume a session, after all requests that arrived before."""
         shortest, longest = self._options.session_timeouts_ms
         timeout_ms = min(max(claim.timeout_ms, shortest), longest)
         if claim.session_id == 0:
@@ -90,7 +91,7 @@ class Sessions:
     def _begin(
         self, timeout_ms: int, connection: SessionConnection, granted: Callable[[Grant], None]
     ) -> None:
-        # Positive, never 0, and with a first byte as a server of an ensemble would put it there.
+        # Positive, never 0, and with a server id in the first byte, as in an ensemble.
         session_id = 1 << 56 | secrets.randbits(56)
         grant = Grant(timeout_ms, session_id, secrets.token_bytes(PASSWORD_BYTES))
 
@@ -117,9 +118,12 @@ class Sessions:
             if session is None or not _is_password(claim.password, session.password):
                 granted(EXPIRED)
             elif claim.last_zxid > self._committer.tree.zxid:
-                # It has seen what this tree has not: the file was put back to an older state. No
-                # other server could help, so the client must begin anew and look at everything.
-                log.warning("session 0x%x has seen zxid 0x%x", claim.session_id, claim.last_zxid)
+                # The client has seen a newer tree: the file was restored to an older state. There
+                # is no other server, so the client must open a new session and read everything.
+                log.warning(
+                    "expired session 0x%x: its client has seen zxid 0x%x, the database is at 0x%x",
+                    *(claim.session_id, claim.last_zxid, self._committer.tree.zxid),
+                )
                 self.close(claim.session_id, lambda _: granted(EXPIRED))
             else:
                 self._leases.opened(claim.session_id, timeout_ms, _now_ms())
@@ -136,7 +140,7 @@ class Sessions:
         self._connections[session_id] = self._committer.sessions[session_id] = connection
 
     def released(self, session_id: int, connection: SessionConnection) -> None:
-        """The connection is gone, and its watches with it; the session waits for another."""
+        """Drop a closed connection and its watches; the session stays."""
         if self._connections.get(session_id) is connection:
             del self._connections[session_id]
             self._committer.sessions.pop(session_id, None)
@@ -146,7 +150,7 @@ class Sessions:
         self._leases.touched(session_id, _now_ms())
 
     def close(self, session_id: int, answer: Callable[[Result | ZooKeeperError], None]) -> None:
-        """End a session and its ephemerals."""
+        """Close a session and delete its ephemerals."""
 
         def closed(outcome: Result | ZooKeeperError) -> None:
             self._leases.closed(session_id)
@@ -155,9 +159,9 @@ class Sessions:
         self._committer.submit(CloseSession(), session_id, closed)
 
     async def expire(self) -> None:
-        """End the sessions that were silent for too long, for ever."""
+        """Close expired sessions, until cancelled."""
         while True:
-            await asyncio.sleep(self._look_ms / 1000)
+            await asyncio.sleep(self._check_interval_ms / 1000)
             for session_id, connection in self._connections.items():
                 if connection.is_read_paused:
                     self.touched(session_id)
@@ -167,10 +171,10 @@ class Sessions:
 
 
 def _is_password(given: bytes, kept: bytes) -> bool:
-    """A session of a program that had the tree for itself has no password, and cannot be taken."""
+    """Compare passwords. A session of an in-process tree has none, and cannot be resumed."""
     return len(kept) == PASSWORD_BYTES and hmac.compare_digest(given, kept)
 
 
 def _now_ms() -> int:
-    """The clock of the event loop, which never jumps."""
+    """Return the event loop's clock, which is monotonic."""
     return int(asyncio.get_running_loop().time() * 1000)

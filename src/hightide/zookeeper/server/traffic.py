@@ -1,4 +1,4 @@
-"""Who is connected, how much has come and gone, and whether there is room for one more."""
+"""The connections of a server, their limits, and counters of requests and responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hightide.zookeeper.server.options import Limits
 
 
 class Peer(Protocol):
-    """A connection, as far as it is counted, shown and told to end."""
+    """A connection, as `Traffic` counts it and four-letter words show it."""
 
     host: str
     address: str
@@ -20,7 +20,7 @@ class Peer(Protocol):
 
 
 class Traffic:
-    """Counts of one coordinator."""
+    """Connections and counters of one server."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -34,7 +34,7 @@ class Traffic:
         self.latency_max_s = 0.0
 
     def admit(self, peer: Peer) -> bool:
-        """Count a connection in, unless there are too many."""
+        """Add a connection; return False if there are too many."""
         here = self._per_host.get(peer.host, 0)
         if len(self.connections) >= self._limits.connections:
             return False
@@ -51,8 +51,8 @@ class Traffic:
             if not self._per_host[peer.host]:
                 del self._per_host[peer.host]
 
-    def changed(self, latency_s: float) -> None:
-        """A change was answered so long after it was asked for."""
+    def write_answered(self, latency_s: float) -> None:
+        """Record the latency of a write."""
         self.latency_min_s = min(self.latency_min_s, latency_s) if self.answered else latency_s
         self.latency_max_s = max(self.latency_max_s, latency_s)
         self.latency_s += latency_s
@@ -60,5 +60,5 @@ class Traffic:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Return whether an address can be reached only from this host."""
     return host.startswith("127.") or host == "::1"
