@@ -15,6 +15,7 @@ from hightide.testing import Cluster
 from tests.conformance.adapters import Record, confluent, values
 from tests.conformance.commands import Done, runner
 from tests.support.eventually import eventually
+from tests.support.processes import hightide
 
 
 @pytest.fixture
@@ -293,30 +294,22 @@ def test_the_form_of_the_output_is_ones_own(run, counted):
 
 def test_following_prints_what_comes_later(broker, topic):
     confluent.produce(broker.bootstrap, topic, [Record(b"before")])
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hightide", "consume", topic, "--follow", "-n", "2"],
-        env={**environment(), "HIGHTIDE_BOOTSTRAP": broker.bootstrap},
-        stdout=subprocess.PIPE,
-    )
-    # The first line proves that it follows already.
-    assert child.stdout.readline() == b"before\n"
-    confluent.produce(broker.bootstrap, topic, [Record(b"later")])
-    assert child.communicate(timeout=60)[0] == b"later\n"
-    assert child.returncode == 0
+    arguments = ("consume", topic, "--follow", "-n", "2")
+    with hightide(*arguments, bootstrap=broker.bootstrap) as child:
+        # The first line proves that the command already follows.
+        assert child.stdout.readline() == b"before\n"
+        confluent.produce(broker.bootstrap, topic, [Record(b"later")])
+        assert child.communicate(timeout=60)[0] == b"later\n"
+        assert child.returncode == 0
 
 
 def test_ctrl_c_ends_following_without_a_word(broker, topic):
     confluent.produce(broker.bootstrap, topic, [Record(b"before")])
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hightide", "consume", topic, "--follow"],
-        env={**environment(), "HIGHTIDE_BOOTSTRAP": broker.bootstrap},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert child.stdout.readline() == b"before\n"
-    child.send_signal(signal.SIGINT)
-    assert child.communicate(timeout=60) == (b"", b"")
-    assert child.returncode == 0
+    with hightide("consume", topic, "--follow", bootstrap=broker.bootstrap) as child:
+        assert child.stdout.readline() == b"before\n"
+        child.send_signal(signal.SIGINT)
+        assert child.communicate(timeout=60) == (b"", b"")
+        assert child.returncode == 0
 
 
 def test_consuming_a_topic_that_is_not_there_is_refused(run):
@@ -434,15 +427,11 @@ def test_a_topic_that_exists_is_not_measured_on(run, broker, topic):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_topic_is_deleted_even_if_the_measurement_is_broken_off(run, broker, number):
     name = fresh()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hightide", "perf", "run", "--topic", name, "--seconds", "60"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**environment(), "HIGHTIDE_BOOTSTRAP": broker.bootstrap},
-    )
-    eventually(lambda: name in run("topic", "list").out and holds_records(run, name))
-    child.send_signal(number)
-    out, err = child.communicate(timeout=60)
+    arguments = ("perf", "run", "--topic", name, "--seconds", "60")
+    with hightide(*arguments, bootstrap=broker.bootstrap) as child:
+        eventually(lambda: name in run("topic", "list").out and holds_records(run, name))
+        child.send_signal(number)
+        out, err = child.communicate(timeout=60)
     assert (child.returncode != 0, out, b"Traceback" in err) == (True, b"", False)
     assert name not in run("topic", "list").out
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from hightide.client.admin import Admin
-from hightide.process import environment
 from hightide.testing import Cluster
 from tests.conformance.adapters import Record, confluent
 from tests.conformance.commands import runner
 from tests.conformance.members import MEMBERS, ConfluentMember
 from tests.conformance.raw_group import new_group
 from tests.support.eventually import eventually
+from tests.support.processes import hightide
 
 PARTITIONS = 3
 OLD_S = 100
@@ -174,25 +172,18 @@ def test_what_was_deleted_does_not_count_as_lag(group_broker, run, group, topic)
 
 def test_watching_looks_again_until_it_is_stopped(group_broker, run, group, topic):
     run("group", "reset", group, "--to-latest", "--topic", topic)
-    child = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "hightide", "group", "lag", group),
-            *("--watch", "--interval", "0.1", "-o", "json", "-b", group_broker.bootstrap),
-        ],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    arguments = ("group", "lag", group, "--watch", "--interval", "0.1", "-o", "json")
+    with hightide(*arguments, bootstrap=group_broker.bootstrap) as child:
 
-    def next_lag():
-        return json.loads(child.stdout.readline())[0]["lag_records"]
+        def next_lag():
+            return json.loads(child.stdout.readline())[0]["lag_records"]
 
-    assert next_lag() == 0
-    write(group_broker, topic, 5, partitions=[0])
-    eventually(lambda: next_lag() == 5)
-    child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=30)
-    assert (child.returncode, said) == (0, b"")
+        assert next_lag() == 0
+        write(group_broker, topic, 5, partitions=[0])
+        eventually(lambda: next_lag() == 5)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors) == (0, b"")
 
 
 def test_what_does_not_exist_is_said(run, group, topic):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 
 from hightide.__main__ import main
-from hightide.process import environment
 from tests.support.eventually import eventually
+from tests.support.processes import hightide
 
 MEGABYTE = 1_000_000
 
@@ -100,25 +98,18 @@ def test_what_does_not_exist_is_said(three, run):
 
 def test_watching_looks_again_until_it_is_stopped(three, run):
     topic = three.place_topic({0: [1, 2, 3]})
-    child = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "hightide", "partition", "show", topic),
-            *("--watch", "--interval", "0.1", "-o", "json", "-b", three.bootstrap),
-        ],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    arguments = ("partition", "show", topic, "--watch", "--interval", "0.1", "-o", "json")
+    with hightide(*arguments, bootstrap=three.bootstrap) as child:
 
-    def next_end():
-        return json.loads(child.stdout.readline())[0]["replica_states"][0]["end_offset"]
+        def next_end():
+            return json.loads(child.stdout.readline())[0]["replica_states"][0]["end_offset"]
 
-    assert next_end() == 0
-    three.write(topic, b"x")
-    eventually(lambda: next_end() == 1)
-    child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=30)
-    assert (child.returncode, said) == (0, b"")
+        assert next_end() == 0
+        three.write(topic, b"x")
+        eventually(lambda: next_end() == 1)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        assert (child.returncode, errors) == (0, b"")
 
 
 def test_a_broker_that_is_gone_is_seen_everywhere(three, run):

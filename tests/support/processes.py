@@ -1,0 +1,56 @@
+"""Child processes that a test can interrupt, even where the test itself ignores SIGINT.
+
+A shell starts background commands with SIGINT ignored, and so does `nohup`.  Children inherit that:
+a command that a test started under such a pytest would never see the test's SIGINT.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hightide.process import environment
+
+
+@contextmanager
+def default_interrupt() -> Iterator[None]:
+    """Children that are started inside get the default disposition of SIGINT.
+
+    Python sets a signal that has a handler back to its default in a new program.  This is called
+    from the main thread only, as `signal.signal` requires.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process that SIGINT interrupts."""
+    with default_interrupt():
+        return subprocess.Popen(command, **options)
+
+
+@contextmanager
+def hightide(*arguments: str, bootstrap: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A running `hightide …` command with pipes for its output; killed at the end if it runs."""
+    child = start(
+        [sys.executable, "-m", "hightide", *arguments],
+        env={**environment(), "HIGHTIDE_BOOTSTRAP": bootstrap},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
