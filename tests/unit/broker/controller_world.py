@@ -1,7 +1,7 @@
-"""A controller at work: a real tree, real elections, real pictures; only the network is not there.
+"""A controller with real elections and metadata images on an in-memory ZooKeeper, but no network.
 
-Brokers are a session, a registration and a `Picture`.  What a controller sends to them goes through
-the codec, so that it is what would arrive.
+A broker is a session, a registration and a `MetadataImage`.  Messages of the controller go through
+the codec, so a broker receives what would arrive over the network.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ PATIENCE_S = 10.0
 
 
 class Flaky:
-    """A coordination that can fail, with and without having done what was asked."""
+    """A ZooKeeper session whose calls can fail, before or after the server has executed them."""
 
     def __init__(self, zookeeper: InMemoryZooKeeper) -> None:
         self.under = zookeeper
         self.fail: Callable[[str, Any], ZooKeeperError | None] = lambda _name, _about: None
-        """Asked before each call; an error is raised instead of doing it."""
+        """Called before each request; a returned error is raised instead of sending it."""
         self.lose: Callable[[str, Any], ZooKeeperError | None] = lambda _name, _about: None
-        """Asked after each call; an error is raised instead of its answer."""
+        """Called after each request; a returned error is raised instead of the response."""
         self.calls: list[str] = []
 
     @property
@@ -71,7 +71,7 @@ class Flaky:
 
     async def _call(self, name: str, about: Any, *more: Any, **how: Any) -> Any:
         self.calls.append(name)
-        await asyncio.sleep(0)  # as over a network, others go on meanwhile
+        await asyncio.sleep(0)  # other tasks run meanwhile, as over a network
         if error := self.fail(name, about):
             raise error
         result = await getattr(self.under, name)(about, *more, **how)
@@ -102,7 +102,7 @@ class Flaky:
 
 
 def once(error: ZooKeeperError | None = None, *, of: str = "multi", after: int = 0) -> Any:
-    """Fails one call of a kind, after so many that go well."""
+    """Fail one call of a kind, after so many that succeed."""
     left = [after]
 
     def fail(name: str, _about: Any) -> ZooKeeperError | None:
@@ -115,7 +115,7 @@ def once(error: ZooKeeperError | None = None, *, of: str = "multi", after: int =
 
 
 class Peer:
-    """A broker that is told things."""
+    """A broker that receives messages of the controller."""
 
     def __init__(self, broker_id: int, session: InMemoryZooKeeper, epoch: int) -> None:
         self.id = broker_id
@@ -126,31 +126,31 @@ class Peer:
         self.is_reachable = True
         self.knows_its_epoch = True
         self.pause: asyncio.Event | None = None
-        self.under_way = 0
+        self.in_flight = 0
 
 
 class World:
-    """Brokers, and candidates for the controller's task."""
+    """Brokers, and candidates for controller."""
 
-    def __init__(self, tree: InMemoryZooKeeper, settings: Settings, seed: int = 1) -> None:
-        self.tree = tree
+    def __init__(self, zookeeper: InMemoryZooKeeper, settings: Settings, seed: int = 1) -> None:
+        self.zookeeper = zookeeper
         self.settings = settings
         self.random = Random(seed)
         self.peers: dict[int, Peer] = {}
-        self.controls: dict[int, ControllerService] = {}
+        self.controllers: dict[int, ControllerService] = {}
         self.elections: dict[int, ControllerElection] = {}
         self.sessions: dict[int, Flaky] = {}
 
     @classmethod
     async def open(cls, **values: Any) -> World:
-        tree = await InMemoryZooKeeper.open()
+        zookeeper = await InMemoryZooKeeper.open()
         for path in (*znodes.PERSISTENT_ROOTS, "/controller_root"):
-            await ensure_path(tree, path)
-        return cls(tree, Settings(**values))
+            await ensure_path(zookeeper, path)
+        return cls(zookeeper, Settings(**values))
 
     async def close(self) -> None:
-        for control in self.controls.values():
-            await control.stop()
+        for controller in self.controllers.values():
+            await controller.stop()
         for election in self.elections.values():
             await election.watch_loop.stop()
 
@@ -161,7 +161,7 @@ class World:
 
     async def up(self, *broker_ids: int, rack: str | None = None, previous: int = -1) -> None:
         for broker_id in broker_ids:
-            session = await self.tree.new_session()
+            session = await self.zookeeper.new_session()
             registration = znodes.BrokerRegistration(
                 (znodes.Endpoint(LISTENER, f"host-{broker_id}", 9092),),
                 1,
@@ -185,8 +185,8 @@ class World:
             raise ConnectionFailed(f"host-{broker_id} cannot be reached")
         assert endpoint is not None
         assert endpoint.host == f"host-{broker_id}"
-        assert peer.under_way == 0, "one message at a time"
-        peer.under_way += 1
+        assert peer.in_flight == 0, "one message at a time"
+        peer.in_flight += 1
         try:
             await asyncio.sleep(0)
             if peer.pause is not None:
@@ -194,7 +194,7 @@ class World:
             if not peer.is_reachable:
                 raise ConnectionFailed(f"host-{broker_id} cannot be reached")
         finally:
-            peer.under_way -= 1
+            peer.in_flight -= 1
         arrived = decode(PublishStateRequest, encode(message, 0), 0)
         own_epoch = peer.epoch if peer.knows_its_epoch else -2
         received = peer.metadata_image.receive(arrived, own_epoch)
@@ -206,10 +206,10 @@ class World:
     # -- controllers -----------------------------------------------------------------------
 
     async def candidate(self, broker_id: int = 100) -> ControllerService:
-        """Somebody who stands for election; the first one is elected."""
-        session = Flaky(await self.tree.new_session())
+        """Add a candidate; the first one is elected."""
+        session = Flaky(await self.zookeeper.new_session())
         election = ControllerElection(session, broker_id, lambda: 1)
-        control = ControllerService(
+        controller = ControllerService(
             session,
             election,
             broker_id,
@@ -219,20 +219,20 @@ class World:
             random=self.random,
             new_id=self.new_id,
         )
-        election.on_change = control.election_changed
+        election.on_change = controller.election_changed
         self.sessions[broker_id] = session
         self.elections[broker_id] = election
-        self.controls[broker_id] = control
+        self.controllers[broker_id] = controller
         await election.check()
         election.watch_loop.start()
-        return control
+        return controller
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- reading state ---------------------------------------------------------------------
 
     async def json(self, path: str) -> Any:
         import json
 
-        return json.loads((await self.tree.get(path))[0])
+        return json.loads((await self.zookeeper.get(path))[0])
 
     async def state(self, topic: str, index: int) -> dict[str, Any]:
         found = await self.json(znodes.partition_state_path(topic, index))
@@ -240,30 +240,32 @@ class World:
         return found
 
     def seen(self, topic: str, index: int) -> PartitionState | None:
-        """A partition as all brokers show it; None while they differ or do not know it."""
+        """Return a partition as all brokers know it; None while they differ or do not know it."""
         states = [peer.metadata_image.state(topic, index) for peer in self.peers.values()]
-        return states[0] if all(each == states[0] for each in states) else None
+        return states[0] if all(state == states[0] for state in states) else None
 
     def leaders(self, topic: str, count: int) -> list[int]:
         found = [self.seen(topic, index) for index in range(count)]
-        return [each.leader for each in found if each is not None]
+        return [state.leader for state in found if state is not None]
 
-    def control(self) -> ControllerService:
+    def controller(self) -> ControllerService:
         return next(
-            self.controls[each] for each, one in self.elections.items() if one.is_controller
+            self.controllers[broker_id]
+            for broker_id, election in self.elections.items()
+            if election.is_controller
         )
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     async def create(
         self, topic: str, *assignment: Sequence[int], config: dict[str, str] | None = None
     ) -> uuid.UUID:
-        return await self.control().create_topic(
+        return await self.controller().create_topic(
             topic, dict(enumerate(assignment)), config or {}, timeout_ms=5000
         )
 
     def proposal(self, topic: str, index: int, isr: Sequence[int]) -> AlterPartitionRequest:
-        """What the leader sends that has seen these fetch all there is."""
+        """Build the AlterPartition of a leader to whose end these replicas have fetched."""
         state = self.seen(topic, index)
         assert state is not None
         leader = self.peers[state.leader]
@@ -280,8 +282,8 @@ class World:
                             partition_index=index,
                             leader_epoch=state.leader_epoch,
                             new_isr_with_epochs=[
-                                BrokerState(broker_id=each, broker_epoch=self.peers[each].epoch)
-                                for each in isr
+                                BrokerState(broker_id=member, broker_epoch=self.peers[member].epoch)
+                                for member in isr
                             ],
                             partition_epoch=state.partition_epoch,
                         )
@@ -297,7 +299,7 @@ class World:
 
 
 def in_a_world(test: Callable[[World], Awaitable[None]] | None = None, **settings: Any) -> Any:
-    """Runs a test in a world with these settings."""
+    """Run a test in a world with these settings."""
 
     def decorated(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
         def run() -> None:

@@ -1,4 +1,4 @@
-"""The election of a controller, on a tree in this process: one session is one candidate."""
+"""The election of a controller, on an in-memory ZooKeeper: one session is one candidate."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ from hightide.zookeeper.in_memory import InMemoryZooKeeper
 from hightide.zookeeper.operation import Create, SetData
 
 
-class Field:
-    """Candidates on one tree."""
+class Candidates:
+    """Candidates with sessions at one ZooKeeper."""
 
     def __init__(self, first: InMemoryZooKeeper) -> None:
         self._first = first
@@ -37,11 +37,15 @@ class Field:
     async def expire(self, broker_id: int) -> None:
         await self.sessions[broker_id].close()
 
-    def living(self) -> list[int]:
-        return [each for each in self.sessions if self.sessions[each].state.value != "lost"]
+    def live(self) -> list[int]:
+        return [
+            broker_id
+            for broker_id, session in self.sessions.items()
+            if session.state.value != "lost"
+        ]
 
     async def settled(self) -> None:
-        """Let everybody hear what there is to hear."""
+        """Let all candidates handle their watch events."""
         for _ in range(50):
             await asyncio.sleep(0)
 
@@ -50,15 +54,15 @@ class Field:
             await election.watch_loop.stop()
 
 
-def on_a_field(test):
+def with_candidates(test):
     def run():
         async def main():
             first = await InMemoryZooKeeper.open()
-            field = Field(first)
+            candidates = Candidates(first)
             try:
-                await test(field, first)
+                await test(candidates, first)
             finally:
-                await field.close()
+                await candidates.close()
                 await first.close()
 
         asyncio.run(main())
@@ -67,52 +71,52 @@ def on_a_field(test):
     return run
 
 
-async def tree_of(tree: InMemoryZooKeeper) -> tuple[int, int]:
-    """(controller, epoch) as everybody can read them."""
-    data, _ = await tree.get(znodes.CONTROLLER)
-    epoch, _ = await tree.get(znodes.CONTROLLER_EPOCH)
+async def stored_controller(zookeeper: InMemoryZooKeeper) -> tuple[int, int]:
+    """Return (controller, epoch) as ZooKeeper has them."""
+    data, _ = await zookeeper.get(znodes.CONTROLLER)
+    epoch, _ = await zookeeper.get(znodes.CONTROLLER_EPOCH)
     return znodes.Controller.decode(data).broker_id, znodes.decode_controller_epoch(epoch)
 
 
-@on_a_field
-async def test_the_first_to_look_is_the_controller_and_the_others_see_it(field, tree):
-    one, two = await field.enter(1), await field.enter(2)
+@with_candidates
+async def test_the_first_to_look_is_the_controller_and_the_others_see_it(candidates, zookeeper):
+    one, two = await candidates.enter(1), await candidates.enter(2)
     assert (one.is_controller, two.is_controller) == (True, False)
     assert (one.controller_id, two.controller_id) == (1, 1)
-    assert await tree_of(tree) == (1, 1)
+    assert await stored_controller(zookeeper) == (1, 1)
 
 
-@on_a_field
-async def test_the_next_one_takes_over_in_a_higher_epoch(field, tree):
-    await field.enter(1)
-    two = await field.enter(2)
-    await field.expire(1)
-    await field.settled()
+@with_candidates
+async def test_the_next_one_takes_over_in_a_higher_epoch(candidates, zookeeper):
+    await candidates.enter(1)
+    two = await candidates.enter(2)
+    await candidates.expire(1)
+    await candidates.settled()
     assert two.is_controller
-    assert await tree_of(tree) == (2, 2)
+    assert await stored_controller(zookeeper) == (2, 2)
 
 
-@on_a_field
-async def test_who_was_replaced_can_write_no_more_and_learns_of_it(field, tree):
-    one = await field.enter(1)
+@with_candidates
+async def test_a_replaced_controller_cannot_write_and_notices(candidates, zookeeper):
+    one = await candidates.enter(1)
     await one.fenced([Create("/a", b"1")])
-    # As after a long sleep: another was elected, and this one has not heard of it.
+    # As after a long suspension: another broker is elected, and this one has not noticed.
     await one.watch_loop.stop()
-    await tree.delete(znodes.CONTROLLER)
-    two = await field.enter(2)
+    await zookeeper.delete(znodes.CONTROLLER)
+    two = await candidates.enter(2)
     with pytest.raises(NotController):
-        await one.fenced([SetData("/a", b"by a ghost")])
+        await one.fenced([SetData("/a", b"stale")])
     assert not one.is_controller
-    assert (await tree.get("/a"))[0] == b"1"
+    assert (await zookeeper.get("/a"))[0] == b"1"
     await two.fenced([SetData("/a", b"2")])
     with pytest.raises(NotController):
-        await one.fenced([SetData("/a", b"by a ghost")])
-    assert (await tree.get("/a"))[0] == b"2"
+        await one.fenced([SetData("/a", b"stale")])
+    assert (await zookeeper.get("/a"))[0] == b"2"
 
 
-@on_a_field
-async def test_a_refused_write_is_told_as_it_was_asked(field, tree):
-    one = await field.enter(1)
+@with_candidates
+async def test_a_refused_write_has_its_own_index(candidates, zookeeper):
+    one = await candidates.enter(1)
     with pytest.raises(MultiFailed) as failed:
         await one.fenced([Create("/a"), SetData("/missing", b"")])
     assert (failed.value.index, failed.value.count) == (1, 2)
@@ -120,17 +124,17 @@ async def test_a_refused_write_is_told_as_it_was_asked(field, tree):
     assert one.is_controller
 
 
-@on_a_field
-async def test_an_election_whose_answer_was_lost_is_found_to_be_won(field, tree):
-    session = await tree.new_session()
+@with_candidates
+async def test_an_election_whose_response_was_lost_is_found_to_be_won(candidates, zookeeper):
+    session = await zookeeper.new_session()
     election = ControllerElection(session, 7, lambda: 0)
     real = session.multi
 
-    async def deaf(operations):
+    async def lose_response(operations):
         await real(operations)
         raise ConnectionLoss
 
-    session.multi = deaf
+    session.multi = lose_response
     with pytest.raises(ConnectionLoss):
         await election.check()
     assert not election.is_controller
@@ -141,64 +145,69 @@ async def test_an_election_whose_answer_was_lost_is_found_to_be_won(field, tree)
     await election.fenced([Create("/a")])
 
 
-@on_a_field
-async def test_who_stood_down_in_doubt_takes_up_the_same_epoch_if_nobody_replaced_him(field, tree):
-    one = await field.enter(1)
+@with_candidates
+async def test_a_controller_that_stood_down_in_doubt_returns_in_the_same_epoch(
+    candidates, zookeeper
+):
+    one = await candidates.enter(1)
     one.stand_down("for a test")
     with pytest.raises(NotController):
         await one.fenced([Create("/a")])
     await one.check()
     assert one.is_controller
-    assert (one.epoch, await tree_of(tree)) == (1, (1, 1))
+    assert (one.epoch, await stored_controller(zookeeper)) == (1, (1, 1))
     await one.fenced([Create("/a")])
 
 
-@on_a_field
-async def test_resigning_hands_the_task_to_another(field, tree):
-    one, two = await field.enter(1), await field.enter(2)
+@with_candidates
+async def test_resigning_hands_the_task_to_another(candidates, zookeeper):
+    one, two = await candidates.enter(1), await candidates.enter(2)
     assert await one.resign(timeout_s=5) == 2
     assert (one.is_controller, two.is_controller) == (False, True)
-    assert await tree_of(tree) == (2, 2)
+    assert await stored_controller(zookeeper) == (2, 2)
     assert await two.resign(timeout_s=5) == 1
 
 
-@on_a_field
-async def test_who_resigns_with_nobody_else_there_becomes_the_controller_again(field, tree):
-    one = await field.enter(1)
+@with_candidates
+async def test_a_controller_that_resigns_without_another_candidate_is_elected_again(
+    candidates, zookeeper
+):
+    one = await candidates.enter(1)
     assert await one.resign(timeout_s=0.05) == NO_BROKER
-    await field.settled()
+    await candidates.settled()
     assert one.is_controller
-    assert await tree_of(tree) == (1, 2)
+    assert await stored_controller(zookeeper) == (1, 2)
 
 
-@on_a_field
-async def test_only_the_controller_can_resign(field, tree):
-    await field.enter(1)
-    two = await field.enter(2)
+@with_candidates
+async def test_only_the_controller_can_resign(candidates, zookeeper):
+    await candidates.enter(1)
+    two = await candidates.enter(2)
     with pytest.raises(NotController):
         await two.resign(timeout_s=0.01)
-    assert await tree_of(tree) == (1, 1)
+    assert await stored_controller(zookeeper) == (1, 1)
 
 
-@on_a_field
-async def test_a_controller_znode_that_makes_no_sense_is_waited_out(field, tree):
-    await tree.create(znodes.CONTROLLER, b"not json", ephemeral=True)
-    one = await field.enter(1)
+@with_candidates
+async def test_an_invalid_controller_znode_is_waited_out(candidates, zookeeper):
+    await zookeeper.create(znodes.CONTROLLER, b"not json", ephemeral=True)
+    one = await candidates.enter(1)
     assert (one.is_controller, one.controller_id) == (False, NO_BROKER)
-    await tree.delete(znodes.CONTROLLER)
-    await field.settled()
+    await zookeeper.delete(znodes.CONTROLLER)
+    await candidates.settled()
     assert one.is_controller
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_only_the_latest_controller_writes(seed):
-    """Sessions end, candidates sleep and wake, and everybody who believes to be it writes."""
+    """Sessions end, candidates pause and resume, and every broker that believes it is the
+    controller writes."""
 
     async def main():
         rng = random.Random(seed)
-        tree = await InMemoryZooKeeper.open()
-        await tree.create("/log", b"0")
-        field = Field(tree)
+        zookeeper = await InMemoryZooKeeper.open()
+        await zookeeper.create("/log", b"0")
+        candidates = Candidates(zookeeper)
         newcomers = iter(range(1, 100))
         accepted: list[int] = []
 
@@ -208,49 +217,47 @@ def test_whatever_happens_only_the_latest_controller_writes(seed):
                 await election.fenced([SetData("/log", str(epoch).encode())])
             except (NotController, SessionLost):
                 return
-            # Nobody was elected after the one whose write was accepted.
+            # The controller whose write was accepted is the latest one.
             assert accepted == [] or epoch >= accepted[-1]
-            _, latest = await tree.get(znodes.CONTROLLER_EPOCH)
+            _, latest = await zookeeper.get(znodes.CONTROLLER_EPOCH)
             assert latest.version == epoch
             accepted.append(epoch)
 
         for _ in range(80):
-            living = [
-                each for each in field.elections if field.sessions[each].state.value != "lost"
-            ]
+            live = candidates.live()
             match rng.choice(
                 ["enter", "expire", "sleep", "wake", "write", "write", "resign", "run"]
             ):
-                case "enter" if len(living) < 4:
-                    await field.enter(next(newcomers))
-                case "expire" if living:
-                    await field.expire(rng.choice(living))
-                case "sleep" if living:
-                    await field.elections[rng.choice(living)].watch_loop.stop()
-                case "wake" if living:
-                    reading = field.elections[rng.choice(living)].watch_loop
-                    await reading.stop()
-                    reading.start()
-                    reading.wake()
-                case "write" if field.elections:
-                    await write(rng.choice(list(field.elections.values())))
-                case "resign" if living:
+                case "enter" if len(live) < 4:
+                    await candidates.enter(next(newcomers))
+                case "expire" if live:
+                    await candidates.expire(rng.choice(live))
+                case "sleep" if live:
+                    await candidates.elections[rng.choice(live)].watch_loop.stop()
+                case "wake" if live:
+                    watch_loop = candidates.elections[rng.choice(live)].watch_loop
+                    await watch_loop.stop()
+                    watch_loop.start()
+                    watch_loop.wake()
+                case "write" if candidates.elections:
+                    await write(rng.choice(list(candidates.elections.values())))
+                case "resign" if live:
                     with contextlib.suppress(NotController, SessionLost):
-                        await field.elections[rng.choice(living)].resign(timeout_s=0.001)
+                        await candidates.elections[rng.choice(live)].resign(timeout_s=0.001)
                 case "run":
-                    await field.settled()
-        for each in field.elections.values():
-            await each.watch_loop.stop()
-            each.watch_loop.start()
-            each.watch_loop.wake()
-        await field.settled()
-        living = field.living()
-        if living:
-            leaders = [each for each in living if field.elections[each].is_controller]
-            assert len(leaders) == 1
-            assert (await tree_of(tree))[0] == leaders[0]
-            assert {field.elections[each].controller_id for each in living} == set(leaders)
-        await field.close()
-        await tree.close()
+                    await candidates.settled()
+        for election in candidates.elections.values():
+            await election.watch_loop.stop()
+            election.watch_loop.start()
+            election.watch_loop.wake()
+        await candidates.settled()
+        live = candidates.live()
+        if live:
+            elected = [one for one in live if candidates.elections[one].is_controller]
+            assert len(elected) == 1
+            assert (await stored_controller(zookeeper))[0] == elected[0]
+            assert {candidates.elections[one].controller_id for one in live} == set(elected)
+        await candidates.close()
+        await zookeeper.close()
 
     asyncio.run(main())

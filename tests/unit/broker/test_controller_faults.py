@@ -1,4 +1,4 @@
-"""Controllers under everything at once: brokers, sessions and the coordinator come and go."""
+"""Controllers under all faults at once: brokers, sessions and ZooKeeper come and go."""
 
 from __future__ import annotations
 
@@ -19,46 +19,48 @@ from tests.unit.broker.controller_world import World, in_a_world
 async def something_happens(world: World) -> None:
     chance = world.random
     kind = chance.randrange(6)
-    controls = [each for each, one in world.elections.items() if one.is_controller]
+    controllers = [
+        broker_id for broker_id, election in world.elections.items() if election.is_controller
+    ]
     topic = f"t{chance.randrange(4)}"
     if kind == 0 and len(world.peers) > 1:
         await world.down(chance.choice(sorted(world.peers)))
     elif kind == 1:
         missing = sorted({1, 2, 3} - world.peers.keys())
         await world.up(*missing[:1])
-    elif kind == 2 and controls:
-        election = world.elections[controls[0]]
+    elif kind == 2 and controllers:
+        election = world.elections[controllers[0]]
         election.stand_down("in doubt")
         election.watch_loop.wake()
     elif kind == 3:
-        if await world.tree.exists("/controller") is not None:
-            await world.tree.delete("/controller")
-    elif kind == 4 and controls:
-        assignment = {each: chance.sample([1, 2, 3], 2) for each in range(5)}
-        await world.controls[controls[0]].create_topic(topic, assignment, {}, timeout_ms=200)
-    elif kind == 5 and controls:
-        await world.controls[controls[0]].delete_topic(topic, timeout_ms=200)
+        if await world.zookeeper.exists("/controller") is not None:
+            await world.zookeeper.delete("/controller")
+    elif kind == 4 and controllers:
+        assignment = {index: chance.sample([1, 2, 3], 2) for index in range(5)}
+        await world.controllers[controllers[0]].create_topic(topic, assignment, {}, timeout_ms=200)
+    elif kind == 5 and controllers:
+        await world.controllers[controllers[0]].delete_topic(topic, timeout_ms=200)
 
 
 async def check_agreement(world: World) -> None:
-    """The tree, the controller and all pictures have the same topics and states."""
-    control = world.control()
-    machine = await control.state_machine()
+    """Check that ZooKeeper, the controller and all brokers have the same topics and states."""
+    controller = world.controller()
+    machine = await controller.state_machine()
     await eventually_async(lambda: sorted(machine.brokers) == [1, 2, 3] and not machine.audit())
     machine.check()
-    names = await world.tree.children("/brokers/topics")
+    names = await world.zookeeper.children("/brokers/topics")
     assert sorted(machine.topics) == names
-    assert await world.tree.children("/admin/delete_topics") == []
+    assert await world.zookeeper.children("/admin/delete_topics") == []
     for peer in world.peers.values():
         await eventually_async(
-            lambda at=peer: sorted(each.name for each in at.metadata_image) == names
+            lambda at=peer: sorted(topic.name for topic in at.metadata_image) == names
         )
     for name in names:
-        data, _ = await world.tree.get(znodes.topic_path(name))
+        data, _ = await world.zookeeper.get(znodes.topic_path(name))
         assignment = znodes.TopicAssignment.decode(data, name)
         for index in assignment.partitions:
             path = znodes.partition_state_path(name, index)
-            data, stat = await world.tree.get(path)
+            data, stat = await world.zookeeper.get(path)
             state = decode_state(data, path, stat.version, assignment, index)
             assert machine.state(name, index) == state
 
@@ -75,7 +77,7 @@ async def check_agreement(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_any_trouble_all_agree(seed, monkeypatch):
+def test_after_any_fault_all_agree(seed, monkeypatch):
     monkeypatch.setattr("hightide.broker.controller.service._SHORTEST_TIMEOUT_MS", 200)
     monkeypatch.setattr("hightide.broker.controller.service._SHORTEST_PUBLISH_S", 0.05)
 
@@ -92,7 +94,7 @@ def test_after_any_trouble_all_agree(seed, monkeypatch):
         for session in world.sessions.values():
             session.fail = session.lose = fails
         for _ in range(40):
-            # Whoever asked may be told anything; nothing may be left half done.
+            # A request may have any result, but nothing may be left half done.
             with contextlib.suppress(KafkaError):
                 await something_happens(world)
             await asyncio.sleep(world.random.random() * 0.01)
@@ -102,11 +104,13 @@ def test_after_any_trouble_all_agree(seed, monkeypatch):
             election.watch_loop.wake()
         await world.up(*({1, 2, 3} - world.peers.keys()))
         await eventually_async(
-            lambda: [one.is_controller for one in world.elections.values()].count(True) == 1
+            lambda: (
+                [election.is_controller for election in world.elections.values()].count(True) == 1
+            )
         )
-        for control in world.controls.values():
-            control.reconnected()
-        await asyncio.sleep(0.3)  # a look that failed is repeated after a while
+        for controller in world.controllers.values():
+            controller.reconnected()
+        await asyncio.sleep(0.3)  # a failed check is retried after a while
         await check_agreement(world)
 
     run()

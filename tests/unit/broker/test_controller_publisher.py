@@ -1,4 +1,4 @@
-"""Who is told what, and when: full messages, changes, brokers that are away or slow."""
+"""Which broker receives which message, and when: full ones, changes, slow and absent brokers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.unit.broker.controller_world import in_a_world
 
 
 @in_a_world
-async def test_the_first_message_to_each_life_is_full_and_others_are_not(world):
+async def test_the_first_message_to_each_broker_epoch_is_full_and_others_are_not(world):
     await world.up(1, 2)
     await world.candidate()
     await world.create("t", [1, 2])
     await world.create("u", [2, 1])
     one = world.peers[1]
-    assert [each.is_full for each in one.messages].count(True) == 1
+    assert [message.is_full for message in one.messages].count(True) == 1
     assert one.messages[0].is_full
     assert [topic.name for topic in one.messages[-1].topics] == ["u"]
     await world.down(2)
@@ -34,52 +34,52 @@ async def test_messages_are_numbered_and_one_is_under_way_at_a_time(world):
     for number in range(20):
         await world.create(f"t{number}", [1, 2, 3])
     for peer in world.peers.values():
-        numbers = [each.sequence for each in peer.messages]
+        numbers = [message.sequence for message in peer.messages]
         assert numbers == sorted(set(numbers))
 
 
 @in_a_world
 async def test_a_slow_broker_holds_up_no_other_and_then_gets_everything_at_once(world):
     await world.up(1, 2)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2])
     slow, quick = world.peers[2], world.peers[1]
     slow.pause = asyncio.Event()
     count = len(slow.messages)
     began = asyncio.get_running_loop().time()
-    asked = asyncio.gather(
-        *(control.create_topic(f"t{n}", {0: [1]}, {}, timeout_ms=700) for n in range(10))
+    pending = asyncio.gather(
+        *(controller.create_topic(f"t{n}", {0: [1]}, {}, timeout_ms=700) for n in range(10))
     )
     await eventually_async(lambda: all(quick.metadata_image.topic(f"t{n}") for n in range(10)))
     assert asyncio.get_running_loop().time() - began < 0.6
-    assert not asked.done(), "the slow one does not know yet"
-    await asked  # it is written, so at the end of the time it is done
+    assert not pending.done(), "the slow broker has not received it yet"
+    await pending  # the topic is written, so the request succeeds after its timeout
     slow.pause.set()
     await eventually_async(lambda: all(slow.metadata_image.topic(f"t{n}") for n in range(10)))
     assert len(slow.messages) - count <= 3
 
 
 @in_a_world
-async def test_one_that_cannot_be_reached_is_told_later_and_not_waited_for(world):
+async def test_an_unreachable_broker_is_not_waited_for_and_receives_changes_later(world):
     await world.up(1, 2)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2])
     away = world.peers[2]
     away.is_reachable = False
     began = asyncio.get_running_loop().time()
-    await control.create_topic("u", {0: [1, 2]}, {}, timeout_ms=30_000)
-    await control.delete_topic("t", timeout_ms=30_000)
+    await controller.create_topic("u", {0: [1, 2]}, {}, timeout_ms=30_000)
+    await controller.delete_topic("t", timeout_ms=30_000)
     assert asyncio.get_running_loop().time() - began < 5
     assert away.metadata_image.topic("u") is None
     away.is_reachable = True
     await eventually_async(
         lambda: away.metadata_image.topic("u") and not away.metadata_image.topic("t")
     )
-    assert not away.messages[-1].is_full, "what it lacked is enough"
+    assert not away.messages[-1].is_full, "the missed changes are enough"
 
 
 @in_a_world
-async def test_one_that_does_not_know_its_own_epoch_yet_is_told_again(world):
+async def test_a_broker_that_does_not_know_its_epoch_yet_is_sent_the_message_again(world):
     await world.up(1)
     await world.candidate()
     await world.create("t", [1])
@@ -95,18 +95,18 @@ async def test_one_that_does_not_know_its_own_epoch_yet_is_told_again(world):
 @in_a_world
 async def test_a_controller_stands_down_when_a_broker_knows_a_newer_one(world):
     await world.up(1)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1])
     world.peers[1].metadata_image.controller_epoch = 9
     world.peers[1].metadata_image._newest = (9, 0, 0)
     await world.elections[100].watch_loop.stop()
-    asked = asyncio.ensure_future(control.create_topic("u", {0: [1]}, {}, timeout_ms=5000))
+    pending = asyncio.ensure_future(controller.create_topic("u", {0: [1]}, {}, timeout_ms=5000))
     await eventually_async(lambda: not world.elections[100].is_controller)
-    await asyncio.wait([asked])
+    await asyncio.wait([pending])
 
 
 @in_a_world
-async def test_what_breaks_on_the_way_to_one_broker_is_its_own_affair(world):
+async def test_an_error_with_one_broker_does_not_affect_the_others(world):
     await world.up(1, 2)
     await world.candidate()
     await world.create("t", [1, 2])
@@ -119,15 +119,15 @@ async def test_what_breaks_on_the_way_to_one_broker_is_its_own_affair(world):
 
 
 @in_a_world
-async def test_the_live_brokers_and_where_they_are_is_told_to_all(world):
+async def test_all_brokers_receive_the_live_brokers_and_their_addresses(world):
     await world.up(1, rack="a")
     await world.candidate()
     await world.up(2, rack="b")
     await eventually_async(
-        lambda: all(len(each.metadata_image.live) == 2 for each in world.peers.values())
+        lambda: all(len(peer.metadata_image.live) == 2 for peer in world.peers.values())
     )
     found = world.peers[1].metadata_image.brokers
-    assert {each: found[each].rack for each in found} == {1: "a", 2: "b"}
+    assert {broker_id: found[broker_id].rack for broker_id in found} == {1: "a", 2: "b"}
     assert world.peers[1].metadata_image.endpoint(2, "PLAINTEXT").host == "host-2"
     await world.down(2)
     await eventually_async(lambda: list(world.peers[1].metadata_image.live) == [1])

@@ -1,4 +1,4 @@
-"""What brokers and people ask of the controller: ISRs, shutdowns, elections, moves, settings."""
+"""Requests to the controller: ISRs, shutdowns, elections, reassignments, settings."""
 
 from __future__ import annotations
 
@@ -20,86 +20,86 @@ def refused(code: ErrorCode):
     return pytest.raises(KafkaError, check=lambda error: error.code == code)
 
 
-async def learned(world, topic: str, index: int, **fields) -> None:
-    """Wait until all brokers show a partition so."""
+async def published(world, topic: str, index: int, **fields) -> None:
+    """Wait until all brokers know a partition with these fields."""
 
-    def is_so() -> bool:
+    def is_published() -> bool:
         seen = world.seen(topic, index)
         return seen is not None and all(getattr(seen, name) == fields[name] for name in fields)
 
-    await eventually_async(is_so)
+    await eventually_async(is_published)
 
 
-# -- in sync --------------------------------------------------------------------------------------
+# -- ISRs -----------------------------------------------------------------------------------------
 
 
 @in_a_world
 async def test_a_leader_changes_its_isr(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2, 3])
-    answer = await control.alter_partition(world.proposal("t", 0, [1, 3]))
+    answer = await controller.alter_partition(world.proposal("t", 0, [1, 3]))
     (partition,) = answer.topics[0].partitions
     assert (answer.error_code, partition.error_code) == (0, 0)
     assert (partition.leader_id, partition.leader_epoch, partition.isr) == (1, 0, [1, 3])
     assert partition.partition_epoch == 1
-    await learned(world, "t", 0, isr=(1, 3), partition_epoch=1)
+    await published(world, "t", 0, isr=(1, 3), partition_epoch=1)
     assert (await world.state("t", 0))["isr"] == [1, 3]
 
 
 @in_a_world
 async def test_a_proposal_that_is_refused_says_why(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2, 3])
     stale = world.proposal("t", 0, [1, 2])
-    await control.alter_partition(world.proposal("t", 0, [1, 3]))
-    answer = await control.alter_partition(stale)
+    await controller.alter_partition(world.proposal("t", 0, [1, 3]))
+    answer = await controller.alter_partition(stale)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_UPDATE_VERSION
-    await learned(world, "t", 0, isr=(1, 3))
+    await published(world, "t", 0, isr=(1, 3))
     unknown = world.proposal("t", 0, [1, 2, 3])
     unknown.topics[0].topic_id = world.new_id()
-    answer = await control.alter_partition(unknown)
+    answer = await controller.alter_partition(unknown)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    another_life = world.proposal("t", 0, [1, 2, 3])
-    another_life.topics[0].partitions[0].new_isr_with_epochs[1].broker_epoch -= 1
-    answer = await control.alter_partition(another_life)
+    other_replica_epoch = world.proposal("t", 0, [1, 2, 3])
+    other_replica_epoch.topics[0].partitions[0].new_isr_with_epochs[1].broker_epoch -= 1
+    answer = await controller.alter_partition(other_replica_epoch)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
-    former_life = world.proposal("t", 0, [1, 2, 3])
-    former_life.broker_epoch -= 1
+    former_leader_epoch = world.proposal("t", 0, [1, 2, 3])
+    former_leader_epoch.broker_epoch -= 1
     with refused(ErrorCode.STALE_BROKER_EPOCH):
-        await control.alter_partition(former_life)
+        await controller.alter_partition(former_leader_epoch)
 
 
 @in_a_world
-async def test_a_proposal_whose_writing_got_no_answer_is_answered_right(world):
+async def test_a_proposal_with_an_unknown_outcome_gets_the_right_response(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2, 3])
     world.sessions[100].lose = once()
-    answer = await control.alter_partition(world.proposal("t", 0, [1, 3]))
+    answer = await controller.alter_partition(world.proposal("t", 0, [1, 3]))
     (partition,) = answer.topics[0].partitions
     assert (partition.error_code, partition.isr, partition.partition_epoch) == (0, [1, 3], 1)
 
 
-# -- leaving --------------------------------------------------------------------------------------
+# -- controlled shutdown --------------------------------------------------------------------------
 
 
 @in_a_world
 async def test_a_broker_that_leaves_hands_over_what_it_can(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2, 3], [2, 1, 3])
     await world.create("alone", [1])
-    await control.alter_partition(world.proposal("t", 1, [2]))
+    await controller.alter_partition(world.proposal("t", 1, [2]))
     await world.create("u", [1, 2])
-    await control.alter_partition(world.proposal("u", 0, [1]))
-    answer = await control.controlled_shutdown(world.shutdown(1))
-    # Nobody else is in sync in the one, and nobody else holds the other at all.
-    assert [(each.topic_name, each.partition_index) for each in answer.remaining_partitions] == [
+    await controller.alter_partition(world.proposal("u", 0, [1]))
+    answer = await controller.controlled_shutdown(world.shutdown(1))
+    # u-0 has no other in-sync replica; alone-0 has no other replica, so it is not listed.
+    assert [(left.topic_name, left.partition_index) for left in answer.remaining_partitions] == [
         ("u", 0)
     ]
-    assert world.seen("t", 0).leader == 2, "all knew it before the answer"
+    assert world.seen("t", 0).leader == 2, "all brokers know it before the response"
     assert world.seen("t", 0).isr == (2, 3)
     assert all(peer.metadata_image.shutting_down == {1} for peer in world.peers.values())
     before = world.peers[1].epoch
@@ -110,25 +110,25 @@ async def test_a_broker_that_leaves_hands_over_what_it_can(world):
 
 
 @in_a_world
-async def test_a_leaving_broker_waits_a_second_for_those_who_hang(world):
+async def test_a_shutdown_waits_a_second_for_brokers_that_hang(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2, 3])
     world.peers[3].pause = asyncio.Event()
     began = asyncio.get_running_loop().time()
-    await control.controlled_shutdown(world.shutdown(1))
+    await controller.controlled_shutdown(world.shutdown(1))
     assert 0.9 < asyncio.get_running_loop().time() - began < 5
     assert world.peers[2].metadata_image.state("t", 0).leader == 2
 
 
 @in_a_world
-async def test_a_former_life_is_not_let_go(world):
+async def test_a_shutdown_with_a_former_broker_epoch_is_refused(world):
     await world.up(1)
-    control = await world.candidate()
+    controller = await world.candidate()
     request = world.shutdown(1)
     request.broker_epoch -= 1
     with refused(ErrorCode.STALE_BROKER_EPOCH):
-        await control.controlled_shutdown(request)
+        await controller.controlled_shutdown(request)
 
 
 # -- elections ------------------------------------------------------------------------------------
@@ -137,125 +137,127 @@ async def test_a_former_life_is_not_let_go(world):
 @in_a_world
 async def test_the_preferred_replica_is_elected_when_it_is_in_sync(world):
     await world.up(1, 2)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2], [2, 1])
     await world.down(1)
     await eventually_async(lambda: world.leaders("t", 2) == [2, 2])
     await world.up(1)
     await eventually_async(lambda: world.seen("t", 0))
     wanted = [("t", 0), ("t", 1), ("t", 7)]
-    verdicts = await control.elect_leaders(ElectionKind.PREFERRED, wanted, timeout_ms=5000)
-    assert [verdicts[each].error for each in wanted] == [
+    verdicts = await controller.elect_leaders(ElectionKind.PREFERRED, wanted, timeout_ms=5000)
+    assert [verdicts[partition].error for partition in wanted] == [
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         ErrorCode.ELECTION_NOT_NEEDED,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    await control.alter_partition(world.proposal("t", 0, [1, 2]))
-    verdicts = await control.elect_leaders(ElectionKind.PREFERRED, None, timeout_ms=5000)
-    assert {key: each.error for key, each in verdicts.items()} == {("t", 0): ErrorCode.NONE}
+    await controller.alter_partition(world.proposal("t", 0, [1, 2]))
+    verdicts = await controller.elect_leaders(ElectionKind.PREFERRED, None, timeout_ms=5000)
+    assert {key: verdict.error for key, verdict in verdicts.items()} == {("t", 0): ErrorCode.NONE}
     assert world.leaders("t", 2) == [1, 2]
 
 
 @in_a_world
-async def test_an_unclean_election_that_somebody_asks_for(world):
+async def test_an_unclean_election_on_request(world):
     await world.up(1, 2)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2])
-    await control.alter_partition(world.proposal("t", 0, [1]))
+    await controller.alter_partition(world.proposal("t", 0, [1]))
     await world.down(1)
-    await learned(world, "t", 0, leader=-1)
-    verdicts = await control.elect_leaders(ElectionKind.UNCLEAN, [("t", 0)], timeout_ms=5000)
+    await published(world, "t", 0, leader=-1)
+    verdicts = await controller.elect_leaders(ElectionKind.UNCLEAN, [("t", 0)], timeout_ms=5000)
     assert verdicts["t", 0].error == ErrorCode.NONE
     assert world.leaders("t", 1) == [2]
-    assert control.unclean_elections == 1
+    assert controller.unclean_elections == 1
 
 
 @in_a_world(leader_imbalance_check_interval_seconds=0.05)
 async def test_leadership_goes_back_by_itself(world):
     await world.up(1, 2)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2], [2, 1])
     await world.down(1)
     await eventually_async(lambda: world.leaders("t", 2) == [2, 2])
     await world.up(1)
     for index in (0, 1):
         await eventually_async(lambda at=index: world.seen("t", at))
-        await control.alter_partition(world.proposal("t", index, [1, 2]))
+        await controller.alter_partition(world.proposal("t", index, [1, 2]))
     await eventually_async(lambda: world.leaders("t", 2) == [1, 2])
 
 
-# -- moves ----------------------------------------------------------------------------------------
+# -- reassignments --------------------------------------------------------------------------------
 
 
 @in_a_world
 async def test_a_partition_moves_and_its_assignment_with_it(world):
     await world.up(1, 2, 3, 4)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2], [2, 1])
-    verdicts = await control.alter_reassignments({("t", 0): (3, 4)}, timeout_ms=5000)
+    verdicts = await controller.alter_reassignments({("t", 0): (3, 4)}, timeout_ms=5000)
     assert verdicts["t", 0].error == ErrorCode.NONE
     found = await world.json("/brokers/topics/t")
     assert found["partitions"] == {"0": [3, 4, 1, 2], "1": [2, 1]}
     assert (found["adding_replicas"], found["removing_replicas"]) == ({"0": [3, 4]}, {"0": [1, 2]})
-    moves = await control.list_reassignments(None, timeout_ms=5000)
-    assert {key: (each.adding, each.removing) for key, each in moves.items()} == {
+    moves = await controller.list_reassignments(None, timeout_ms=5000)
+    assert {key: (state.adding, state.removing) for key, state in moves.items()} == {
         ("t", 0): ((3, 4), (1, 2))
     }
-    assert await control.list_reassignments([("t", 1)], timeout_ms=5000) == {}
-    await learned(world, "t", 0, adding=(3, 4))
-    await control.alter_partition(world.proposal("t", 0, [1, 2, 3, 4]))
-    await learned(world, "t", 0, replicas=(3, 4), leader=3, isr=(3, 4))
+    assert await controller.list_reassignments([("t", 1)], timeout_ms=5000) == {}
+    await published(world, "t", 0, adding=(3, 4))
+    await controller.alter_partition(world.proposal("t", 0, [1, 2, 3, 4]))
+    await published(world, "t", 0, replicas=(3, 4), leader=3, isr=(3, 4))
     found = await world.json("/brokers/topics/t")
     assert found["partitions"] == {"0": [3, 4], "1": [2, 1]}
     assert (found["adding_replicas"], found["removing_replicas"]) == ({}, {})
-    assert await control.list_reassignments(None, timeout_ms=5000) == {}
+    assert await controller.list_reassignments(None, timeout_ms=5000) == {}
 
 
 @in_a_world
-async def test_another_controller_ends_or_undoes_a_move(world):
+async def test_the_next_controller_completes_or_cancels_a_reassignment(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2])
-    await control.alter_reassignments({("t", 0): (3, 2)}, timeout_ms=5000)
+    await controller.alter_reassignments({("t", 0): (3, 2)}, timeout_ms=5000)
     world.elections[100].stand_down("again")
     await world.elections[100].check()
-    moves = await control.list_reassignments([("t", 0)], timeout_ms=5000)
+    moves = await controller.list_reassignments([("t", 0)], timeout_ms=5000)
     assert moves["t", 0].replicas == (3, 2, 1)
-    verdicts = await control.alter_reassignments({("t", 0): None}, timeout_ms=5000)
+    verdicts = await controller.alter_reassignments({("t", 0): None}, timeout_ms=5000)
     assert verdicts["t", 0].error == ErrorCode.NONE
     assert (await world.json("/brokers/topics/t"))["partitions"] == {"0": [2, 1]}
-    verdicts = await control.alter_reassignments({("t", 0): None}, timeout_ms=5000)
+    verdicts = await controller.alter_reassignments({("t", 0): None}, timeout_ms=5000)
     assert verdicts["t", 0].error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 @in_a_world
-async def test_moves_that_cannot_be_are_refused(world):
+async def test_impossible_reassignments_are_refused(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2])
     targets = {("t", 0): (1, 9), ("t", 1): (1,)}
-    verdicts = await control.alter_reassignments(targets, timeout_ms=5000)
+    verdicts = await controller.alter_reassignments(targets, timeout_ms=5000)
     assert verdicts["t", 0].error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert verdicts["t", 1].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     target = {("t", 0): (1, 2, 3)}
-    verdicts = await control.alter_reassignments(target, keeps_counts=True, timeout_ms=5000)
+    verdicts = await controller.alter_reassignments(target, keeps_counts=True, timeout_ms=5000)
     assert verdicts["t", 0].error == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert (await control.alter_reassignments(target, timeout_ms=5000))["t", 0].error == 0
+    assert (await controller.alter_reassignments(target, timeout_ms=5000))["t", 0].error == 0
 
 
 @in_a_world
-async def test_a_move_while_somebody_else_writes_the_topic(world):
-    """The topic's znode has another version than the controller knows, which it then learns."""
+async def test_a_reassignment_while_another_client_writes_the_topic(world):
+    """The topic's znode has a newer version than the controller knows, so it reads it again."""
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2])
-    await control.state_machine()
-    data, _ = await world.tree.get("/brokers/topics/t")
+    await controller.state_machine()
+    data, _ = await world.zookeeper.get("/brokers/topics/t")
     topic = znodes.TopicAssignment.decode(data, "")
     grown = topic._replace(partitions={0: (1, 2), 1: (2, 1)})
-    asked = asyncio.ensure_future(control.alter_reassignments({("t", 0): (3, 2)}, timeout_ms=5000))
-    await world.tree.set("/brokers/topics/t", grown.encode())
-    assert (await asked)["t", 0].error == ErrorCode.NONE
+    pending = asyncio.ensure_future(
+        controller.alter_reassignments({("t", 0): (3, 2)}, timeout_ms=5000)
+    )
+    await world.zookeeper.set("/brokers/topics/t", grown.encode())
+    assert (await pending)["t", 0].error == ErrorCode.NONE
     await eventually_async(lambda: world.leaders("t", 2) == [1, 2])
     assert (await world.json("/brokers/topics/t"))["partitions"] == {"0": [3, 2, 1], "1": [2, 1]}
 
@@ -264,37 +266,37 @@ async def test_a_move_while_somebody_else_writes_the_topic(world):
 
 
 @in_a_world
-async def test_a_topics_own_settings_rule_its_elections(world):
+async def test_elections_follow_the_topics_settings(world):
     await world.up(1, 2, 3)
-    control = await world.candidate()
+    controller = await world.candidate()
     await world.create("t", [1, 2], config={"min.insync.replicas": "2"})
     await world.down(2)
-    await learned(world, "t", 0, isr=(1,), elr=(2,))
-    await change_config(world.tree, "topics/t", lambda _had: {"min.insync.replicas": "1"})
-    control.configuration_changed("topics/t")
-    await learned(world, "t", 0, elr=())
+    await published(world, "t", 0, isr=(1,), elr=(2,))
+    await change_config(world.zookeeper, "topics/t", lambda _had: {"min.insync.replicas": "1"})
+    controller.configuration_changed("topics/t")
+    await published(world, "t", 0, elr=())
     await world.down(1)
-    await learned(world, "t", 0, leader=-1)
+    await published(world, "t", 0, leader=-1)
     await world.up(2)
     await eventually_async(lambda: world.peers[2].metadata_image.is_complete)
     assert world.seen("t", 0).leader == -1
     world.settings = Settings(unclean_leader_election_enable=True)
-    control.configuration_changed("brokers/<default>")
-    await learned(world, "t", 0, leader=2, is_recovering=True)
+    controller.configuration_changed("brokers/<default>")
+    await published(world, "t", 0, leader=2, is_recovering=True)
 
 
-def test_the_clusters_own_topics_have_as_many_replicas_as_there_are_brokers_up_to_three():
+def test_internal_topics_have_one_replica_per_broker_up_to_three():
     for topic in ("__consumer_offsets", "__transaction_state"):
-        assert [default_counts(Settings(), topic, each) for each in (1, 2, 3, 9)] == [
+        assert [default_counts(Settings(), topic, brokers) for brokers in (1, 2, 3, 9)] == [
             (50, 1),
             (50, 2),
             (50, 3),
             (50, 3),
         ]
     assert default_counts(Settings(), "mine", 5) == (1, 1)
-    said = Settings.read({"offsets.topic.replication.factor": "3"})
-    assert default_counts(said, "__consumer_offsets", 1).replication_factor == 3
-    assert default_counts(said, "__transaction_state", 1).replication_factor == 1
-    given = Settings(transaction_state_log_replication_factor=2, default_replication_factor=4)
-    assert default_counts(given, "__transaction_state", 1).replication_factor == 2
-    assert default_counts(given, "mine", 1).replication_factor == 4
+    configured = Settings.read({"offsets.topic.replication.factor": "3"})
+    assert default_counts(configured, "__consumer_offsets", 1).replication_factor == 3
+    assert default_counts(configured, "__transaction_state", 1).replication_factor == 1
+    explicit = Settings(transaction_state_log_replication_factor=2, default_replication_factor=4)
+    assert default_counts(explicit, "__transaction_state", 1).replication_factor == 2
+    assert default_counts(explicit, "mine", 1).replication_factor == 4

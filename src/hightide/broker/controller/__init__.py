@@ -1,8 +1,9 @@
-"""The controller's shell: the machine of `core.controller` on a real tree, with real brokers.
+"""The shell of the controller: `core.controller` connected to ZooKeeper and to the brokers.
 
-`control` is what the rest of the broker knows of it.  `term` is the order in which things happen,
-`reading` and `writing` deal with the tree, `publishing` with the other brokers, `topics` with what
-comes and goes.
+`service` is the interface for the rest of the broker, `controller_election` elects the controller,
+`event_queue` runs one controller epoch and `context` holds its state.  `znode_reader` and
+`znode_writer` read and write ZooKeeper, `publisher` sends state to the brokers, `topic_changes`
+creates and deletes topics, and `channel` carries requests between brokers and controller.
 """
 
 from hightide.broker.controller.service import ControllerService

@@ -1,6 +1,6 @@
-"""What the controller and the brokers say to each other, wherever the controller is.
+"""Requests between the controller and the brokers.
 
-The controller may be this broker itself: then nothing goes over the network, and everything else is
+If this broker is the controller, a request to the controller is a function call; everything else is
 the same.
 """
 
@@ -24,11 +24,11 @@ from hightide.wire.messages.replication import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
-_CONTROLLER_MS = 5_000  # how long an answer of the controller is waited for
+_CONTROLLER_TIMEOUT_MS = 5_000
 
 
 class ControllerChannel:
-    """One broker's."""
+    """One broker's channel to the other brokers and to the controller."""
 
     def __init__(self, broker: Broker, listener: str) -> None:
         self._broker = broker
@@ -38,30 +38,31 @@ class ControllerChannel:
     async def publish(
         self, broker_id: int, endpoint: PublishedEndpoint | None, message: PublishStateRequest
     ) -> PublishStateResponse:
-        """As the controller: tell a broker, itself included."""
+        """As the controller: send state to a broker, which may be this one."""
         broker = self._broker
         if broker_id == broker.broker_id:
-            # To its end, as with the others, even if the term that it belongs to ends before.
+            # Shielded: like another broker, this one applies the whole message even if the event
+            # queue that sent it closes meanwhile.
             receiving = asyncio.ensure_future(broker.receive_state(message))
             self._receiving[receiving] = None
             receiving.add_done_callback(self._receiving.pop)
             return await asyncio.shield(receiving)
         if endpoint is None:
             raise ConnectionFailed(f"broker {broker_id} has no listener {self._listener}")
-        response: PublishStateResponse = await broker.peers.ask(
+        response: PublishStateResponse = await broker.peers.send(
             endpoint, message, timeout_ms=broker.settings.controller_socket_timeout_ms
         )
         return response
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Propose to the controller who is in sync."""
+        """Propose changes of ISRs to the controller."""
         if self._broker.election.is_controller:
             return await self._broker.controller.alter_partition(request)
         response: AlterPartitionResponse = await self._request(request)
         return response
 
     async def controlled_shutdown(self) -> ControlledShutdownResponse:
-        """Ask the controller to let others lead what this broker leads."""
+        """Ask the controller to move leadership away from this broker."""
         broker = self._broker
         request = ControlledShutdownRequest(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch
@@ -73,9 +74,10 @@ class ControllerChannel:
 
     async def _request(self, request: Any) -> Any:
         controller_id = self._broker.election.controller_id
-        endpoint = self._broker.picture.endpoint(controller_id, self._listener)
+        endpoint = self._broker.metadata_image.endpoint(controller_id, self._listener)
         if endpoint is None:
             raise KafkaError(
-                ErrorCode.NOT_CONTROLLER, f"nobody knows where the controller, {controller_id}, is"
+                ErrorCode.NOT_CONTROLLER,
+                f"the address of the controller, broker {controller_id}, is not known yet",
             )
-        return await self._broker.peers.ask(endpoint, request, timeout_ms=_CONTROLLER_MS)
+        return await self._broker.peers.send(endpoint, request, timeout_ms=_CONTROLLER_TIMEOUT_MS)

@@ -1,10 +1,10 @@
-"""What the controller has decided, told to every live broker.
+"""Sends the controller's decisions to every live broker.
 
-    changed ─▶ due of each broker ─▶ one message under way per broker ─▶ taken, or due again
+    changed ─▶ due of each broker ─▶ one message in flight per broker ─▶ received, or due again
 
-The first message to a life of a broker is full; later ones hold what has changed since the last
-that it has taken.  A message is made when it is sent, so that it holds the newest decisions however
-long it had to wait.  Each broker has a task of its own: one that is slow holds up nobody else.
+The first message to a broker epoch is full; later messages hold what has changed since the last one
+that the broker has received.  A message is built when it is sent, so it holds the newest decisions
+however long it had to wait.  Each broker has its own task, so a slow broker delays no other.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from hightide.wire.messages.replication import (
 
 log = logging.getLogger(__name__)
 
-# A newcomer may not know its own epoch for another moment.
-_SOON_S = 0.02
-_AGAIN_S = 0.15
-_PATIENCE_S = 1.0
+# The first retry is early: a broker that has just registered may not know its broker epoch yet.
+_FIRST_RETRY_S = 0.02
+_LONGEST_RETRY_S = 0.15
+_HOLD_S = 1.0  # the longest time that the first message to a broker waits for an election
 
 Deliver = Callable[
     [int, PublishedEndpoint | None, PublishStateRequest], Awaitable[PublishStateResponse]
@@ -43,7 +43,7 @@ Deliver = Callable[
 
 
 class Sender(NamedTuple):
-    """Who publishes, in which controller epoch, and the numbers of the messages."""
+    """The publishing controller, its epoch, and the numbers of its messages."""
 
     broker_id: int
     epoch: int
@@ -52,7 +52,7 @@ class Sender(NamedTuple):
 
 
 class _Receiver:
-    """One life of one broker, and what it has not taken yet."""
+    """A broker in one broker epoch, and what it has not received yet."""
 
     def __init__(self, broker_id: int, epoch: int, endpoint: PublishedEndpoint | None) -> None:
         self.broker_id = broker_id
@@ -62,8 +62,8 @@ class _Receiver:
         self.lacks_brokers = True
         self.due: dict[Partition, None] = {}
         self.removed: dict[uuid.UUID, None] = {}
-        self.taken = -1
-        """The count of changes when the last message that it has taken was made."""
+        self.received_count = -1
+        """The count of changes when the last message it received was built."""
         self.is_unreachable = False
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -74,7 +74,7 @@ class _Receiver:
 
 
 class Publisher:
-    """Tells the brokers for one term."""
+    """Publishes the decisions of one controller epoch."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Publisher:
         on_fenced: Callable[[], None],
     ) -> None:
         self.count = 0
-        """Counts what there was to tell; `reached` takes it."""
+        """Number of changes so far, for `wait_received`."""
         self._context = context
         self._sender = sender
         self._listener = listener
@@ -96,20 +96,20 @@ class Publisher:
         self._full: tuple[int, list[PublishedTopic]] = (-1, [])
         self._waiting: dict[asyncio.Future[None], tuple[int, list[_Receiver]]] = {}
         self._is_closed = False
-        # Whoever comes is first told what was decided because it came, if that takes no longer.
+        # The first message to a broker waits for the elections that its start causes.
         self._may_begin = asyncio.Event()
         self._may_begin.set()
 
     @contextmanager
     def hold_newcomers(self) -> Iterator[None]:
-        """While something is decided that newcomers shall find decided."""
+        """Hold back the first messages to new brokers while elections are written."""
         self._may_begin.clear()
         try:
             yield
         finally:
             self._may_begin.set()
 
-    # -- what there is to tell -------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------
 
     def changed(self, partition: Partition) -> None:
         self.count += 1
@@ -124,7 +124,7 @@ class Publisher:
             receiver.wake.set()
 
     def brokers_changed(self) -> None:
-        """Other brokers are alive, or in other lives, or about to go."""
+        """Take over which brokers are live, in which broker epochs, and which are stopping."""
         brokers = list(self._published_brokers())
         if brokers == self._brokers or self._is_closed:
             return
@@ -132,9 +132,9 @@ class Publisher:
         self.count += 1
         for broker in brokers:
             self._add_receiver(broker)
-        alive = {broker.broker_id for broker in brokers}
-        for gone in [each for each in self._receivers if each not in alive]:
-            self._stop_receiver(self._receivers.pop(gone))
+        live = {broker.broker_id for broker in brokers}
+        for broker_id in [known for known in self._receivers if known not in live]:
+            self._stop_receiver(self._receivers.pop(broker_id))
         self._notify_waiters()
 
     def _add_receiver(self, broker: PublishedBroker) -> None:
@@ -145,9 +145,8 @@ class Publisher:
             return
         if known is not None:
             self._stop_receiver(known)
-        endpoint = next(
-            (each for each in broker.endpoints if each.listener == self._listener), None
-        )
+        endpoints = (found for found in broker.endpoints if found.listener == self._listener)
+        endpoint = next(endpoints, None)
         receiver = _Receiver(broker.broker_id, broker.broker_epoch, endpoint)
         receiver.wake.set()
         receiver.task = asyncio.get_running_loop().create_task(self._run_receiver(receiver))
@@ -159,19 +158,19 @@ class Publisher:
             receiver.task.cancel()
 
     def close(self) -> None:
-        """Tell nobody anything more."""
+        """Send no more messages."""
         self._is_closed = True
         for receiver in self._receivers.values():
             self._stop_receiver(receiver)
         self._receivers.clear()
         self._notify_waiters()
 
-    # -- who has taken it ------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------
 
     async def wait_received(self, count: int, timeout_s: float) -> bool:
-        """Whether all live brokers had taken what there was at `count`, before the time was up.
+        """Wait until all live brokers have received the changes up to `count`; False on timeout.
 
-        Nobody waits for a broker that cannot be reached: it will hear of it first thing.
+        An unreachable broker is not waited for: its next message holds the changes.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = (count, list(self._receivers.values()))
@@ -187,28 +186,30 @@ class Publisher:
 
     def _notify_waiters(self) -> None:
         for future, (count, receivers) in list(self._waiting.items()):
-            if not future.done() and not any(self._lacks(each, count) for each in receivers):
+            if not future.done() and not any(
+                self._lacks(receiver, count) for receiver in receivers
+            ):
                 future.set_result(None)
 
     def _lacks(self, receiver: _Receiver, count: int) -> bool:
         is_known = self._receivers.get(receiver.broker_id) is receiver
-        return is_known and not receiver.is_unreachable and receiver.taken < count
+        return is_known and not receiver.is_unreachable and receiver.received_count < count
 
-    # -- telling ---------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------
 
     async def _run_receiver(self, receiver: _Receiver) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_HOLD_S):
                 await self._may_begin.wait()
         while True:
             await receiver.wake.wait()
             receiver.wake.clear()
-            pause_s = _SOON_S
+            pause_s = _FIRST_RETRY_S
             while receiver.lacks_something:
                 if not await self._send(receiver):
                     self._notify_waiters()
                     await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _AGAIN_S)
+                    pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
 
     async def _send(self, receiver: _Receiver) -> bool:
         count = self.count
@@ -219,7 +220,7 @@ class Publisher:
         code = await self._deliver(receiver, message)
         if code == ErrorCode.NONE:
             receiver.needs_full = False
-            receiver.taken = count
+            receiver.received_count = count
             self._notify_waiters()
             return True
         receiver.due = {**due, **receiver.due}
@@ -230,7 +231,7 @@ class Publisher:
         return False
 
     async def _deliver(self, receiver: _Receiver, message: PublishStateRequest) -> int | None:
-        """What the broker answered; None if it did not."""
+        """Send a message and return the error code of the response, or None without one."""
         broker_id = receiver.broker_id
         try:
             async with asyncio.timeout(self._settings().controller_socket_timeout_ms / 1000):
@@ -238,16 +239,16 @@ class Publisher:
         except (ConnectionFailed, KafkaError, TimeoutError) as failure:
             if not receiver.is_unreachable:
                 receiver.is_unreachable = True
-                log.warning("broker %d cannot be told of changes: %s", broker_id, failure)
+                log.warning("cannot publish to broker %d: %s", broker_id, failure)
             return None
         except Exception:
-            # Whatever is wrong with one broker, this one included, is not the others' business.
-            log.exception("broker %d cannot be told of changes", broker_id)
+            # An error with one broker, this one included, must not affect the others.
+            log.exception("cannot publish to broker %d", broker_id)
             receiver.is_unreachable = True
             return None
         if receiver.is_unreachable:
             receiver.is_unreachable = False
-            log.info("broker %d is told of changes again", broker_id)
+            log.info("broker %d receives messages again", broker_id)
         return response.error_code
 
     # -- messages --------------------------------------------------------------------------
@@ -265,7 +266,7 @@ class Publisher:
         )
 
     def _all_topics(self) -> list[PublishedTopic]:
-        """Everything; many brokers may want the same at once, and some again and again."""
+        """Return all topics, cached: many brokers may need a full message at once."""
         if self._full[0] != self.count:
             topics = [
                 PublishedTopic(
@@ -286,7 +287,7 @@ class Publisher:
         for name, index in due:
             state = self._context.published_state(name, index)
             if state is None:
-                continue  # the topic was removed since
+                continue  # the topic has been removed since
             if name not in topics:
                 topic_id = self._context.machine.topics[name].id
                 topics[name] = PublishedTopic(name=name, topic_id=topic_id, partitions=[])
@@ -302,12 +303,12 @@ class Publisher:
                 rack=live.registration.rack,
                 endpoints=[
                     PublishedEndpoint(
-                        listener=each.listener,
-                        host=each.host,
-                        port=each.port,
-                        security_protocol=each.security_protocol,
+                        listener=endpoint.listener,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        security_protocol=endpoint.security_protocol,
                     )
-                    for each in live.registration.endpoints
+                    for endpoint in live.registration.endpoints
                 ],
                 is_shutting_down=known[broker_id].is_shutting_down,
             )

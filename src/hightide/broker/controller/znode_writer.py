@@ -1,11 +1,11 @@
-"""Decisions into the tree: compared and set, fenced by the controller's epoch, many in one multi.
+"""Writes decisions to ZooKeeper: compare-and-set, fenced by the controller epoch, many per multi.
 
-    plan ─▶ multi of up to 500 ─▶ machine.changed ─▶ published ─▶ what follows from it
+    plan ─▶ multi of up to 500 ─▶ Controller.changed ─▶ published ─▶ follow-up changes
 
-A decision that was planned from a state which is not the state any more is dropped: whoever changed
-it has planned again.  When a multi is refused, the topic of the refused operation is read again and
-the rest is tried again.  When nobody knows whether it happened, everything in it is read again, for
-as long as that takes: a controller that does not know what is decided can decide nothing.
+A change that was planned from an outdated state is dropped: whatever changed the state has planned
+again.  If a multi is refused, the topic of the refused operation is read again and the other
+operations are retried.  If the outcome of a multi is unknown, every topic in it is read again until
+that succeeds: a controller that does not know the current state can decide nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hightide.zookeeper.operation import Create, Operation, SetData
 
 log = logging.getLogger(__name__)
 
-# A multi must fit into a megabyte, and the name of a topic may be 249 bytes long.
+# A multi must fit into a megabyte, and a topic's name has up to 249 bytes.
 CHANGES_PER_MULTI = 500
 _ASSIGNMENT_BYTES = 400_000
 _PARTITION_BYTES = 60
@@ -47,7 +47,7 @@ _TRIES = 3
 
 
 class _Write(NamedTuple):
-    """An operation, and which change it is for; a topic's own znode is for several."""
+    """An operation and its change; None for a topic's znode, which serves several changes."""
 
     operation: Operation
     topic: str
@@ -55,7 +55,7 @@ class _Write(NamedTuple):
 
 
 class ZnodeWriter:
-    """Carries out plans, one multi after the other."""
+    """Writes plans, one multi after the other."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class ZnodeWriter:
         self._on_unclean = on_unclean
 
     async def carry_out(self, plan: Iterable[PartitionChange]) -> None:
-        """Write a plan and all that follows from it.  NotController ends it."""
+        """Write a plan and all follow-up changes.  Raises NotController."""
         pending = deque(plan)
         limit = CHANGES_PER_MULTI
-        obstacles: Counter[str] = Counter()
+        failures_by_topic: Counter[str] = Counter()
         while batch := self._batch(pending, limit):
             try:
                 pending.extend(await self._write(batch))
@@ -86,11 +86,11 @@ class ZnodeWriter:
                 raise
             except _Refused as refused:
                 if refused.write.change is None:
-                    obstacles[refused.write.topic] += 1
-                pending.extendleft(reversed(_retriable(batch, refused, obstacles)))
+                    failures_by_topic[refused.write.topic] += 1
+                pending.extendleft(reversed(_retriable(batch, refused, failures_by_topic)))
                 pending.extend(await self._reread_refused(refused))
             except (ConnectionLoss, SessionLost) as unknown:
-                log.warning("%d decisions may not have been written: %s", len(batch), unknown)
+                log.warning("%d changes may not have been written: %s", len(batch), unknown)
                 pending.extendleft(reversed(batch))
                 pending.extend(await self.reread({change.topic: None for change in batch}))
             except ZooKeeperError as failure:
@@ -101,7 +101,7 @@ class ZnodeWriter:
                     pending.extendleft(reversed(batch))
 
     def _batch(self, pending: deque[PartitionChange], limit: int) -> list[PartitionChange]:
-        """The next changes that can be written together, without those that are outdated."""
+        """Take the next changes that fit into one multi; drop the outdated ones."""
         batch: dict[tuple[str, int], PartitionChange] = {}
         assigned: dict[str, None] = {}
         assignment_bytes = 0
@@ -130,7 +130,7 @@ class ZnodeWriter:
             *(self._state_write(change) for change in batch),
         ]
         try:
-            results = await self._election.fenced([each.operation for each in writes])
+            results = await self._election.fenced([write.operation for write in writes])
         except MultiFailed as failed:
             raise _Refused(writes[failed.index], failed.cause) from failed
         follow_up: list[PartitionChange] = []
@@ -151,15 +151,15 @@ class ZnodeWriter:
         self._publisher.changed((change.topic, change.index))
         before, after = change.before, change.after
         recovered = after.recovery_epoch > (-1 if before is None else before.recovery_epoch)
-        # Where there is but one replica nobody else could lead: its log is what there is.
+        # With a single replica there is no other candidate, so this is no unclean election.
         if recovered and len(after.replicas) > 1:
             self._on_unclean()
             log.error(
-                "UNCLEAN ELECTION: %s-%d is led by broker %d in epoch %d, which may lack committed"
-                " records; in sync were %s, eligible %s, the last leader was %d",
+                "UNCLEAN ELECTION: broker %d leads %s-%d in leader epoch %d and may lack committed"
+                " records; the ISR was %s, the ELR %s, the last leader %d",
+                after.leader,
                 change.topic,
                 change.index,
-                after.leader,
                 after.leader_epoch,
                 [] if before is None else list(before.isr),
                 [] if before is None else list(before.elr),
@@ -181,7 +181,7 @@ class ZnodeWriter:
         return encode_state(state, self._election.epoch)
 
     def _assignments(self, batch: Sequence[PartitionChange]) -> list[_Write]:
-        """The topics' own znodes, where replicas come or go."""
+        """Return the writes to the znodes of topics whose assignments change."""
         moved: dict[str, dict[int, PartitionState]] = {}
         for change in batch:
             if change.changes_assignment:
@@ -200,17 +200,17 @@ class ZnodeWriter:
         ]
 
     async def _parent_znodes_of_new(self, batch: Sequence[PartitionChange]) -> list[_Write]:
-        """The znodes above the states of partitions that are born, where they are missing."""
-        born: dict[str, list[int]] = {}
+        """Return the missing parent znodes of new partitions' state znodes."""
+        new: dict[str, list[int]] = {}
         for change in batch:
             if change.before is None:
-                born.setdefault(change.topic, []).append(change.index)
-        return await self._missing_parents(born)
+                new.setdefault(change.topic, []).append(change.index)
+        return await self._missing_parents(new)
 
-    async def _missing_parents(self, born: Mapping[str, Sequence[int]]) -> list[_Write]:
-        there = await in_groups(list(born), self._partition_names)
+    async def _missing_parents(self, new: Mapping[str, Sequence[int]]) -> list[_Write]:
+        existing = await in_groups(list(new), self._partition_names)
         writes: list[_Write] = []
-        for (topic, indexes), names in zip(born.items(), there, strict=True):
+        for (topic, indexes), names in zip(new.items(), existing, strict=True):
             if names is None:
                 writes.append(_Write(Create(znodes.partitions_path(topic)), topic, None))
             writes += [
@@ -226,20 +226,23 @@ class ZnodeWriter:
         except NoNode:
             return None
 
-    # -- when it went wrong ----------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------
 
     async def _reread_refused(self, refused: _Refused) -> list[PartitionChange]:
-        """After a refusal: what is to be done now.  A change that is as due as before is given up,
-        for somebody has spoiled its znode; the next audit tries again."""
+        """Read the topic of a refused write again; return the new plan.
+
+        If the change is still due, another party has spoiled its znode: the change is given up, and
+        the next audit plans it again.
+        """
         write = refused.write
-        log.warning("a decision about topic %s was refused: %s", write.topic, refused.cause)
+        log.warning("ZooKeeper refused a change of topic %s: %s", write.topic, refused.cause)
         follow_up = await self.reread([write.topic])
         if write.change is not None and self._context.is_current(write.change):
             _give_up(write.change, refused.cause)
         return follow_up
 
     async def reread(self, topics: Iterable[str]) -> list[PartitionChange]:
-        """Read topics again, until they can be read; what follows."""
+        """Read topics again, retrying until it succeeds; return the changes that follow."""
         names = list(topics)
         while True:
             try:
@@ -261,30 +264,30 @@ class ZnodeWriter:
                     await self._restore(name, index)
                     lost[name] = None
             elif name not in self._reader.unusable:
-                log.warning("topic %s is gone", name)
+                log.warning("topic %s is gone from ZooKeeper", name)
                 self.remove_topic(name)
         return [*plan, *await self.reread(lost)] if lost else plan
 
     async def _restore(self, name: str, index: int) -> None:
-        """Write a state that somebody has deleted as it was, in as many versions as it had.
+        """Restore a deleted state znode, with as many writes as its version had.
 
-        Brokers take no decision whose partition epoch is lower than one that they know.
+        The version is the partition epoch, and brokers ignore a state with a lower one.
         """
         state = self._context.machine.state(name, index)
         assert state is not None
-        log.error("the state of %s-%d is missing; it is written as it was", name, index)
+        log.error("the state znode of %s-%d is missing; restoring it", name, index)
         path, data = znodes.partition_state_path(name, index), self.encoded(state)
-        writes = [each.operation for each in await self._missing_parents({name: [index]})]
+        writes = [parent.operation for parent in await self._missing_parents({name: [index]})]
         writes.append(Create(path, data))
         writes += [SetData(path, data, version) for version in range(state.partition_epoch + 1)]
         try:
             for start in range(0, len(writes), CHANGES_PER_MULTI):
                 await self._election.fenced(writes[start : start + CHANGES_PER_MULTI])
         except (MultiFailed, ConnectionLoss) as failure:
-            log.error("the state of %s-%d cannot be written: %s", name, index, failure)
+            log.error("cannot restore the state znode of %s-%d: %s", name, index, failure)
 
     def publish(self, update: TopicUpdate) -> list[PartitionChange]:
-        """Publish what was read; what is to be done about it."""
+        """Publish what an update has changed; return its plan."""
         if update.replaced is not None:
             self._publisher.topic_removed(update.replaced)
         for partition in update.changed:
@@ -292,14 +295,14 @@ class ZnodeWriter:
         return update.plan
 
     def remove_topic(self, name: str) -> None:
-        """A topic is gone, or will be: nobody shall serve it any more."""
+        """Forget a deleted topic, and publish its removal."""
         topic_id = self._context.remove_topic(name)
         if topic_id is not None:
             self._publisher.topic_removed(topic_id)
 
 
 class _Refused(Exception):
-    """A multi was refused because of one write."""
+    """ZooKeeper refused a multi because of one write."""
 
     def __init__(self, write: _Write, cause: ZooKeeperError) -> None:
         super().__init__(str(cause))
@@ -308,16 +311,16 @@ class _Refused(Exception):
 
 
 def _retriable(
-    batch: Sequence[PartitionChange], refused: _Refused, obstacles: Mapping[str, int]
+    batch: Sequence[PartitionChange], refused: _Refused, failures_by_topic: Mapping[str, int]
 ) -> list[PartitionChange]:
-    """The changes of a refused multi that are worth another try.
+    """Return the changes of a refused multi that are worth a retry.
 
-    A write that is for no change alone, such as a topic's assignment, may fail because somebody
-    else wrote there; not again and again.
+    A write that serves several changes, such as a topic's assignment, may fail because another
+    party wrote there; after a few failures all changes of that topic are given up.
     """
     topic, culprit = refused.write.topic, refused.write.change
     others = [change for change in batch if change is not culprit]
-    if obstacles[topic] <= _TRIES:
+    if failures_by_topic[topic] <= _TRIES:
         return others
     for change in others:
         if change.topic == topic:
@@ -326,4 +329,4 @@ def _retriable(
 
 
 def _give_up(change: PartitionChange, why: ZooKeeperError) -> None:
-    log.error("a decision about %s-%d cannot be written: %s", change.topic, change.index, why)
+    log.error("cannot write the new state of %s-%d: %s", change.topic, change.index, why)
