@@ -1,6 +1,7 @@
-"""Records kept on disk, in Kafka's own layout.
+"""Partition logs on disk, in Kafka's layout.
 
-`disk` is the seam to the machine; `index`, `segment` and `log` are one partition; `recovery` and
-`cleaner` repair and compact it; `store` holds all partitions of a broker. Nothing here knows of
-sockets or of other brokers, and nothing reads a clock: the time comes in as `now_ms`.
+`log` is one partition, made of `segments`; `log_manager` holds all partitions of a broker.
+`recovery` loads a log, `housekeeping` and `cleaner` maintain it, and `disk` is the interface to the
+operating system. Nothing here knows of sockets or other brokers, and nothing reads a clock: the
+time is a parameter, `now_ms`.
 """

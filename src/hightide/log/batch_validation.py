@@ -1,8 +1,8 @@
-"""What a log checks and changes in a producer's batch beyond the plain case.
+"""Validation and conversion of record batches beyond the plain case.
 
-`Log.append` itself handles the batch that most producers send to most topics. Everything that
-needs a second look is here, out of the way of the fast path: batches that must be refused, topics
-that stamp the time of arrival, that store another codec, or that need a key in every record.
+`Log.append` itself handles the batches that most producers send to most topics. Everything else is
+here, off the fast path: the reasons to refuse a batch, and topics that stamp the append time, store
+another codec, or need a key in every record.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 PLAIN_ATTRIBUTES = max(Codec)
-"""Attributes up to this number name a codec and nothing else."""
+"""Attributes up to this number hold a codec and no flag."""
 PLAIN_TRANSACTIONAL = TRANSACTIONAL_FLAG | PLAIN_ATTRIBUTES
-"""From the flag itself up to this number they also say that a batch is part of a transaction."""
+"""Attributes from the flag up to this number hold a codec and the transactional flag."""
 MIN_RECORD_BYTES = 7
 
 _MAX_TIMESTAMP_AT = 35
@@ -47,8 +47,8 @@ _CODEC_NAMES = {
 }
 
 
-class Rules(NamedTuple):
-    """A topic's settings for what may come in, in the form that the checks need."""
+class ValidationRules(NamedTuple):
+    """The topic settings that decide which batches are accepted and how they are stored."""
 
     compacted: bool
     codec: Codec | None
@@ -58,7 +58,7 @@ class Rules(NamedTuple):
     after_max_ms: int
 
     @classmethod
-    def of(cls, config: Topic) -> Rules:
+    def of(cls, config: Topic) -> ValidationRules:
         name = config.compression_type
         level = {
             "gzip": config.compression_gzip_level,
@@ -76,7 +76,7 @@ class Rules(NamedTuple):
 
     @property
     def are_plain(self) -> bool:
-        """Whether a batch with plain attributes and a timestamp in time needs no other look."""
+        """Whether a batch with plain attributes and a valid timestamp needs no more checks."""
         return (
             not (self.compacted or self.codec is not None or self.append_time)
             and self.before_max_ms >= 1 << 62
@@ -84,33 +84,36 @@ class Rules(NamedTuple):
 
 
 def refusal(buf: bytearray, start: int, end: int, max_bytes: int, segment_bytes: int) -> KafkaError:
-    """Why a batch whose header does not fit its place is refused."""
+    """Say why a batch with an invalid header is refused."""
     size = end - start
     if size < HEADER_BYTES:
-        # Formats before the current one had shorter headers, with the magic in the same place.
+        # Older formats have shorter headers, with the magic at the same place.
         if size > LOG_OVERHEAD + 4 and buf[start + LOG_OVERHEAD + 4] < MAGIC:
             return _old_format(buf[start + LOG_OVERHEAD + 4])
         code = ErrorCode.INVALID_RECORD if size <= 0 else ErrorCode.CORRUPT_MESSAGE
-        return KafkaError(code, f"{max(size, 0)} bytes are no record batch")
+        return KafkaError(code, f"{max(size, 0)} bytes are not a record batch")
     header = BatchHeader._make(HEADER.unpack_from(buf, start))
     if header.magic < MAGIC:
         return _old_format(header.magic)
     if header.magic > MAGIC:
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"magic {header.magic} is not known")
+        return KafkaError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"unknown magic {header.magic}; this broker stores format {MAGIC}",
+        )
     if header.size != size:
         return KafkaError(
             ErrorCode.INVALID_RECORD,
-            f"exactly one batch is expected: it claims {header.size} bytes, {size} were sent",
+            f"expected one record batch of {header.size} bytes (from its header), got {size} bytes",
         )
     if size > max_bytes:
         return KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the batch has {size} bytes, max.message.bytes is {max_bytes}",
+            f"the record batch has {size} bytes, but max.message.bytes is {max_bytes}",
         )
     if size > segment_bytes:
         return KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"the batch has {size} bytes, segment.bytes is {segment_bytes}",
+            f"the record batch has {size} bytes, but segment.bytes is {segment_bytes}",
         )
     if header.base_offset != 0:
         return KafkaError(
@@ -118,7 +121,7 @@ def refusal(buf: bytearray, start: int, end: int, max_bytes: int, segment_bytes:
         )
     return KafkaError(
         ErrorCode.INVALID_RECORD,
-        f"the batch claims {header.record_count} records for {header.last_offset_delta + 1} offsets"
+        f"the header says {header.record_count} records for {header.last_offset_delta + 1} offsets"
         f" in {size} bytes",
     )
 
@@ -126,47 +129,51 @@ def refusal(buf: bytearray, start: int, end: int, max_bytes: int, segment_bytes:
 def _old_format(magic: int) -> KafkaError:
     return KafkaError(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        f"record format {magic} is too old; only format {MAGIC} is stored",
+        f"record format {magic} is too old; send format {MAGIC} (Kafka 0.11 or later)",
     )
 
 
-def check_attributes(header: BatchHeader, rules: Rules) -> None:
-    """Refuse flags that a producer may not set."""
+def check_attributes(header: BatchHeader, rules: ValidationRules) -> None:
+    """Refuse attributes that a producer must not set."""
     attributes = header.attributes
     if attributes & CODEC_MASK > PLAIN_ATTRIBUTES:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {attributes & CODEC_MASK} is not known"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {attributes & CODEC_MASK}"
         )
     if header.is_control:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control records")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "clients must not write control records")
     if attributes & ~_KNOWN_FLAGS:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"attributes {attributes:#06x} are not known")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"unknown attributes {attributes:#06x}")
     if header.is_log_append_time and not rules.append_time:
         raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime"
+            ErrorCode.INVALID_TIMESTAMP, "producers must not set the timestamp type LogAppendTime"
         )
     if header.is_transactional and header.producer_id < 0:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, "a transactional record batch needs a producer id"
+        )
 
 
-def check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
-    """Refuse timestamps too far from the clock; topics that stamp their own do not look."""
+def check_timestamps(header: BatchHeader, rules: ValidationRules, now_ms: int) -> None:
+    """Refuse timestamps too far from the clock, unless the topic uses LogAppendTime."""
     if rules.append_time:
         return
     if header.max_timestamp - now_ms > rules.after_max_ms:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.max_timestamp} is more than {rules.after_max_ms} ms ahead",
+            f"timestamp {header.max_timestamp} is more than {rules.after_max_ms} ms ahead of the"
+            " broker's clock (message.timestamp.after.max.ms)",
         )
     if 0 <= header.base_timestamp < now_ms - rules.before_max_ms:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.base_timestamp} is more than {rules.before_max_ms} ms ago",
+            f"timestamp {header.base_timestamp} is more than {rules.before_max_ms} ms behind the"
+            " broker's clock (message.timestamp.before.max.ms)",
         )
 
 
 def check_keys(batch: memoryview) -> None:
-    """Refuse records without a key: compaction could never keep them."""
+    """Refuse records without a key: compaction could not keep them."""
     try:
         if any(record.key is None for record in records(batch)):
             raise KafkaError(
@@ -176,28 +183,28 @@ def check_keys(batch: memoryview) -> None:
         raise KafkaError(ErrorCode.INVALID_RECORD, str(damage)) from damage
 
 
-def check_copy(
+def check_fetched_batch(
     batch: memoryview, header: BatchHeader, end_offset: int, epoch: int, newest_epoch: int
 ) -> None:
-    """Raise Corrupt unless a batch from the leader is whole and follows what is there."""
+    """Raise Corrupt unless a batch from the leader is intact and follows the end of the log."""
     if header.magic != MAGIC or header.size < HEADER_BYTES or header.last_offset_delta < 0:
-        raise Corrupt(f"what should be the batch at offset {end_offset} is none")
+        raise Corrupt(f"the leader sent no valid batch header for offset {end_offset}")
     if crc32c(batch[ATTRIBUTES_AT:]) != header.crc:
         raise Corrupt(f"the batch at offset {header.base_offset} does not match its CRC")
     if header.base_offset < end_offset:
         raise Corrupt(f"the batch at offset {header.base_offset} does not follow {end_offset - 1}")
     if header.leader_epoch > newest_epoch:
         raise Corrupt(
-            f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch},"
-            f" but who sent it leads in epoch {newest_epoch}"
+            f"the batch at offset {header.base_offset} has epoch {header.leader_epoch},"
+            f" but the leader that sent it is in epoch {newest_epoch}"
         )
     if header.leader_epoch < epoch:
         raise Corrupt(
-            f"the batch at offset {header.base_offset} is of epoch {header.leader_epoch},"
-            f" the one before it of epoch {epoch}"
+            f"the batch at offset {header.base_offset} has epoch {header.leader_epoch},"
+            f" but the batch before it has epoch {epoch}"
         )
     if header.attributes & CONTROL_FLAG:
-        # What cannot be followed must not be written: it would be found half way through.
+        # Check markers before the write: a marker that cannot be applied must not be in the log.
         for record in records(batch):
             parse_marker(record)
 
@@ -205,7 +212,7 @@ def check_copy(
 def recompress(
     batch: memoryview, header: BatchHeader, codec: Codec, level: int | None
 ) -> bytearray:
-    """The same records in the topic's own codec."""
+    """Return the same records compressed with the topic's codec."""
     try:
         return build(
             records(batch),
@@ -222,7 +229,7 @@ def recompress(
 
 
 def stamp_append_time(buf: bytearray, start: int, end: int, attributes: int, now_ms: int) -> None:
-    """Make `now_ms` the time of every record. Both changes lie under the CRC, so it changes too."""
+    """Make `now_ms` the timestamp of every record, and compute the CRC again."""
     stamped = (attributes | LOG_APPEND_TIME_FLAG) & 0xFFFF
     buf[start + ATTRIBUTES_AT : start + ATTRIBUTES_AT + 2] = stamped.to_bytes(2, "big")
     at = start + _MAX_TIMESTAMP_AT
@@ -231,8 +238,31 @@ def stamp_append_time(buf: bytearray, start: int, end: int, attributes: int, now
     buf[start + CRC_AT : start + CRC_AT + 4] = crc.to_bytes(4, "big")
 
 
-def count_limit(size: int, attributes: int) -> int:
-    """The most records that a batch of this size can really hold, so that no header can make the
-    offsets leap."""
+def convert(
+    buf: bytearray, view: memoryview, start: int, end: int, rules: ValidationRules, now_ms: int
+) -> tuple[bytearray, int, int, int]:
+    """Run the checks and conversions that the topic's settings ask for.
+
+    Return the batch to store (buffer, start, end) and its log append time or -1.
+    """
+    header = BatchHeader._make(HEADER.unpack_from(buf, start))
+    check_attributes(header, rules)
+    check_timestamps(header, rules, now_ms)
+    if rules.compacted:
+        check_keys(view[start:end])
+    attributes = header.attributes
+    if rules.codec is not None and rules.codec is not header.codec:
+        buf = recompress(view[start:end], header, rules.codec, rules.level)
+        start, end = 0, len(buf)
+        attributes = BatchHeader._make(HEADER.unpack_from(buf)).attributes
+    if not rules.append_time:
+        return buf, start, end, -1
+    stamp_append_time(buf, start, end, attributes, now_ms)
+    return buf, start, end, now_ms
+
+
+def max_record_count(size: int, attributes: int) -> int:
+    """Return the largest number of records that a batch of this size can hold. A header with a
+    larger count would waste offsets."""
     room = size - HEADER_BYTES if not attributes & CODEC_MASK else MAX_INFLATED_BYTES
     return room // MIN_RECORD_BYTES

@@ -1,8 +1,8 @@
 """Kafka's small text files: offset checkpoints, partition.metadata, meta.properties.
 
-A checkpoint is a version, a count and that many lines. They are written whole and atomically, and
-they only ever spare work: a checkpoint that is damaged is reported and treated as absent, and
-nothing in it is believed against what the log itself says.
+A checkpoint is a version, a count and that many lines. It is replaced atomically. Checkpoints only
+save work: a damaged one is reported and treated as missing, and where a checkpoint contradicts the
+log, the log is right.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ TopicPartition = tuple[str, int]
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """A checkpoint of version 0."""
+    """Encode a checkpoint of version 0."""
     body = list(lines)
     return "".join(f"{line}\n" for line in ("0", str(len(body)), *body)).encode()
 
 
 def decode_lines(data: bytes) -> list[list[str]]:
-    """The fields of each line. ValueError with a sentence when it is no checkpoint."""
+    """Return the fields of each line. Raise ValueError if `data` is not a checkpoint."""
     lines = data.decode().split("\n")
     if len(lines) < 3 or lines[0].strip() != "0":
         raise ValueError(f"its version is {lines[0]!r}, not 0")
     count = int(lines[1])
     if len(lines) - 3 != count or lines[-1]:
-        raise ValueError(f"it should have {count} lines and has {len(lines) - 3}")
+        raise ValueError(f"it has {len(lines) - 3} lines, but its count is {count}")
     return [line.split(" ") for line in lines[2:-1]]
 
 
 def read_offsets(disk: Disk, name: str) -> dict[TopicPartition, int] | None:
-    """The offsets of an offset checkpoint; None when it is missing or damaged."""
+    """Return the offsets of a checkpoint; None if it is missing or damaged."""
     if not disk.exists(name):
         return None
     try:
@@ -71,14 +71,15 @@ def write_offsets(disk: Disk, name: str, offsets: Mapping[TopicPartition, int]) 
 
 
 def is_clean(disk: Disk) -> bool:
-    """Whether the last process that had this directory closed it in order."""
+    """Say whether the last process that used this directory shut down cleanly."""
     return disk.exists(CLEAN_SHUTDOWN)
 
 
 def read_clean_shutdown(disk: Disk) -> int:
-    """In which broker epoch the last process closed this directory in order.
+    """Return the broker epoch of the last clean shutdown of this directory.
 
-    -1 when it did not, or was in none: nobody vouches for what the other replicas believe of it.
+    -1 if there was no clean shutdown, or no broker epoch: then records may be missing that other
+    replicas count on.
     """
     if not disk.exists(CLEAN_SHUTDOWN):
         return -1
@@ -100,7 +101,7 @@ def remove_clean_shutdown(disk: Disk) -> None:
 
 
 def topic_id_text(topic_id: UUID) -> str:
-    """Kafka's way to write an id: base64 for URLs without padding, 22 characters."""
+    """Return Kafka's text form of a topic id: URL-safe base64 without padding, 22 characters."""
     return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
@@ -109,7 +110,7 @@ def parse_topic_id(text: str) -> UUID:
 
 
 def read_topic_id(disk: Disk, directory: str) -> UUID | None:
-    """The id in a partition's partition.metadata; None when it is missing or damaged."""
+    """Return the topic id in partition.metadata; None if it is missing or damaged."""
     path = f"{directory}/{PARTITION_METADATA}"
     if not disk.exists(path):
         return None
@@ -125,13 +126,15 @@ def read_topic_id(disk: Disk, directory: str) -> UUID | None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: UUID) -> None:
-    """Note a partition's topic id. It is forced to disk by `write_topic_ids`, for many at once."""
+    """Write partition.metadata without a sync. `write_topic_ids` syncs the ids of many partitions
+    at once."""
     text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
     disk.create(f"{directory}/{PARTITION_METADATA}").append(text.encode())
 
 
 def read_topic_ids(disk: Disk) -> dict[TopicPartition, UUID]:
-    """The ids of a directory's partitions, for those that a crash left without their own file."""
+    """Return the topic ids of all partitions in a directory, for those without a valid
+    partition.metadata after a crash."""
     if not disk.exists(TOPIC_IDS):
         return {}
     try:
@@ -145,12 +148,12 @@ def read_topic_ids(disk: Disk) -> dict[TopicPartition, UUID]:
 
 
 def write_topic_ids(disk: Disk, ids: Mapping[TopicPartition, UUID]) -> None:
-    lines = (f"{topic} {number} {topic_id_text(each)}" for (topic, number), each in ids.items())
+    lines = (f"{topic} {number} {topic_id_text(id_)}" for (topic, number), id_ in ids.items())
     disk.replace(TOPIC_IDS, encode_lines(lines))
 
 
 def read_meta_properties(disk: Disk) -> dict[str, str] | None:
-    """meta.properties of a log directory (cluster.id, broker.id, ...); None when there is none."""
+    """Return the meta.properties of a log directory (cluster.id, broker.id, ...), or None."""
     if not disk.exists(META_PROPERTIES):
         return None
     lines = (line.strip() for line in disk.read_file(META_PROPERTIES).decode().splitlines())

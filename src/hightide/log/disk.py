@@ -1,12 +1,12 @@
-"""The seam between the log and the machine: files and directories, real or in memory.
+"""The interface between the log and the operating system: files and directories.
 
-Everything the log does to a disk goes through `Disk` and `File`, so the same log runs on a file
-system, in memory (`hightide up --memory`), and on a disk that loses power in a test. Paths are
-strings relative to the log directory, with `/` between the parts.
+The log accesses a disk only through `Disk` and `File`. So the same log runs on a file system, in
+memory (`hightide up --memory`), and on a simulated disk that loses power. Paths are strings
+relative to the log directory, with `/` as separator.
 
-Two rules keep acknowledged records safe. A write that fails leaves the file as it was, or says that
-it could not, so that a half-written batch never stays between good ones. And a failed sync is never
-tried again, because the kernel marks the pages clean whether or not they reached the disk.
+Two rules keep acknowledged records safe. A failed write leaves the file unchanged, or reports that
+it could not, so a partial batch never stays between good ones. A failed sync is never retried,
+because the kernel marks the pages clean whether or not they reached the disk.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ Buffer = bytes | bytearray | memoryview
 
 _pwrite = os.pwrite
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-# What a kernel or file system says when it does not know RWF_NOWAIT.
+# The errors of a kernel or file system without RWF_NOWAIT.
 _UNKNOWN_FLAG = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
 class DiskFailed(KafkaError):
-    """A file could not be written, read or synced. Clients are told KAFKA_STORAGE_ERROR."""
+    """A file operation failed. Clients get KAFKA_STORAGE_ERROR."""
 
     def __init__(self, path: str, doing: str, error: OSError | str, harmless: bool = False) -> None:
         reason = error if isinstance(error, str) else error.strerror
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing} {path} failed: {reason}")
         self.path = path
-        # The disk was only full and the file is as it was: once there is room, go on.
+        # The disk was full, and the file is unchanged: appends work again once there is space.
         self.harmless = harmless
 
 
 class File(Protocol):
-    """An open file that grows at its end. It closes itself when nobody refers to it any more."""
+    """An open append-only file. It is closed when the last reference to it is dropped."""
 
     path: str
     size: int
 
     def append(self, data: Buffer) -> None:
-        """Write all of `data` at the end, or fail and leave the file as long as it was."""
+        """Append all of `data`, or fail and leave the file unchanged."""
 
     def read(self, position: int, length: int) -> bytes:
-        """The bytes at `position`; fewer than `length` only at the end of the file."""
+        """Return the bytes at `position`; fewer than `length` only at the end of the file."""
 
     def read_now_into(self, buffer: memoryview, position: int) -> int | None:
-        """Put into `buffer` what can be had of it without waiting for the disk, and say how many
-        bytes that is; None when it is nothing: then ask a thread. 0 is the end of the file."""
+        """Read into `buffer` what the page cache has, without waiting for the disk; return the
+        number of bytes. None: not cached, so read in a thread. 0: the end of the file."""
 
     def read_into(self, buffer: memoryview, position: int) -> int:
-        """Fill `buffer` from `position` and say how many bytes were there."""
+        """Fill `buffer` from `position`; return the number of bytes read."""
 
     def sync(self) -> None:
-        """Return when every byte written so far would survive a loss of power."""
+        """Return when every byte written so far survives a power loss."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
+        """Truncate the file to `size` bytes."""
 
 
 class Disk(Protocol):
@@ -71,40 +71,40 @@ class Disk(Protocol):
 
     def open(self, path: str) -> File: ...
     def create(self, path: str) -> File:
-        """A new, empty file; one of that name that is already there is emptied."""
+        """Create an empty file; truncate an existing one."""
 
     def list(self, path: str) -> dict[str, int]:
-        """Names in a directory and their sizes in bytes; -1 for a directory."""
+        """Return the names in a directory with their sizes in bytes; -1 for a directory."""
 
     def exists(self, path: str) -> bool: ...
     def modified_ms(self, path: str) -> int:
-        """When the file was last written; 0 when the disk keeps no times."""
+        """Return the time of the last write; 0 if the disk keeps no times."""
 
     def read_file(self, path: str) -> bytes: ...
     def replace(self, path: str, data: bytes) -> None:
-        """Put `data` in the file so that after any crash it holds the old bytes or the new."""
+        """Replace the file atomically: after a crash it holds the old bytes or the new ones."""
 
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, path: str) -> None:
-        """Remove a file. It is not an error when there is none."""
+        """Remove a file, if it exists."""
 
     def make_directory(self, path: str) -> None: ...
     def remove_directory(self, path: str) -> None:
         """Remove a directory and the files in it."""
 
     def sync_directory(self, path: str) -> None:
-        """Return when the names in the directory would survive a loss of power."""
+        """Return when the names in the directory survive a power loss."""
 
     def lock(self) -> bool:
-        """Take the directory for this process; False when another one has it."""
+        """Lock the directory for this process; return False if another process has it."""
 
     def unlock(self) -> None: ...
     def space(self) -> tuple[int, int]:
-        """Bytes in all and bytes that can still be used; -1 when unknown."""
+        """Return the total and the available bytes; -1 if unknown."""
 
 
 def replace(disk: Disk, path: str, data: bytes) -> None:
-    """What `Disk.replace` means, in the disk's own smaller steps."""
+    """Implement `Disk.replace` by the other operations of a disk."""
     temporary = f"{path}.tmp"
     file = disk.create(temporary)
     file.append(data)
@@ -135,7 +135,7 @@ class RealFile:
         self.size = size + written
 
     def _append_rest(self, data: memoryview, written: int) -> None:
-        """Go on after a short write: the disk filled up, or the batch is larger than one write."""
+        """Continue after a short write: the disk is full, or the batch is larger than one write."""
         try:
             while written < len(data):
                 count = _pwrite(self.fd, data[written:], self.size + written)
@@ -147,7 +147,7 @@ class RealFile:
         self.size += written
 
     def _write_failed(self, error: OSError) -> DiskFailed:
-        # A torn batch may lie behind the last good one.
+        # Remove a torn batch after the last good one.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         try:
             os.ftruncate(self.fd, self.size)
@@ -175,8 +175,8 @@ class RealFile:
         except BlockingIOError:
             return None
         except OSError as error:
-            # Without the flag the kernel cannot say what is cached, and the page cache is the
-            # better guess: a thread for each read would be slower than the rare wait.
+            # Without the flag the kernel cannot say what is cached. Assume that it is: a thread for
+            # each read would cost more than the rare wait.
             if error.errno in _UNKNOWN_FLAG:
                 return self.read_into(buffer, position)
             raise DiskFailed(self.path, "reading", error) from error
@@ -304,7 +304,7 @@ class RealDisk:
             raise DiskFailed(self._root + path, "syncing", error) from error
 
     def lock(self) -> bool:
-        # The kernel drops the lock with the process, so a crash leaves nothing to clean up.
+        # The kernel releases the lock with the process, so a crash leaves nothing to clean up.
         try:
             fd = os.open(f"{self._root}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -331,7 +331,7 @@ class RealDisk:
 
 
 class MemoryFile:
-    """A file that is only memory. The name it is stored under belongs to the disk, not to it."""
+    """A file in memory. `path` is for messages only; the disk maps names to files."""
 
     __slots__ = ("__weakref__", "data", "path", "size")
 
@@ -359,13 +359,13 @@ class MemoryFile:
         return
 
     def truncate(self, size: int) -> None:
-        # A new array, because a reader in a thread may still look at the old one.
+        # A new array, because a reader in a thread may still use the old one.
         self.data = self.data[:size]
         self.size = len(self.data)
 
 
 class MemoryDisk:
-    """A log directory without a disk under it: it lasts as long as the object."""
+    """A log directory in memory. It lasts as long as the object."""
 
     def __init__(self, name: str = "memory") -> None:
         self.name = name

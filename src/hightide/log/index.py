@@ -1,13 +1,12 @@
 """The two sparse indexes of a segment, in Kafka's format.
 
-The offset index has an entry of 8 bytes about every 4 KiB of log: the last offset of a batch,
-relative to the segment's base, and the position of that batch. The time index has an entry of 12
-bytes beside it: the largest timestamp so far, and the relative offset of the batch that brought it.
-Both are big endian and only ever grow, so the search is a bisection.
+The offset index has an entry of 8 bytes for about every 4 KiB of log: the last offset of a batch,
+relative to the segment's base offset, and the position of that batch. The time index has an entry
+of 12 bytes for each of them: the largest timestamp so far, and the relative offset of the batch
+that has it. Both are big endian and only ever grow, so a lookup is a bisection.
 
-In memory an index is two arrays. What was added stays there until `flush` appends it to the file,
-since an index can always be made again from the log: a file that is missing or makes no sense is
-not an error but a reason to rebuild.
+In memory an index is two arrays. New entries stay there until `flush` appends them to the file.
+An index can always be rebuilt from the log: a missing or damaged file is not an error.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _TIME_ENTRY = Struct(">qi")
 
 
 class OffsetIndex:
-    """Batch positions by relative offset. Entry i says: the batch at positions[i] ends with
+    """Batch positions by relative offset. The batch at positions[i] has the last offset
     base_offset + offsets[i]."""
 
     __slots__ = ("base_offset", "flushed", "offsets", "path", "positions")
@@ -42,7 +41,7 @@ class OffsetIndex:
         self.flushed = 0
 
     def load(self, disk: Disk, log_size: int) -> None:
-        """Read the file. Corrupt when it cannot be the index of a log of `log_size` bytes."""
+        """Read the file. Raise Corrupt if it cannot be the index of a log of `log_size` bytes."""
         data = disk.read_file(self.path)
         if len(data) % OFFSET_ENTRY_BYTES:
             raise Corrupt(f"{self.path} is {len(data)} bytes long, not a multiple of 8")
@@ -51,8 +50,8 @@ class OffsetIndex:
             entries.byteswap()
         self.offsets = entries[0::2]
         self.positions = entries[1::2]
-        # Kafka fills an index file with zeros ahead of its entries and cuts them off when it
-        # closes the segment. After a crash they are still there.
+        # Kafka preallocates an index file with zeros and cuts them off when it closes the segment.
+        # After a crash the zeros are still there.
         while len(self.offsets) > 1 and self.positions[-1] == 0:
             self.offsets.pop()
             self.positions.pop()
@@ -66,7 +65,7 @@ class OffsetIndex:
         if not offsets:
             return
         if positions[-1] >= log_size:
-            raise Corrupt(f"{self.path} points at byte {positions[-1]} of a log of {log_size}")
+            raise Corrupt(f"{self.path} points at byte {positions[-1]} of {log_size}")
         if not all(map(lt, offsets, offsets[1:])) or not all(map(lt, positions, positions[1:])):
             raise Corrupt(f"the entries of {self.path} do not rise")
 
@@ -75,22 +74,22 @@ class OffsetIndex:
         self.positions.append(position)
 
     def position_for(self, offset: int) -> int:
-        """A batch boundary at or before the batch that holds `offset`, and close to it."""
+        """Return a batch boundary at or shortly before the batch that holds `offset`."""
         relative = offset - self.base_offset
         if relative <= 0:
             return 0
-        # The batch of an entry ends with the entry's offset, so it is the right one to begin with
-        # both when it holds the offset as its last and when the offset lies behind it.
+        # The batch of an entry ends with the entry's offset. So it is the right start both for its
+        # last offset and for later offsets.
         i = bisect_right(self.offsets, min(relative, MAX_RELATIVE_OFFSET)) - 1
         return self.positions[i] if i >= 0 else 0
 
     def boundary_before(self, position: int) -> int:
-        """The last indexed batch boundary at or before `position`; 0 when there is none."""
+        """Return the last indexed batch boundary at or before `position`; 0 if there is none."""
         i = bisect_right(self.positions, position) - 1
         return self.positions[i] if i >= 0 else 0
 
     def truncate(self, disk: Disk, position: int) -> None:
-        """Drop the entries of batches at or behind `position`."""
+        """Drop the entries of batches at or after `position`."""
         keep = bisect_left(self.positions, position)
         del self.offsets[keep:], self.positions[keep:]
         if keep < self.flushed:
@@ -98,7 +97,7 @@ class OffsetIndex:
             self.flushed = keep
 
     def flush(self, disk: Disk) -> None:
-        """Append what the file does not have yet; the file exists afterwards."""
+        """Append the new entries to the file, which is created if necessary."""
         fresh = array("I", bytes(8 * (len(self.offsets) - self.flushed)))
         fresh[0::2] = self.offsets[self.flushed :]
         fresh[1::2] = self.positions[self.flushed :]
@@ -109,7 +108,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Largest timestamps by offset: no record before base_offset + offsets[i] is later than
+    """Largest timestamps by offset: no record up to base_offset + offsets[i] is later than
     timestamps[i]."""
 
     __slots__ = ("base_offset", "flushed", "offsets", "path", "timestamps")
@@ -141,27 +140,28 @@ class TimeIndex:
             raise Corrupt(f"the entries of {self.path} do not rise")
 
     def add(self, timestamp: int, last_offset: int) -> None:
-        """Note a new largest timestamp; one that is not larger says nothing and is left out."""
+        """Add a new largest timestamp; ignore one that is not larger than the last."""
         if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
             self.timestamps.append(timestamp)
             self.offsets.append(last_offset - self.base_offset)
 
     def offset_before(self, timestamp: int) -> int:
-        """An offset that every record with a timestamp of at least `timestamp` lies at or
-        behind."""
-        # Records before an entry's batch may carry the entry's timestamp too, so only entries
-        # that are strictly earlier can be skipped.
+        """Return an offset such that no record before it has a timestamp of `timestamp` or
+        later."""
+        # Records before an entry's batch may have the entry's timestamp too, so only entries that
+        # are strictly earlier can be skipped.
         i = bisect_left(self.timestamps, timestamp) - 1
         return self.base_offset + (self.offsets[i] if i >= 0 else 0)
 
     def last(self) -> tuple[int, int]:
-        """The largest timestamp and the last offset of its batch; (-1, base offset) if none."""
+        """Return the largest timestamp and the last offset of its batch; -1 and the base offset if
+        there is none."""
         if not self.timestamps:
             return -1, self.base_offset
         return self.timestamps[-1], self.base_offset + self.offsets[-1]
 
     def truncate(self, disk: Disk, end_offset: int) -> None:
-        """Drop the entries of batches that end at or behind `end_offset`."""
+        """Drop the entries of batches whose last offset is `end_offset` or later."""
         keep = bisect_left(self.offsets, max(0, end_offset - self.base_offset))
         del self.offsets[keep:], self.timestamps[keep:]
         if keep < self.flushed:

@@ -1,9 +1,9 @@
-"""Which leader epoch began at which offset, and Kafka's leader-epoch-checkpoint file for it.
+"""The start offset of each leader epoch in a log, and Kafka's leader-epoch-checkpoint file.
 
 Each entry is an epoch and the offset of the first record written in it; both rise from entry to
-entry. A replica that comes back asks by epoch where its log parts from the leader's, which is what
-makes truncation safe. The file is written before the records it speaks of count as recovered, so
-it never lacks an entry below the recovery point; above that the entries come from the batches.
+entry. A follower asks by epoch where its log diverges from the leader's log, which makes truncation
+safe (KIP-101). The file is written before the recovery point moves, so it has all entries before
+the recovery point. Recovery finds later entries in the batches.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class LeaderEpochs:
     def __init__(self) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
-        # Counts the changes. The file may be written from several threads; the newest wins.
+        # Counts changes. Several threads may write the file; the newest version wins.
         self.version = 0
         self._saved = 0
         self._lock = Lock()
 
     @property
     def dirty(self) -> bool:
-        """Whether the file does not say yet what is known here."""
+        """Whether the file lacks the newest changes."""
         return self._saved < self.version
 
     @property
     def latest(self) -> int:
-        """The newest epoch; -1 when there is none."""
+        """The newest epoch; -1 if there is none."""
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     @property
@@ -51,8 +51,8 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`. Entries that contradict it are dropped:
-        an epoch that wrote nothing, or one whose records have been truncated."""
+        """Add an epoch that begins at `start_offset`. Drop entries that contradict it: epochs
+        without records, or epochs whose records have been truncated."""
         epochs, starts = self._epochs, self._starts
         if epochs and epochs[-1] == epoch and starts[-1] <= start_offset:
             return
@@ -64,32 +64,32 @@ class LeaderEpochs:
         self.version += 1
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch not above `epoch`, and the offset where it ends.
+        """Return the largest known epoch that is not above `epoch`, and its end offset.
 
-        (-1, -1) when that cannot be said, as OffsetForLeaderEpoch answers it.
+        Return (-1, -1) if it is unknown, as in an OffsetForLeaderEpoch response.
         """
         if epoch == UNDEFINED_EPOCH or not self._epochs or epoch > self._epochs[-1]:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self._epochs[-1]:
             return epoch, log_end_offset
         i = bisect_right(self._epochs, epoch)
-        # Before the first entry the records are gone, and so is everything that could differ.
+        # The records before the first entry are deleted, so nothing before it can diverge.
         return (self._epochs[i - 1] if i else epoch), self._starts[i]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch a record at `offset` was written in; -1 when unknown."""
+        """Return the epoch in which the record at `offset` was written; -1 if unknown."""
         i = bisect_right(self._starts, offset)
         return self._epochs[i - 1] if i else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that begin at or behind `end_offset`."""
+        """Drop the epochs that begin at `end_offset` or later."""
         while self._starts and self._starts[-1] >= end_offset:
             self._epochs.pop()
             self._starts.pop()
             self.version += 1
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end before `start_offset`; the one that holds it begins there."""
+        """Drop the epochs that end before `start_offset`; the epoch that holds it begins there."""
         i = bisect_right(self._starts, start_offset)
         if i and (i > 1 or self._starts[0] != start_offset):
             del self._epochs[: i - 1], self._starts[: i - 1]
@@ -100,7 +100,7 @@ class LeaderEpochs:
         return encode_lines(f"{epoch} {start}" for epoch, start in self.entries)
 
     def save(self, disk: Disk, directory: str, version: int, data: bytes) -> None:
-        """Write what `encode` gave at `version`, unless something newer is written already."""
+        """Write the encoded entries of `version`, unless a newer version has been written."""
         with self._lock:
             if version > self._saved:
                 disk.replace(f"{directory}/{EPOCH_CHECKPOINT}", data)
@@ -108,8 +108,8 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, disk: Disk, directory: str) -> LeaderEpochs:
-        """Read the checkpoint. A damaged one gives what its readable beginning says: the rest is
-        found again in the batches."""
+        """Read the checkpoint file. If it is missing or damaged, begin without entries: recovery
+        finds them in the batches."""
         epochs = cls()
         path = f"{directory}/{EPOCH_CHECKPOINT}"
         if not disk.exists(path):

@@ -1,62 +1,129 @@
-"""One partition's log: batches in at one end, batches out from anywhere.
+"""One partition's log: append at the end, read from any offset.
 
-Batches are stored as they come: the header is checked, the CRC proved, base offset and leader epoch
-stamped in place, and the bytes written with a single call. Nothing is buffered here, so what
-`append` returned for survives the death of the process.
+Batches are stored as producers send them. `Log.append` checks the header and the CRC, stamps base
+offset and leader epoch in place, and writes the bytes with a single call. Nothing is buffered, so
+a batch that `append` returned for survives the death of the process.
 
-Reading is in `reading`, the files below are in `segments`. A log belongs to one thread.
+A read is only planned here: it names the bytes of a file, and the connection sends them. The files
+are in `segments`. A log belongs to one thread.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from struct import Struct
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
-from hightide.core.partition.producer_state import ProducerStates, Written
+from hightide.core.partition.producer_state import ProducerStates
+from hightide.core.transactions.aborted_index import Aborted
 from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard
-from hightide.log import aborted_transactions
+from hightide.log import truncation
 from hightide.log.batch_validation import (
     PLAIN_ATTRIBUTES,
     PLAIN_TRANSACTIONAL,
-    check_attributes,
-    check_copy,
-    check_keys,
-    check_timestamps,
-    count_limit,
-    recompress,
+    ValidationRules,
+    check_fetched_batch,
+    convert,
+    max_record_count,
     refusal,
     stamp_append_time,
 )
 from hightide.log.disk import Disk, DiskFailed
+from hightide.log.index import MAX_RELATIVE_OFFSET
 from hightide.log.leader_epochs import LeaderEpochs
-from hightide.log.producer_snapshots import batches_before, follow
-from hightide.log.reading import ReadableLog, Slice
-from hightide.log.segment import OpenFiles, Segment
-from hightide.log.segments import Parts
+from hightide.log.producer_snapshots import follow, recall_batches
+from hightide.log.segment import MAX_OFFSET, UNKNOWN, OpenFiles, Segment, Slice
+from hightide.log.segments import Segments, TimestampedRecord, roll_timestamp
 from hightide.settings import Topic
-from hightide.wire.batch import (
-    HEADER,
-    HEADER_BYTES,
-    LOG_OVERHEAD,
-    BatchHeader,
-    read_header,
-)
+from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, BatchHeader, read_header
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
-__all__ = ["Log", "Slice"]
+_log = logging.getLogger(__name__)
 
 _unpack_header = HEADER.unpack_from
 _stamp = Struct(">qii").pack_into
 _NEWEST_EPOCH = 2**31 - 1
+_HINTS_KEPT = 128
+
+Arguments = TypeVarTuple("Arguments")
+Value = TypeVar("Value")
 
 
-class Log(ReadableLog):
+class LogParts(NamedTuple):
+    """The state a log starts from: loaded by `recovery`, or empty from `Log.create`."""
+
+    segments: list[Segment]
+    start_offset: int
+    end_offset: int
+    recovery_point: int
+    epochs: LeaderEpochs
+    transactions: PartitionTransactions
+    settled_at: int = -1
+
+
+class Log:
     """The records of one partition."""
 
-    __slots__ = ()
+    # Slots keep an empty log small and its attributes, which every append compares with, fast.
+    # fmt: off
+    __slots__ = (
+        "_after_max_ms", "_epoch", "_index_interval", "_indexed_at", "_max_bytes",
+        "_needs_conversion", "_roll_offset", "_roll_timestamp", "_rules", "_segment_bytes",
+        "active_segment", "cleaned_offset", "config", "directory", "disk", "end_offset",
+        "epochs", "failure", "flush_at", "flushed_ms", "high_watermark", "hints",
+        "is_uncleanable", "offsets_lowered", "partition", "producers", "recovery_point",
+        "recovery_point_written", "segments", "start_offset", "tombstones_due_ms", "topic",
+        "transactions", "truncations",
+    )
+    # fmt: on
+
+    def __init__(
+        self,
+        disk: Disk,
+        topic: str,
+        partition: int,
+        config: Topic,
+        files: OpenFiles,
+        parts: LogParts,
+    ) -> None:
+        self.disk = disk
+        self.topic = topic
+        self.partition = partition
+        self.directory = f"{topic}-{partition}"
+        self.segments = Segments(disk, self.directory, parts.segments, files, parts.settled_at)
+        self.start_offset = parts.start_offset
+        self.end_offset = parts.end_offset
+        self.recovery_point = parts.recovery_point
+        self.epochs = parts.epochs
+        self.transactions = parts.transactions
+        self.producers = parts.transactions.producers
+        # Set by the replica that owns the log. None: every record in the log is committed.
+        self.high_watermark: int | None = None
+        # The recovery point in the checkpoint file is at least this.
+        self.recovery_point_written = 0
+        # Called when the recovery point or the start offset goes back, before the next write.
+        self.offsets_lowered: Callable[[], None] = lambda: None
+        self.failure: KafkaError | None = None
+        self.cleaned_offset = 0  # where compaction continues
+        self.tombstones_due_ms = MAX_OFFSET
+        self.is_uncleanable = False
+        # The time of the last flush, for `flush.ms`.
+        self.flushed_ms = 0
+        self.truncations = 0  # a job that began before one notices it by this count
+        self._epoch = self.epochs.latest
+        self.hints = self.segments.hints
+        self.active_segment = self.segments[-1]
+        self._indexed_at = self._roll_offset = 0
+        self.reconfigure(config)
+        self._activate(self.segments.activate())
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory}, {self.start_offset}..{self.end_offset})"
 
     @classmethod
     def create(
@@ -69,18 +136,61 @@ class Log(ReadableLog):
         now_ms: int,
         start_offset: int = 0,
     ) -> Log:
-        """A new, empty log in a directory that exists."""
+        """Create an empty log in an existing directory."""
         segment = Segment.create(disk, f"{topic}-{partition}", start_offset, files, now_ms)
         transactions = PartitionTransactions(ProducerStates())
-        parts = Parts(
-            [segment], start_offset, start_offset, start_offset, LeaderEpochs(), transactions
-        )
+        at = start_offset
+        parts = LogParts([segment], at, at, at, LeaderEpochs(), transactions)
         return cls(disk, topic, partition, config, files, parts)
+
+    def reconfigure(self, config: Topic) -> None:
+        """Apply the topic's settings."""
+        self.config = config
+        self._rules = rules = ValidationRules.of(config)
+        self._max_bytes = min(config.max_message_bytes, config.segment_bytes)
+        self._segment_bytes = config.segment_bytes
+        self._after_max_ms = rules.after_max_ms
+        self._index_interval = config.index_interval_bytes
+        self._needs_conversion = not rules.are_plain or self.failure is not None
+        self.flush_at = self._next_flush()
+        self.segments.set_index_interval(config.index_interval_bytes)
+        self._roll_timestamp = -1
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segments.size_bytes
+
+    @property
+    def committed_offset(self) -> int:
+        """The high watermark. Only records before it may be deleted by retention or compacted."""
+        return self.end_offset if self.high_watermark is None else self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset before which every transaction is decided, by a marker that is committed."""
+        high_watermark = self.committed_offset
+        transactions = self.transactions
+        if transactions.are_all_decided:
+            return high_watermark
+        transactions.high_watermark_moved(high_watermark)
+        return max(transactions.last_stable_offset(high_watermark), self.start_offset)
+
+    def fail(self, failure: KafkaError) -> None:
+        """Take the log offline: refuse every later append and read with `failure`."""
+        _log.error("the log %s/%s is offline: %s", self.disk.name, self.directory, failure)
+        self.failure = failure
+        self._needs_conversion = True
+        self.hints.clear()
+
+    def _refused(self) -> KafkaError:
+        # A new exception each time: raising the same one again grows its traceback.
+        assert self.failure is not None
+        return KafkaError(self.failure.code, self.failure.detail)
 
     # ---- append
 
-    # One long function: a call costs as much as all the checks, and this is the hottest code
-    # there is. Whatever a plain batch does not need is in `_look_again` and `incoming`.
+    # One long function: a call costs as much as all the checks, and this is the hottest code of
+    # the broker. What a plain batch does not need is in `_convert` and `batch_validation`.
     def append(
         self,
         buf: bytearray,
@@ -93,11 +203,11 @@ class Log(ReadableLog):
     ) -> tuple[int, int, int]:
         """Write the one batch in buf[start:end]; `view` is a memoryview of `buf`.
 
-        `guard` says that the coordinator was asked whether the batch belongs to a transaction.
+        `guard` shows that the transaction coordinator has verified the batch's transaction.
 
-        Returns its base offset, the offset behind it, and the time it was stamped with or -1. A
-        batch that an idempotent producer repeats gives the offsets of the first time and writes
-        nothing. KafkaError says why a batch is refused; then nothing has changed.
+        Return the base offset, the offset after the batch, and its log append time or -1. For a
+        batch that an idempotent producer repeats, return the offsets of the first append and write
+        nothing. Raise KafkaError if the batch is refused; then nothing has changed.
         """
         size = end - start
         if size < HEADER_BYTES:
@@ -124,22 +234,22 @@ class Log(ReadableLog):
             or count < 1
             or size > self._max_bytes
             or base_offset
-            or (count * 7 > size - HEADER_BYTES and count > count_limit(size, attributes))
+            or (count * 7 > size - HEADER_BYTES and count > max_record_count(size, attributes))
         ):
             raise refusal(buf, start, end, self.config.max_message_bytes, self._segment_bytes)
         if crc32c(view[start + 21 : end]) != crc:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match its bytes")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the CRC of the batch does not match")
 
         appended_at = -1
         if (
-            self._needs_look
+            self._needs_conversion
             or not (
                 0 <= attributes <= PLAIN_ATTRIBUTES
                 or (0x10 <= attributes <= PLAIN_TRANSACTIONAL and producer_id >= 0)
             )
             or max_timestamp - now_ms > self._after_max_ms
         ):
-            buf, start, end, appended_at = self._look_again(buf, view, start, end, now_ms)
+            buf, start, end, appended_at = self._convert(buf, view, start, end, now_ms)
             view = memoryview(buf)
             size = end - start
             length = size - 12
@@ -147,11 +257,15 @@ class Log(ReadableLog):
                 max_timestamp = appended_at
         if producer_id >= 0:
             if sequence < 0:
-                raise KafkaError(ErrorCode.INVALID_RECORD, f"sequence {sequence} is negative")
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD,
+                    f"sequence {sequence} is negative",
+                )
             try:
                 written = self.producers.check(producer_id, producer_epoch, sequence, count)
             except KafkaError:
-                written = self._check_again(producer_id, producer_epoch, sequence, count)
+                recall_batches(self.producers, self.segments, producer_id, producer_epoch)
+                written = self.producers.check(producer_id, producer_epoch, sequence, count)
             if written is not None:
                 appended_at = written.timestamp if self._rules.append_time else -1
                 return written.base_offset, written.last_offset + 1, appended_at
@@ -161,7 +275,7 @@ class Log(ReadableLog):
 
         base_offset = self.end_offset
         last_offset = base_offset + last_delta
-        segment = self._active
+        segment = self.active_segment
         file = segment.file
         if file is None:
             file = segment.opened()
@@ -181,7 +295,7 @@ class Log(ReadableLog):
             if not failure.harmless:
                 self.fail(failure)
             raise
-        # From here on the batch is in the log, whatever else happens.
+        # From here on the batch is in the log, even if a later step fails.
         self.end_offset = end_offset = last_offset + 1
         if max_timestamp > segment.max_timestamp:
             segment.max_timestamp = max_timestamp
@@ -214,11 +328,11 @@ class Log(ReadableLog):
     def append_own(
         self, batch: bytearray, leader_epoch: int, now_ms: int, guard: Guard | None = None
     ) -> tuple[int, int]:
-        """Write a batch that the broker has made; its base offset and the offset behind it.
+        """Write a batch that the broker built; return its base offset and the offset after it.
 
-        It has keys if the topic needs them. It may be part of a transaction, and has no sequence:
-        who writes for a producer may come from several brokers. KafkaError says why it is refused;
-        then nothing has changed.
+        The batch has keys if the topic needs them. It may be part of a transaction, but has no
+        sequence, since several brokers may write for one producer. Raise KafkaError if the batch is
+        refused; then nothing has changed.
         """
         if self.failure is not None:
             raise self._refused()
@@ -226,8 +340,8 @@ class Log(ReadableLog):
         if size > self._max_bytes:
             raise refusal(batch, 0, size, self.config.max_message_bytes, self._segment_bytes)
         if self._rules.codec is not None or self._rules.append_time:
-            batch, _, _, _ = self._look_again(batch, memoryview(batch), 0, size, now_ms)
-        header = self._stamped(batch, leader_epoch)
+            batch, _, _, _ = self._convert(batch, memoryview(batch), 0, size, now_ms)
+        header = read_header(batch)
         if header.producer_id >= 0:
             self.producers.check_epoch(header.producer_id, header.producer_epoch)
             self.transactions.check(
@@ -237,8 +351,8 @@ class Log(ReadableLog):
                 header.is_transactional,
                 guard,
             )
-        self._write(batch, header, now_ms)
-        return header.base_offset, self.end_offset
+        base_offset = self._write_own(batch, leader_epoch, now_ms)
+        return base_offset, self.end_offset
 
     def append_marker(
         self,
@@ -249,9 +363,10 @@ class Log(ReadableLog):
         leader_epoch: int,
         now_ms: int,
     ) -> int | None:
-        """Write the end of a transaction; its offset, or None if it is there already.
+        """Write a transaction marker; return its offset, or None if the log has it already.
 
-        KafkaError when whoever sends it has been replaced; then nothing has changed.
+        Raise KafkaError if the coordinator or the producer has been fenced; then nothing has
+        changed.
         """
         if self.failure is not None:
             raise self._refused()
@@ -266,43 +381,44 @@ class Log(ReadableLog):
         )
         if self._rules.append_time:
             stamp_append_time(batch, 0, len(batch), read_header(batch).attributes, now_ms)
-        header = self._stamped(batch, leader_epoch)
-        self._write(batch, header, now_ms)
-        return header.base_offset
+        return self._write_own(batch, leader_epoch, now_ms)
 
-    def _stamped(self, batch: bytearray, leader_epoch: int) -> BatchHeader:
-        """The header of a batch of the broker's own, with its place at the end of the log."""
-        _stamp(batch, 0, self.end_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
-        return BatchHeader._make(_unpack_header(batch))
-
-    def _write(self, batch: bytearray, header: BatchHeader, now_ms: int) -> None:
+    def _write_own(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+        """Write a batch that the broker built at the end of the log; return its base offset."""
         size = len(batch)
+        _stamp(batch, 0, self.end_offset, size - LOG_OVERHEAD, leader_epoch)
+        header = read_header(batch)
         max_timestamp, last_offset = header.max_timestamp, header.last_offset
         if (
-            self._active.size + size > self._segment_bytes
+            self.active_segment.size + size > self._segment_bytes
             or max_timestamp > self._roll_timestamp
             or last_offset > self._roll_offset
         ) and self._must_roll(size, max_timestamp, last_offset, now_ms):
             self._roll(now_ms)
         self._write_batches(memoryview(batch), [header], now_ms)
+        return header.base_offset
 
-    # ---- copy
+    # ---- append as a follower
 
     def append_fetched(
         self, data: memoryview, now_ms: int, newest_epoch: int = _NEWEST_EPOCH
     ) -> int:
-        """Write the batches that the leader sent, as they are; the new end of the log.
+        """Write batches fetched from the leader unchanged; return the new log end offset.
 
-        Offsets and epochs were given by the leader; offsets may be missing where it compacted. A
-        batch that is cut off at the end is left for the next time. Corrupt, with everything before
-        it written, for a batch that is damaged, is newer than the leader's own epoch, or does not
-        follow this log.
+        The leader assigned offsets and epochs; offsets are missing where it compacted. An
+        incomplete batch at the end is ignored; the next fetch brings it again. Raise Corrupt for a
+        batch that is damaged, has a newer epoch than the leader, or does not follow this log; the
+        batches before it are written.
         """
         if self.failure is not None:
             raise self._refused()
         at, end = 0, len(data)
         if self.end_offset == self.start_offset and end >= HEADER_BYTES:
-            self._begin_with(BatchHeader._make(_unpack_header(data, 0)), now_ms)
+            first = BatchHeader._make(_unpack_header(data, 0))
+            if first.base_offset < self.end_offset <= first.last_offset:
+                # The leader's log starts inside this batch, after a DeleteRecords. A follower
+                # learns the log start offset from each response, and hides the records before it.
+                self.restart_at(first.base_offset, now_ms)
         run: list[BatchHeader] = []
         run_at, end_offset, epoch = 0, self.end_offset, self._epoch
         damage: Corrupt | None = None
@@ -312,13 +428,13 @@ class Log(ReadableLog):
             if size > end - at:
                 break
             try:
-                check_copy(data[at : at + size], header, end_offset, epoch, newest_epoch)
-            except Corrupt as found:
-                damage = found
+                check_fetched_batch(data[at : at + size], header, end_offset, epoch, newest_epoch)
+            except Corrupt as error:
+                damage = error
                 break
             last_offset = header.last_offset
             if (
-                self._active.size + at - run_at + size > self._segment_bytes
+                self.active_segment.size + at - run_at + size > self._segment_bytes
                 or header.max_timestamp > self._roll_timestamp
                 or last_offset > self._roll_offset
             ):
@@ -334,22 +450,13 @@ class Log(ReadableLog):
             raise damage
         return self.end_offset
 
-    def _begin_with(self, header: BatchHeader, now_ms: int) -> None:
-        """Let an empty log begin where its first batch does.
-
-        The leader's log starts within that batch if records were deleted up to there. Who copies
-        it learns the start with every answer, and hides what is before.
-        """
-        if header.base_offset < self.end_offset <= header.last_offset:
-            self.restart_at(header.base_offset, now_ms)
-
     def _write_batches(self, data: memoryview, run: list[BatchHeader], now_ms: int) -> None:
-        """Write whole batches to the active segment, which has room for them."""
+        """Write complete batches to the active segment, which has room for them."""
         if not run:
             return
-        segment = self._active
+        segment = self.active_segment
         if segment.aborted is None and any(header.is_control for header in run):
-            self._looked_up(lambda: aborted_transactions.index_of(self, segment))
+            self._look_up(self.segments.aborted_index, segment, self.end_offset)
         file = segment.opened()
         position = file.size
         try:
@@ -378,55 +485,216 @@ class Log(ReadableLog):
                     segment.add_aborted(ended)
             position += header.size
 
-    def _check_again(
-        self, producer_id: int, producer_epoch: int, sequence: int, count: int
-    ) -> Written | None:
-        """A sequence that is out of order may repeat a batch that a snapshot had no room for."""
-        state = self.producers.get(producer_id)
-        if state is not None and state.is_partial and producer_epoch == state.epoch:
-            before = state.batches[0].base_offset
-            earlier = batches_before(self.segments, producer_id, producer_epoch, before)
-            self.producers.recall(producer_id, earlier)
-        return self.producers.check(producer_id, producer_epoch, sequence, count)
-
-    def _look_again(
+    def _convert(
         self, buf: bytearray, view: memoryview, start: int, end: int, now_ms: int
     ) -> tuple[bytearray, int, int, int]:
-        """The checks and changes that only some batches and topics need.
+        """Run the checks and conversions that only some batches and topics need.
 
-        Returns the batch to store: buffer, start, end; and the time it was stamped with or -1.
+        Return the batch to store (buffer, start, end) and its log append time or -1.
         """
         if self.failure is not None:
             raise self._refused()
-        header = BatchHeader._make(_unpack_header(buf, start))
-        rules = self._rules
-        check_attributes(header, rules)
-        check_timestamps(header, rules, now_ms)
-        if rules.compacted:
-            check_keys(view[start:end])
-        if rules.codec is not None and rules.codec is not header.codec:
-            buf = recompress(view[start:end], header, rules.codec, rules.level)
-            start, end = 0, len(buf)
-            if end > self._max_bytes:
-                raise refusal(buf, 0, end, self.config.max_message_bytes, self._segment_bytes)
-        if not rules.append_time:
-            return buf, start, end, -1
-        attributes = BatchHeader._make(_unpack_header(buf, start)).attributes
-        stamp_append_time(buf, start, end, attributes, now_ms)
-        return buf, start, end, now_ms
+        converted = convert(buf, view, start, end, self._rules, now_ms)
+        if converted[0] is not buf and converted[2] > self._max_bytes:
+            size, limit = converted[2], self.config.max_message_bytes
+            raise refusal(converted[0], 0, size, limit, self._segment_bytes)
+        return converted
+
+    # ---- read
+
+    def read(self, offset: int, max_bytes: int, end_offset: int) -> Slice | None:
+        """Plan a fetch from `offset`: which bytes to send.
+
+        The bytes are complete batches of one segment that end before `end_offset`. They are at
+        most `max_bytes`, but at least one batch. Return None if there is no such batch yet. Raise
+        OFFSET_OUT_OF_RANGE if the log does not hold `offset`.
+        """
+        if not self.start_offset <= offset <= self.end_offset or self.failure is not None:
+            raise self._out_of_range(offset)
+        if offset >= end_offset:
+            return None
+        hints = self.hints
+        try:
+            hint = hints.get(offset)
+            if hint is None:
+                segment, position = self.segments.locate(offset)
+            else:
+                segment, position = hint
+            file = segment.file
+            if file is None:
+                file = segment.opened()
+            end = file.size
+            if position >= end and segment is not self.active_segment:
+                segment, position = self.segments.locate(offset)
+                file = segment.opened()
+                end = file.size
+            segment.used = True
+            next_offset = -1
+            if end_offset < self.end_offset and end_offset < segment.limit_offset:
+                hint = hints.get(end_offset)
+                if hint is not None and hint[0] is segment:
+                    end = hint[1]
+                else:
+                    end = segment.locate(end_offset)
+                next_offset = end_offset
+            elif segment is self.active_segment:
+                next_offset = self.end_offset
+            if end - position > max_bytes:
+                stop = segment.fit(position, max_bytes, end)
+                if stop < end:
+                    end = stop
+                    next_offset = segment.offset_at(end)
+        except Corrupt as damage:
+            raise self._damaged(damage) from damage
+        if end <= position:
+            return None
+        if next_offset >= 0 and next_offset not in hints:
+            # The reader fetches from here next.
+            if len(hints) >= _HINTS_KEPT:
+                del hints[next(iter(hints))]
+            hints[next_offset] = (segment, end)
+        if next_offset < 0:
+            return Slice(file, position, end - position, segment.limit_offset)
+        return Slice(file, position, end - position, next_offset)
+
+    def _out_of_range(self, offset: int) -> KafkaError:
+        if self.failure is not None:
+            return self._refused()
+        offsets = f"{self.start_offset}..{self.end_offset}"
+        return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in {offsets}")
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[Aborted]:
+        """Return the aborted transactions with records in the range, in marker order."""
+        active = self.active_segment
+        if start_offset >= active.base_offset and active.aborted is not None and not active.aborted:
+            return []  # the usual case, and every read_committed fetch asks
+        find = self.segments.aborted_between
+        return self._look_up(find, start_offset, end_offset, self.end_offset)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedRecord | None:
+        """Return the first record whose timestamp is at least `timestamp_ms`."""
+        return self._look_up(self.segments.first_at_or_after, timestamp_ms, self.start_offset)
+
+    def max_timestamp(self) -> TimestampedRecord | None:
+        """Return the record with the largest timestamp; the first of them if there are several."""
+        return self._look_up(self.segments.latest, self.start_offset)
+
+    def _look_up(self, find: Callable[[*Arguments], Value], *arguments: *Arguments) -> Value:
+        if self.failure is not None:
+            raise self._refused()
+        try:
+            return find(*arguments)
+        except Corrupt as damage:
+            raise self._damaged(damage) from damage
+
+    def _damaged(self, damage: Corrupt) -> KafkaError:
+        """Report a batch that cannot be read. The others can, so the log stays in service."""
+        _log.error("%s/%s is damaged: %s", self.disk.name, self.directory, damage)
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(damage))
+
+    # ---- rolling
+
+    def _activate(self, segment: Segment) -> Segment:
+        """Make the last segment the one that appends go to."""
+        self.active_segment = segment
+        self._indexed_at = 0
+        # With these the first append calls `_must_roll`, which sets the real limits.
+        self._roll_timestamp = self._roll_offset = -1
+        return segment
+
+    def _must_roll(self, size: int, max_timestamp: int, last_offset: int, now_ms: int) -> bool:
+        """Say whether a batch begins a new segment. Set the limits that `append` compares with."""
+        segment = self.active_segment
+        if segment.size == 0:
+            segment.start_empty(segment.created_ms or now_ms)
+            segment.first_timestamp = max_timestamp
+        elif segment.first_timestamp == UNKNOWN:
+            self._indexed_at = segment.load_for_append()
+        self._roll_offset = segment.base_offset + MAX_RELATIVE_OFFSET
+        self._roll_timestamp = roll_timestamp(segment, self.config)
+        return segment.size > 0 and (
+            segment.size + size > self._segment_bytes
+            or self._roll_timestamp < max_timestamp
+            or not segment.has_room_for(last_offset)
+            or segment.is_index_full(self.config.segment_index_bytes)
+        )
+
+    def _roll(self, now_ms: int) -> Segment:
+        """Seal the active segment and begin the next one at the end of the log."""
+        end_offset, snapshot = self.end_offset, self.producers.encode()
+        is_durable = self.recovery_point == end_offset
+        return self._activate(self.segments.roll(end_offset, snapshot, is_durable, now_ms))
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment, unless the active one is empty."""
+        if self.active_segment.size:
+            self._roll(now_ms)
+
+    # ---- flushing
+
+    def _next_flush(self) -> int:
+        """Return the end offset from which `flush.messages` needs a flush before the response."""
+        return min(self.recovery_point + self.config.flush_messages, MAX_OFFSET)
+
+    def flushed(self, end_offset: int, sealed: list[Segment], name_changes: int) -> None:
+        """Everything before `end_offset` is on disk, with the indexes of the `sealed` segments."""
+        durable = self.segments.synced(end_offset, sealed, name_changes)
+        if durable > self.recovery_point:
+            self.recovery_point = min(durable, self.end_offset)
+        self.flush_at = self._next_flush()
+
+    # ---- dropping and replacing segments
 
     def delete_records(self, before_offset: int) -> int:
-        """Make `before_offset` the start of the log, -1 meaning all that is committed.
+        """Move the log start offset to `before_offset`; -1 means the high watermark.
 
-        Returns the start. The segments before it go with the next retention.
+        Return the log start offset. The next retention run drops the segments before it.
         """
         if "delete" not in self.config.cleanup_policy:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted"
-            )
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "cannot delete from a compacted topic")
         if before_offset == -1:
             before_offset = self.committed_offset
         if before_offset > self.committed_offset or before_offset < 0:
             raise self._out_of_range(before_offset)
         self.start_at(before_offset)
         return self.start_offset
+
+    def start_at(self, offset: int) -> None:
+        """Move the log start offset up to `offset`."""
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.epochs.truncate_from_start(offset)
+
+    def drop_segments(self, count: int) -> list[Segment]:
+        """Take the oldest `count` segments out of the log and return them. Their files stay."""
+        dropped = self.segments.drop_oldest(count)
+        self.start_at(self.segments.bases[0])
+        return dropped
+
+    # ---- truncation
+
+    def truncate_to(self, offset: int, now_ms: int = 0) -> int:
+        """Drop every batch that reaches `offset` or comes after it; return the new end offset."""
+        return truncation.truncate(self, offset, now_ms)
+
+    def restart_at(self, offset: int, now_ms: int = 0) -> int:
+        """Drop everything and begin with an empty log at `offset`."""
+        return truncation.restart(self, offset, now_ms)
+
+    def truncated(self, end_offset: int, transactions: PartitionTransactions) -> None:
+        """The files have been cut: continue from `end_offset`."""
+        self.truncations += 1
+        self.end_offset = end_offset
+        self.transactions = transactions
+        self.producers = transactions.producers
+        self.start_offset = min(self.start_offset, end_offset)
+        self.recovery_point = min(self.recovery_point, end_offset)
+        self.cleaned_offset = min(self.cleaned_offset, end_offset)
+        self.drop_empty_epochs()
+        self._activate(self.segments.activate())
+        self.flush_at = self._next_flush()
+
+    def drop_empty_epochs(self) -> None:
+        """Forget the epochs in which this broker was leader and wrote nothing."""
+        self.epochs.truncate_from_end(self.end_offset)
+        self._epoch = self.epochs.latest

@@ -1,9 +1,9 @@
-"""All logs of a broker, spread over its log directories.
+"""All logs of a broker, in its log directories.
 
-A new partition goes to the directory that holds the fewest. Every directory is locked for the
-process, knows by a marker whether the last process left it in order, and keeps checkpoints of what
-would otherwise have to be found out by reading: recovery points, start offsets, compaction's
-progress. What is done to the logs as time goes by is in `Housekeeping`.
+A new partition goes to the directory with the fewest partitions. A process locks its directories.
+Each directory has a marker file after a clean shutdown, and checkpoints that save reading the logs:
+recovery points, start offsets, high watermarks, and the progress of compaction. The periodic work
+on the logs is in `Housekeeping`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from uuid import UUID
 from hightide.log import checkpoint
 from hightide.log.checkpoint import TopicPartition
 from hightide.log.disk import Disk, DiskFailed
-from hightide.log.housekeeping import DELETE_SUFFIX, Housekeeping
-from hightide.log.jobs import Job
+from hightide.log.flush import close
+from hightide.log.housekeeping import DELETE_SUFFIX, Housekeeping, Job
 from hightide.log.log import Log
-from hightide.log.recovery import Known, load
+from hightide.log.recovery import CheckpointedState, load
 from hightide.log.segment import OpenFiles
 from hightide.settings import Broker, Topic
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -39,25 +39,25 @@ class LogManager:
         self, disks: Sequence[Disk], settings: Broker, config_for: Callable[[str], Topic]
     ) -> None:
         self.disks = list(disks)
-        self.settings = settings  # replaced when a setting changes while the broker runs
+        self.settings = settings  # replaced when a dynamic setting changes
         self.config_for = config_for
         self.logs: dict[TopicPartition, Log] = {}
-        # Of these the checkpoints on disk may still speak.
-        self._taken_away: dict[TopicPartition, None] = {}
+        # Removed logs that the checkpoints on disk may still contain.
+        self._removed: dict[TopicPartition, None] = {}
         self.changes = 0
-        """How often a log was made or taken away."""
+        """Counts the logs that were created or removed."""
         self.topic_ids: dict[TopicPartition, UUID] = {}
         self.previous_epoch = -1
-        """The broker epoch in which the last process closed all directories in order, or -1."""
+        """The broker epoch in which the last process shut all directories down cleanly, or -1."""
         self.high_watermarks: dict[TopicPartition, int] = {}
-        """What was known to be committed when the last process wrote it down."""
+        """The high watermarks in the checkpoints of the last process."""
         self.files = OpenFiles(_file_limit())
         self._housekeeping = Housekeeping(self.disks, lambda: self.settings, self.logs)
         self._now_ms = 0
         self._locked: list[Disk] = []
 
     def lock(self) -> None:
-        """Take the directories for this process, or none of them."""
+        """Lock all directories for this process, or none of them."""
         for disk in self.disks:
             if not disk.lock():
                 self.unlock()
@@ -69,7 +69,7 @@ class LogManager:
             self._locked.pop().unlock()
 
     def open(self, now_ms: int) -> None:
-        """Load every log in the directories, recovering where need be."""
+        """Load every log in the directories, with recovery where necessary."""
         self._now_ms = now_ms
         if not self._locked:
             self.lock()
@@ -79,7 +79,7 @@ class LogManager:
                 if key in found:
                     name = f"{key[0]}-{key[1]}"
                     both = f"{found[key].name} and {disk.name}"
-                    raise DiskFailed(name, "opening", f"it is in {both}; move one of them away")
+                    raise DiskFailed(name, "opening", f"it is in {both}; remove one of the two")
                 found[key] = disk
         epochs = {checkpoint.read_clean_shutdown(disk) for disk in self.disks}
         self.previous_epoch = epochs.pop() if len(epochs) == 1 else -1
@@ -88,22 +88,23 @@ class LogManager:
             for disk in self.disks
         ]
         for disk, logs in loading:
-            known = checkpoint.read_topic_ids(disk)
+            topic_ids = checkpoint.read_topic_ids(disk)
             is_clean = checkpoint.is_clean(disk)
             for log in logs:
                 self._add(log)
                 key = (log.topic, log.partition)
                 topic_id = checkpoint.read_topic_id(disk, log.directory)
-                # After a crash the list counts, which was forced to disk; the note may be torn.
-                if key in known and (topic_id is None or not is_clean):
-                    self.identify(log, known[key])
+                # After a crash the checkpoint counts, which was synced; partition.metadata may be
+                # torn.
+                if key in topic_ids and (topic_id is None or not is_clean):
+                    self.identify(log, topic_ids[key])
                 elif topic_id is not None:
                     self.topic_ids[key] = topic_id
             checkpoint.remove_clean_shutdown(disk)
         self._housekeeping.start(now_ms)
 
     def _load(self, disk: Disk, keys: list[TopicPartition]) -> Iterator[Log]:
-        """Begin to load the logs of a directory; the loaded ones come out one by one."""
+        """Begin to load the logs of a directory; yield them one by one."""
         clean = checkpoint.is_clean(disk)
         points = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
         starts = checkpoint.read_offsets(disk, checkpoint.LOG_START_OFFSETS) or {}
@@ -112,7 +113,7 @@ class LogManager:
 
         def load_one(key: TopicPartition) -> Log:
             point = (points or {}).get(key, 0)
-            known = Known(
+            state = CheckpointedState(
                 clean,
                 point,
                 starts.get(key, 0),
@@ -120,16 +121,16 @@ class LogManager:
                 high_watermark=self.high_watermarks.get(key, 0),
             )
             config = self.config_for(key[0])
-            log = load(disk, *key, config, self.files, known, self._now_ms)
+            log = load(disk, *key, config, self.files, state, self._now_ms)
             log.cleaned_offset = cleaned.get(key, 0)
             log.recovery_point_written = min(point, log.recovery_point)
-            # Until it has a role: what is behind may be committed or not, and nobody may take it
-            # for committed, neither retention nor the next life.
-            committed = max(known.high_watermark, log.start_offset)
+            # Until the replica is leader or follower, only records before the checkpointed high
+            # watermark count as committed, both for retention and for the next checkpoint.
+            committed = max(state.high_watermark, log.start_offset)
             log.high_watermark = min(committed, log.end_offset)
             return log
 
-        # After a clean stop there is little to read, and threads would only cost time.
+        # After a clean shutdown there is little to read, and threads would only cost time.
         if clean or not keys:
             return map(load_one, keys)
         from concurrent.futures import ThreadPoolExecutor
@@ -144,19 +145,21 @@ class LogManager:
         log.offsets_lowered = lambda: self._housekeeping.write_offsets(log.disk)
 
     def create(self, topic: str, partition: int, topic_id: UUID) -> Log:
-        """A new log, in the directory with the fewest. `sync_names` makes it last."""
+        """Create a log in the directory with the fewest logs. `sync_names` makes it durable."""
         if (topic, partition) in self.logs:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} exists")
+            raise KafkaError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"the log {topic}-{partition} exists already"
+            )
         counts = {disk.name: 0 for disk in self.disks}
         for log in self.logs.values():
             counts[log.disk.name] += 1
         disk = min(self.disks, key=lambda disk: counts[disk.name])
         directory = f"{topic}-{partition}"
-        if (topic, partition) in self._taken_away:
-            # What they say of the former log must not be believed of this one after a crash.
-            for each in self.disks:
-                self._housekeeping.write_checkpoints(each)
-            self._taken_away.clear()
+        if (topic, partition) in self._removed:
+            # After a crash, checkpoints of the old log must not be used for the new one.
+            for log_disk in self.disks:
+                self._housekeeping.write_checkpoints(log_disk)
+            self._removed.clear()
         disk.make_directory(directory)
         self.changes += 1
         log = Log.create(disk, topic, partition, self.config_for(topic), self.files, self._now_ms)
@@ -165,64 +168,64 @@ class LogManager:
         return log
 
     def identify(self, log: Log, topic_id: UUID) -> None:
-        """Note which topic a log belongs to."""
+        """Record the topic id of a log."""
         checkpoint.write_topic_id(log.disk, log.directory, topic_id)
         self.topic_ids[log.topic, log.partition] = topic_id
 
     def delete(self, topic: str, partition: int) -> None:
-        """Drop a log. Its directory gets another name at once, its bytes go with a later job."""
-        log, name = self._take_away(topic, partition, DELETE_SUFFIX)
+        """Delete a log. Its directory is renamed at once, and removed by a later job."""
+        log, name = self._remove(topic, partition, DELETE_SUFFIX)
         self._housekeeping.directory_deleted(log, name, self._now_ms)
 
     def set_aside(self, topic: str, partition: int) -> str:
-        """Take a log that belongs to no topic out of the way, and keep it under the name told."""
-        return self._take_away(topic, partition, STRAY_SUFFIX)[1]
+        """Rename the directory of a stray log, which belongs to no topic; return its new name."""
+        return self._remove(topic, partition, STRAY_SUFFIX)[1]
 
-    def _take_away(self, topic: str, partition: int, suffix: str) -> tuple[Log, str]:
+    def _remove(self, topic: str, partition: int, suffix: str) -> tuple[Log, str]:
         self.changes += 1
-        self._taken_away[topic, partition] = None
+        self._removed[topic, partition] = None
         log = self.logs.pop((topic, partition))
         topic_id = self.topic_ids.pop((topic, partition), UUID(int=0))
         self.high_watermarks.pop((topic, partition), None)
         log.failure = KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{log.directory} has been deleted"
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the log {log.directory} has been deleted"
         )
         log.reconfigure(log.config)
-        log.forget(log.segments)
-        # As in Kafka; the name must fit into the bytes that file systems allow.
+        log.segments.close_files(log.segments)
+        # The names are Kafka's, cut to the length that file systems allow.
         suffix = f"-{partition}.{topic_id.hex}{suffix}"
         name = topic[: _MAX_NAME_BYTES - len(suffix)] + suffix
         log.disk.rename(log.directory, name)
         return log, name
 
     def sync_names(self) -> None:
-        """Force to disk which logs there are and whose they are; may be called in any thread.
+        """Force the directory names and topic ids of all logs to disk. May be called in any thread.
 
-        A log that is taken for that of another topic of the same name is served as that topic's.
+        Without the topic id, a log would be served for a new topic of the same name.
         """
         logs, ids = dict(self.logs), dict(self.topic_ids)
         for disk in self.disks:
-            own = {key: ids[key] for key, log in logs.items() if log.disk is disk and key in ids}
-            checkpoint.write_topic_ids(disk, own)
+            here = {key: ids[key] for key, log in logs.items() if log.disk is disk and key in ids}
+            checkpoint.write_topic_ids(disk, here)
             disk.sync_directory("")
 
     def reconfigure(self, topic: str) -> None:
-        """Follow a change of the topic's settings."""
+        """Apply changed settings of a topic to its logs."""
         config = self.config_for(topic)
         for (name, _), log in self.logs.items():
             if name == topic:
                 log.reconfigure(config)
 
     def jobs(self, now_ms: int) -> Iterator[Job]:
-        """The housekeeping that is due. Call it every second or so."""
+        """Return the housekeeping jobs that are due. Call it about every second."""
         self._now_ms = now_ms
         return self._housekeeping.jobs(now_ms)
 
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
-        """Stop in order, so that the next start has nothing to check.
+        """Shut down cleanly, so that the next start needs no recovery.
 
-        The file that says so names the broker epoch of this life, so that the cluster knows which
-        of its replicas are as it left them.
+        The marker file holds the broker epoch. The next start reports it to the cluster, which so
+        knows that the replicas lost nothing since that epoch.
         """
         self._now_ms = now_ms
         for disk in self.disks:
@@ -236,11 +239,11 @@ class LogManager:
         self.logs.clear()
 
     def _close_logs(self, disk: Disk) -> bool:
-        """Close the logs of a directory; says whether all of them are in order."""
+        """Close the logs of a directory; return whether all of them succeeded."""
 
-        def close(log: Log) -> bool:
+        def close_log(log: Log) -> bool:
             try:
-                log.close()
+                close(log)
             except DiskFailed as failure:
                 _log.error("%s", failure)
                 return False
@@ -248,10 +251,10 @@ class LogManager:
 
         from concurrent.futures import ThreadPoolExecutor
 
-        # Closing is waiting for the disk, and file systems write several files in one go.
+        # Closing mostly waits for the disk, and file systems sync several files at once.
         with ThreadPoolExecutor(_CLOSING_THREADS, "closing") as pool:
             return all(
-                list(pool.map(close, [log for log in self.logs.values() if log.disk is disk]))
+                list(pool.map(close_log, [log for log in self.logs.values() if log.disk is disk]))
             )
 
 
@@ -263,6 +266,6 @@ def _partition_directories(disk: Disk) -> Iterator[TopicPartition]:
 
 
 def _file_limit() -> int:
-    """Half of what the process may open; the rest is for connections."""
+    """Return half of the process's file descriptors; the others are for connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(64, min(soft, 1 << 16) // 2)

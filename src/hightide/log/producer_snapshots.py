@@ -1,8 +1,8 @@
-"""The state of a log's producers on disk: Kafka's .snapshot files, and what follows them.
+"""Producer state on disk: Kafka's .snapshot files, and the replay of batches after them.
 
-A snapshot is named after the offset it was taken at, which is the base of the segment that begins
-there, or the end of the log at a clean stop. The state at any later offset is the newest snapshot
-before it plus the batch headers in between. A damaged snapshot is passed over for an older one.
+A snapshot is named after its offset: the base offset of a segment, or the log end offset at a clean
+shutdown. The state at any later offset is the newest snapshot before it plus the batch headers in
+between. If a snapshot is damaged, an older one is used.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hightide.wire.batch import BatchHeader, records
 from hightide.wire.control import ControlType, parse_marker
 from hightide.wire.errors import Corrupt
 
-# Five batches of the largest usual size, and as much again of other producers between them.
+# Five batches of the largest usual size, and as many bytes of other producers between them.
 _RECALL_BYTES = 10 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
-    """The offsets of the snapshots among the files of a log, ascending."""
+    """Return the offsets of the snapshots among the files of a log, ascending."""
     return sorted(
         int(name[:20]) for name in names if name.endswith(SNAPSHOT) and name[:20].isdecimal()
     )
@@ -35,7 +35,7 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 def newest_snapshot(
     disk: Disk, directory: str, names: Iterable[str], end_offset: int, now_ms: int
 ) -> tuple[ProducerStates, int] | None:
-    """The newest readable state at or before `end_offset`, and its offset."""
+    """Return the newest readable state at or before `end_offset`, and its offset."""
     for offset in reversed(snapshot_offsets(names)):
         name = file_name(offset, SNAPSHOT)
         if offset > end_offset:
@@ -54,7 +54,7 @@ def replay(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """Bring the state at `from_offset` to `end_offset`, by the headers of the batches between."""
+    """Advance the state from `from_offset` to `end_offset` by the batch headers in between."""
     for segment, position, header in _headers(segments, from_offset, end_offset):
         if header.producer_id >= 0:
             follow(transactions, header, segment, position, now_ms)
@@ -63,7 +63,7 @@ def replay(
 def _headers(
     segments: Sequence[Segment], from_offset: int, end_offset: int
 ) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """Each batch between two offsets, with its place."""
+    """Yield each batch between two offsets, with its segment and position."""
     for segment in segments:
         if segment.base_offset >= end_offset or from_offset >= end_offset:
             return
@@ -82,15 +82,15 @@ def recall_ended(
     high_watermark: int,
     end_offset: int,
 ) -> None:
-    """Find the transactions whose markers are there but not committed.
+    """Find the transactions whose markers are in the log but not committed.
 
-    A snapshot tells only what is open. A marker behind the high watermark may still be lost, and
-    until it cannot be, nothing of its transaction may be shown as decided.
+    A snapshot holds open transactions only. A marker at or after the high watermark may still be
+    lost. Until it is committed, its transaction counts as undecided.
     """
     if high_watermark >= end_offset or not len(transactions.producers):
         return
-    behind = _headers(segments, high_watermark, end_offset)
-    if not any(header.is_control for _, _, header in behind):
+    uncommitted = _headers(segments, high_watermark, end_offset)
+    if not any(header.is_control for _, _, header in uncommitted):
         return
     directory = segments[0].directory
     names = disk.list(directory)
@@ -102,10 +102,23 @@ def recall_ended(
     transactions.recall_ended(replayed)
 
 
-def batches_before(
+def recall_batches(
+    producers: ProducerStates, segments: Sequence[Segment], producer_id: int, epoch: int
+) -> None:
+    """Read a producer's latest batches from the log if its snapshot had no room for all of them.
+
+    A sequence that seems out of order may then turn out to be a repeated batch.
+    """
+    state = producers.get(producer_id)
+    if state is not None and state.is_partial and epoch == state.epoch:
+        before = state.batches[0].base_offset
+        producers.recall(producer_id, _batches_before(segments, producer_id, epoch, before))
+
+
+def _batches_before(
     segments: Sequence[Segment], producer_id: int, epoch: int, offset: int
 ) -> list[Written]:
-    """A producer's batches in the last megabytes before `offset`, the newest first."""
+    """Return a producer's batches in the last megabytes before `offset`, newest first."""
     found: list[Written] = []
     left = _RECALL_BYTES
     for segment in reversed(segments):
@@ -138,7 +151,7 @@ def follow(
     position: int,
     now_ms: int,
 ) -> Aborted | None:
-    """Take one batch of a producer into account; the transaction that it aborts, if any."""
+    """Apply one batch to the producer state; return the transaction that it aborts, if any."""
     if header.is_control:
         return _follow_marker(transactions, header, segment, position, now_ms)
     is_transactional = header.is_transactional
@@ -164,7 +177,7 @@ def _follow_marker(
     position: int,
     now_ms: int,
 ) -> Aborted | None:
-    # A batch that compaction has emptied says nothing any more.
+    # A batch that compaction emptied has no marker.
     for record in records(segment.read_batch(position, header.size)):
         marker = parse_marker(record)
         if marker is None:
@@ -182,7 +195,7 @@ def _follow_marker(
 
 
 def remove_snapshots(disk: Disk, directory: str, names: Iterable[str], after_offset: int) -> bool:
-    """Remove the snapshots taken behind `after_offset`; says whether there were any."""
+    """Remove the snapshots after `after_offset`; return whether there were any."""
     stale = [offset for offset in snapshot_offsets(names) if offset > after_offset]
     for offset in stale:
         disk.remove(f"{directory}/{file_name(offset, SNAPSHOT)}")

@@ -1,14 +1,14 @@
-"""From the files of a partition to its log, after a clean stop or a crash.
+"""Loading a log from the files of its partition, after a clean shutdown or a crash.
 
-After a clean stop nothing is checked: the end of the log is found from the last index entry and the
-producers from their snapshot. After a crash every segment from the recovery point on is read whole
-and each batch proved by its CRC. The first one that is damaged, cut off or out of place ends the
-log: it and all behind it were never forced to disk, so they are the torn tail of what was being
-written. Indexes, leader epochs and producers are made again from the batches on the way.
+After a clean shutdown nothing is checked: the log end offset comes from the last index entry, and
+the producer state from its snapshot. After a crash every segment from the recovery point on is
+read, and the CRC of every batch is checked. The first batch that is damaged, incomplete or out of
+order ends the log: this batch and all after it were never forced to disk, so they are the torn tail
+of the last writes. Indexes, leader epochs and producer state are rebuilt from the batches.
 
-Damage before the recovery point is another matter. Those records were safe, so losing them is a
-fault of the disk that must be seen: nothing is cut, the log goes offline, and a person or a healthy
-replica decides.
+Damage before the recovery point is different. Those records were on disk, so their loss is a fault
+of the disk that must not go unnoticed: nothing is truncated and the log goes offline. An operator
+or a healthy replica decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.log.disk import Disk, DiskFailed, File
 from hightide.log.index import MAX_RELATIVE_OFFSET
 from hightide.log.leader_epochs import LeaderEpochs
-from hightide.log.log import Log
+from hightide.log.log import Log, LogParts
 from hightide.log.producer_snapshots import (
     follow,
     newest_snapshot,
@@ -48,7 +48,6 @@ from hightide.log.segment import (
     Segment,
     file_name,
 )
-from hightide.log.segments import Parts
 from hightide.settings import Topic
 from hightide.wire.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
 from hightide.wire.crc import crc32c
@@ -57,20 +56,20 @@ from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 READ_BYTES = 4 * 1024 * 1024
 
 _MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD
-# A batch header without the fields that do not matter here: base offset, length, leader epoch,
-# magic, CRC, last offset delta, largest timestamp, producer id.
+# The header fields that recovery needs: base offset, length, leader epoch, magic, CRC, last offset
+# delta, largest timestamp, producer id.
 _unpack = Struct(">qiibI2xi8xqq").unpack_from
 
 _log = logging.getLogger(__name__)
 
 
-class Known(NamedTuple):
-    """What the checkpoints of a log directory say about one partition."""
+class CheckpointedState(NamedTuple):
+    """The state of one partition in the checkpoints of its log directory."""
 
     clean: bool
     recovery_point: int
     start_offset: int
-    # Without a checkpoint it is not known how far compaction may have left gaps.
+    # Without a checkpoint any offset may be missing because of compaction.
     allows_gaps: bool = False
     high_watermark: int = 0
 
@@ -81,15 +80,15 @@ def load(
     partition: int,
     config: Topic,
     files: OpenFiles,
-    known: Known,
+    known: CheckpointedState,
     now_ms: int,
 ) -> Log:
-    """Open the log in the directory of a partition."""
-    # Logs are loaded in several threads, so each has its own open files until it is ready.
+    """Load the log in the directory of a partition."""
+    # Several threads load logs, so each log has its own `OpenFiles` until it is loaded.
     own_files = OpenFiles(16)
     directory = f"{topic}-{partition}"
     names = finish_interrupted_work(disk, directory)
-    # Only a crash leaves a log with holes before its start; else retention takes what is there.
+    # Only a crash can leave gaps before the start offset. Otherwise retention drops the segments.
     first_offset = 0 if known.clean else known.start_offset
     segments = find_segments(disk, directory, names, own_files, first_offset)
     if not segments:
@@ -99,7 +98,7 @@ def load(
         segment.is_indexed_on_disk = known.clean or segment.limit_offset <= known.recovery_point
     epochs = LeaderEpochs.load(disk, directory)
     failure: KafkaError | None = None
-    parts: Parts | None = None
+    parts: LogParts | None = None
     if known.clean:
         parts = _load_clean(disk, directory, names, segments, epochs, known, now_ms)
     if parts is None:
@@ -110,11 +109,11 @@ def load(
             failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
         parts = recovery.parts()
     if failure is None and not known.clean and parts.end_offset < known.start_offset:
-        parts = _begin_anew(disk, directory, parts, own_files, known.start_offset, now_ms)
+        parts = _restart(disk, directory, parts, own_files, known.start_offset, now_ms)
     if failure is None:
         _recall_ended(disk, parts, known.high_watermark)
         if not any(name.endswith(TRANSACTION_INDEX) for name in names):
-            _found_without_indexes(parts)
+            _start_transaction_indexes(parts)
     for segment in parts.segments:
         own_files.forget(segment)
         segment.drop_indexes()
@@ -125,11 +124,11 @@ def load(
     return log
 
 
-def _begin_anew(
-    disk: Disk, directory: str, parts: Parts, files: OpenFiles, start_offset: int, now_ms: int
-) -> Parts:
-    """The records before the start were deleted, and the rest never reached the disk. Offsets that
-    were given out are not given again, so the log goes on, empty, at its start."""
+def _restart(
+    disk: Disk, directory: str, parts: LogParts, files: OpenFiles, start_offset: int, now_ms: int
+) -> LogParts:
+    """Begin with an empty log at the start offset. The records before it were deleted, and the
+    records after it never reached the disk. An offset is never assigned twice."""
     for segment in reversed(parts.segments):
         files.forget(segment)
         segment.remove_files()
@@ -138,24 +137,24 @@ def _begin_anew(
     epochs = parts.epochs
     epochs.truncate_from_end(0)
     transactions = PartitionTransactions(ProducerStates())
-    return Parts([segment], start_offset, start_offset, start_offset, epochs, transactions)
+    return LogParts([segment], start_offset, start_offset, start_offset, epochs, transactions)
 
 
-def _recall_ended(disk: Disk, parts: Parts, high_watermark: int) -> None:
+def _recall_ended(disk: Disk, parts: LogParts, high_watermark: int) -> None:
     committed = max(high_watermark, parts.start_offset)
     try:
         recall_ended(parts.transactions, disk, parts.segments, committed, parts.end_offset)
     except Corrupt as damage:
-        # Whoever reads there will hear of it.
-        _log.warning("%s", damage)
+        # Reads of this batch report the damage too.
+        _log.warning("%s/%s: %s", disk.name, parts.segments[0].directory, damage)
 
 
-def _found_without_indexes(parts: Parts) -> None:
-    """No segment has an index of aborted transactions.
+def _start_transaction_indexes(parts: LogParts) -> None:
+    """Create empty transaction indexes for a log in which no segment has one.
 
-    It is a log of Kafka's, which has such a file only where something was aborted, or one from
-    before there were any. To make them from the batches would take long and give nothing; unless
-    some producer is known to have ended a transaction.
+    Apache Kafka wrote the log, which has such a file only where a transaction was aborted. A
+    rebuild from the batches would take long and find nothing, unless some producer is known to
+    have ended a transaction.
     """
     if any(state.coordinator_epoch >= 0 for _, state in parts.transactions.producers):
         return
@@ -169,11 +168,11 @@ def _found_without_indexes(parts: Parts) -> None:
 
 
 def finish_interrupted_work(disk: Disk, directory: str) -> dict[str, int]:
-    """Deal with what a crash left half done, as Kafka does; returns the files that remain.
+    """Finish or undo work that a crash interrupted, as Kafka does; return the files that remain.
 
-    Files marked as deleted go. A compaction that had not finished writing (.cleaned) is dropped;
-    one that had (.swap) is completed: the segments it replaces are removed, then it takes their
-    names.
+    Files marked as deleted are removed. A compacted segment that was not completely written
+    (.cleaned) is removed. One that was (.swap) is installed: the segments it replaces are removed,
+    then it takes their names.
     """
     names = disk.list(directory)
     leftover = [n for n in names if n.endswith((DELETED, CLEANED, SWAP, ".tmp"))]
@@ -200,7 +199,7 @@ def finish_interrupted_work(disk: Disk, directory: str) -> dict[str, int]:
 
 
 def _end_of_swap(disk: Disk, directory: str, base_offset: int) -> int:
-    """The offset behind the last batch of a .swap file. It was synced before it got its name."""
+    """Return the offset after the last batch of a .swap file. It was synced before its rename."""
     segment = Segment(disk, directory, base_offset, 0, OpenFiles(1))
     segment.file = disk.open(segment.path(LOG + SWAP))
     end = base_offset + 1
@@ -212,8 +211,8 @@ def _end_of_swap(disk: Disk, directory: str, base_offset: int) -> int:
 def find_segments(
     disk: Disk, directory: str, names: dict[str, int], files: OpenFiles, start_offset: int
 ) -> list[Segment]:
-    """The segments of a directory in order. Files that belong to none are removed, and from
-    `names` as well; so are segments that end before the start of the log."""
+    """Return the segments of a directory in order. Remove files that belong to no segment, also
+    from `names`, and segments that end before the log start offset."""
     bases = sorted(int(n[:20]) for n in names if n.endswith(LOG) and n[:20].isdecimal())
     bases = bases[max(0, bisect_right(bases, start_offset) - 1) :]
     segments = [
@@ -228,7 +227,7 @@ def find_segments(
                 "removing %s/%s/%s, which belongs to no segment", disk.name, directory, name
             )
             disk.remove(f"{directory}/{name}")
-    # A snapshot belongs to the segment that begins there; the newest may stand at the log's end.
+    # A snapshot belongs to the segment that begins at its offset, or to the end of the log.
     for offset in snapshot_offsets(names):
         if bases and offset < bases[-1] and f"{offset:020d}" not in known:
             disk.remove(f"{directory}/{file_name(offset, SNAPSHOT)}")
@@ -242,20 +241,29 @@ def _load_clean(
     names: dict[str, int],
     segments: list[Segment],
     epochs: LeaderEpochs,
-    known: Known,
+    known: CheckpointedState,
     now_ms: int,
-) -> Parts | None:
-    """The log as a clean stop left it; None if it is not as a clean stop leaves it."""
+) -> LogParts | None:
+    """Load the log as a clean shutdown left it; return None if its files do not look like that."""
     last = segments[-1]
     try:
         end_offset = last.next_offset()
     except Corrupt as damage:
-        _log.warning("checking %s/%s in spite of a clean stop: %s", disk.name, directory, damage)
+        _log.warning(
+            "recovering %s/%s in spite of a clean shutdown: %s", disk.name, directory, damage
+        )
         return None
     start_offset = max(known.start_offset, segments[0].base_offset)
     if start_offset > end_offset:
-        # A clean stop writes no such thing, so it is the checkpoint that is wrong.
-        _log.warning("%s/%s ends before its start %d", disk.name, directory, start_offset)
+        # A clean shutdown does not write such a checkpoint, so the checkpoint is wrong.
+        _log.warning(
+            "%s/%s ends at offset %d, before the checkpointed log start offset %d: ignoring the"
+            " checkpoint",
+            disk.name,
+            directory,
+            end_offset,
+            start_offset,
+        )
         start_offset = segments[0].base_offset
     found = newest_snapshot(disk, directory, names, end_offset, now_ms)
     producers, since = found or (ProducerStates(), segments[0].base_offset)
@@ -264,11 +272,11 @@ def _load_clean(
     epochs.truncate_from_end(end_offset)
     epochs.truncate_from_start(start_offset)
     settled = end_offset if since == end_offset and found else -1
-    return Parts(segments, start_offset, end_offset, end_offset, epochs, transactions, settled)
+    return LogParts(segments, start_offset, end_offset, end_offset, epochs, transactions, settled)
 
 
 class Recovery:
-    """The check of one log after a crash."""
+    """The recovery of one log after a crash."""
 
     def __init__(
         self,
@@ -276,7 +284,7 @@ class Recovery:
         directory: str,
         segments: list[Segment],
         epochs: LeaderEpochs,
-        known: Known,
+        known: CheckpointedState,
         now_ms: int,
     ) -> None:
         self.disk = disk
@@ -290,7 +298,8 @@ class Recovery:
         self.sound = False
 
     def run(self) -> None:
-        """Check, cut, rebuild. Corrupt when safe records are damaged; then nothing was cut."""
+        """Check, truncate, rebuild. Raise Corrupt if records before the recovery point are damaged;
+        then nothing is truncated."""
         segments = self.segments
         recovery_point = self.known.recovery_point
         first = 0
@@ -309,13 +318,15 @@ class Recovery:
             if damage is None and number + 1 < len(segments) and not self.known.allows_gaps:
                 damage = _gap(segment, checked.end_offset)
             if damage is not None and self.end_offset < recovery_point:
-                raise Corrupt(f"{damage}; records before {recovery_point} were safely on disk")
+                raise Corrupt(
+                    f"{damage}; records before offset {recovery_point} were safely on disk"
+                )
             if damage is not None:
                 self._cut(number, checked.size, damage)
                 break
         if self.end_offset < recovery_point:
             raise Corrupt(
-                f"{self.directory} ends at offset {self.end_offset}, but records before"
+                f"{self.directory} ends at offset {self.end_offset}, but records before offset"
                 f" {recovery_point} were safely on disk"
             )
         self.sound = True
@@ -324,7 +335,7 @@ class Recovery:
             self.disk.sync_directory(self.directory)
 
     def _load_producers(self, offset: int) -> int:
-        """The producers as of `offset`; returns from where on the check must follow them."""
+        """Load the producer state at `offset`; return the offset from which batches are applied."""
         names = self.disk.list(self.directory)
         found = newest_snapshot(self.disk, self.directory, names, offset, self.now_ms)
         producers, since = found or (ProducerStates(), self.segments[0].base_offset)
@@ -333,10 +344,10 @@ class Recovery:
         return max(since, offset)
 
     def _cut(self, number: int, size: int, damage: str) -> None:
-        """End the log after `size` bytes of a segment."""
+        """Truncate the log after `size` bytes of a segment."""
         segment = self.segments[number]
         _log.warning(
-            "cutting %s/%s at offset %d: %s",
+            "truncating %s/%s at offset %d: %s",
             self.disk.name,
             self.directory,
             self.end_offset,
@@ -350,7 +361,7 @@ class Recovery:
         segment.limit_offset = MAX_OFFSET
         self.disk.sync_directory(self.directory)
 
-    def _check(self, segment: Segment, buffer: bytearray, since: int) -> Checked:
+    def _check(self, segment: Segment, buffer: bytearray, since: int) -> SegmentCheck:
         def visit(position: int, header: BatchHeader) -> None:
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -362,52 +373,55 @@ class Recovery:
         gapless_from = MAX_OFFSET if self.known.allows_gaps else self.known.recovery_point
         return check_segment(segment, buffer, gapless_from, visit)
 
-    def parts(self) -> Parts:
+    def parts(self) -> LogParts:
         start = min(max(self.known.start_offset, self.segments[0].base_offset), self.end_offset)
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
         recovery_point = self.known.recovery_point
         if self.sound:
             recovery_point = min(recovery_point, self.end_offset)
-        return Parts(
+        return LogParts(
             self.segments, start, self.end_offset, recovery_point, self.epochs, self.transactions
         )
 
 
 def _gap(segment: Segment, end_offset: int) -> str | None:
-    """Compaction never touches records behind the written recovery point, so there each segment
-    must end where the next begins: else its last batches never reached the disk."""
+    """Describe the gap after a segment, if there is one.
+
+    Compaction never changes records after the written recovery point. There each segment must end
+    where the next one begins; otherwise its last batches never reached the disk.
+    """
     if end_offset == segment.limit_offset:
         return None
     return f"{segment.path(LOG)} ends at offset {end_offset}, not at {segment.limit_offset}"
 
 
-class Checked(NamedTuple):
-    """How far a segment is good, and what is wrong behind that."""
+class SegmentCheck(NamedTuple):
+    """The intact part of a segment, and the damage after it."""
 
     size: int
     end_offset: int
     damage: str | None
 
 
-# One long function: it runs for every batch of what may be gigabytes, and a call per batch would
-# double its time for small batches. `visit` is called only where there is something to note.
+# One long function: it runs for every batch of gigabytes, and a call per batch would double its
+# time for small batches. `visit` is called only for batches that change state.
 def check_segment(
     segment: Segment,
     buffer: bytearray,
     gapless_from: int,
     visit: Callable[[int, BatchHeader], None],
-) -> Checked:
-    """Prove each batch of a segment and make its indexes again.
+) -> SegmentCheck:
+    """Check each batch of a segment and rebuild its indexes.
 
-    `visit` gets the batches of producers and those that begin a new leader epoch. From
-    `gapless_from` on no offset may be missing, nor just before it.
+    `visit` gets the batches with a producer id and those that begin a new leader epoch. From
+    `gapless_from` on no offset may be missing, nor directly before it.
     """
     file = segment.opened()
     end = file.size
     segment.start_empty(segment.created_ms)
     segment.start_aborted()
-    segment.write_indexes_anew()
+    segment.clear_index_files()
     interval = segment.index_interval_bytes
     base = segment.base_offset
     expected = base
@@ -426,12 +440,12 @@ def check_segment(
             )
             after = at + LOG_OVERHEAD + length
             if magic != MAGIC or length < _MIN_LENGTH:
-                damage = "there is no batch"
+                damage = "there is no record batch"
                 break
             if after > filled:
                 break
             if crc32c(view[at + 21 : after]) != crc:
-                damage = "the batch's CRC does not match"
+                damage = "the CRC of the record batch does not match"
                 break
             last_offset = offset + delta
             if (
@@ -465,11 +479,11 @@ def check_segment(
     try:
         segment.flush_indexes()
     except DiskFailed as failure:
-        # A full disk must not keep a log from opening; the indexes stay in memory.
+        # A full disk must not prevent the log from opening. The indexes stay in memory.
         _log.warning("%s", failure)
     if damage is not None:
         damage = f"at byte {position} of {file.path}: {damage}"
-    return Checked(position, expected, damage)
+    return SegmentCheck(position, expected, damage)
 
 
 def _claimed_size(file: File, position: int) -> int:

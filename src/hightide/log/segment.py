@@ -1,11 +1,11 @@
-"""One segment: a file of batches and its indexes: by offset, by time, of aborted transactions.
+"""One segment: a file of batches, with its offset index, time index and transaction index.
 
-A log is a row of segments; only the last one grows. A segment's file is opened when it is first
-needed and closed again when many others have been used since (`OpenFiles`), so a broker with
-thousands of segments starts without opening them and runs within its limit of descriptors. The
-indexes of a sealed segment come and go with its file.
+A log is a sequence of segments; only the last one grows. A segment's file is opened on first use
+and closed when many others have been used since (`OpenFiles`). So a broker with thousands of
+segments starts without opening them, and stays within its limit of file descriptors. The indexes
+of a sealed segment are loaded and dropped with its file.
 
-Positions that leave this module are always the beginning of a batch or the end of the file.
+Every position that this module returns is the beginning of a batch or the end of the file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from struct import Struct
+from typing import NamedTuple
 
 from hightide.core.transactions.aborted_index import Aborted, AbortedIndex
 from hightide.log.disk import Disk, File
@@ -27,16 +28,16 @@ SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 MAX_OFFSET = (1 << 63) - 1
 UNKNOWN = -2
-"""A timestamp that has not been looked up yet; -1 is Kafka's "there is none"."""
+"""A timestamp that has not been looked up yet; -1 is Kafka's "no timestamp"."""
 
 _log = logging.getLogger(__name__)
 
-# Base offset, length, magic and last offset delta: what it takes to go from batch to batch.
+# Base offset, length, magic and last offset delta: enough to step from batch to batch.
 _STEP = Struct(">qi4xb6xi")
 _step = _STEP.unpack_from
 _STEP_BYTES = _STEP.size
 _MIN_LENGTH = HEADER_BYTES - LOG_OVERHEAD
-# A little more than lies between two index entries, so that one read is mostly enough.
+# A little more than the distance of two index entries, so that one read is usually enough.
 _WALK_BYTES = 4096 + HEADER_BYTES
 
 
@@ -44,8 +45,18 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+class Slice(NamedTuple):
+    """Bytes of a file to send. A slice keeps its file readable even if the segment is deleted."""
+
+    file: File
+    position: int
+    length: int
+    end_offset: int = -1
+    """All batches of the slice end before this offset. The slice may stop earlier than that."""
+
+
 class Segment:
-    """The batches from `base_offset` up to the next segment's base, `limit_offset`."""
+    """The batches from `base_offset` up to the next segment's base offset, `limit_offset`."""
 
     __slots__ = (
         "_aborted_is_stored",
@@ -79,14 +90,14 @@ class Segment:
         self.file: File | None = None
         self.used = False
         self.index_interval_bytes = 4096
-        # Whether the index files have been forced to disk since the segment was sealed.
+        # Whether the index files were forced to disk after the segment was sealed.
         self.is_indexed_on_disk = False
         self.created_ms = 0
         self.first_timestamp = UNKNOWN
         self.max_timestamp = UNKNOWN
         self.max_timestamp_offset = base_offset
         self._size = size
-        # None: it is in the file. A missing or damaged file is no index; see `log.aborted`.
+        # None: not loaded. `Segments.aborted_index` rebuilds a missing or damaged file.
         self.aborted: AbortedIndex | None = None
         self._aborted_is_stored = False
         self._offsets: OffsetIndex | None = None
@@ -99,19 +110,19 @@ class Segment:
     def create(
         cls, disk: Disk, directory: str, base_offset: int, files: OpenFiles, now_ms: int
     ) -> Segment:
-        """A new, empty segment with an empty file."""
+        """Create an empty segment with an empty file."""
         segment = cls(disk, directory, base_offset, 0, files)
         segment.file = disk.create(segment.path(LOG))
         segment.start_empty(now_ms)
         segment.aborted = AbortedIndex()
-        # What a crash may have left under these names belongs to batches that are gone.
+        # Files that a crash left under these names belong to batches that are gone.
         for suffix in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
             disk.remove(segment.path(suffix))
         files.opened(segment)
         return segment
 
     def start_empty(self, now_ms: int) -> None:
-        """Fresh indexes for a file without batches."""
+        """Begin with empty indexes, for a file without batches."""
         self.created_ms = now_ms
         self.first_timestamp = UNKNOWN
         self.max_timestamp = -1
@@ -128,7 +139,7 @@ class Segment:
         return self._size if file is None else file.size
 
     def opened(self) -> File:
-        """The file, opened if need be."""
+        """Return the file, and open it if necessary."""
         file = self.file
         if file is None:
             self.file = file = self.disk.open(self.path(LOG))
@@ -136,7 +147,7 @@ class Segment:
         return file
 
     def release(self) -> None:
-        """Let the file go. Who is still sending from it keeps it open until done."""
+        """Close the file. A connection that still sends from it keeps it open until it is done."""
         if self.file is not None:
             self._size = self.file.size
             self.file = None
@@ -144,7 +155,7 @@ class Segment:
             self.drop_indexes()
 
     def drop_indexes(self) -> None:
-        """Forget the indexes, unless a failed write left them in memory only."""
+        """Drop the indexes from memory, unless a failed write left them there only."""
         if self._aborted_is_stored and self.aborted:
             self.aborted = None
         offsets, times = self._offsets, self._times
@@ -174,7 +185,7 @@ class Segment:
         times = TimeIndex(self.path(TIME_INDEX), self.base_offset)
         try:
             if not self.disk.exists(offsets.path) or not self.disk.exists(times.path):
-                raise Corrupt(f"{self.path(LOG)} has no index")
+                raise Corrupt(f"{self.path(LOG)} has no index files")
             offsets.load(self.disk, self.size)
             times.load(self.disk)
         except Corrupt as damage:
@@ -187,9 +198,9 @@ class Segment:
             self.max_timestamp, self.max_timestamp_offset = times.last()
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes again from the batches and replace the files."""
+        """Rebuild both indexes from the batches and replace the files."""
         self.start_empty(self.created_ms)
-        self.write_indexes_anew()
+        self.clear_index_files()
         indexed_at = 0
         for position, header in self.headers():
             if self.first_timestamp == UNKNOWN:
@@ -202,8 +213,8 @@ class Segment:
                 indexed_at = position
         self.flush_indexes()
 
-    def write_indexes_anew(self) -> None:
-        """Empty the index files, so that what is in memory will be appended to nothing."""
+    def clear_index_files(self) -> None:
+        """Empty the index files. The next flush writes all entries that are in memory."""
         for suffix in (OFFSET_INDEX, TIME_INDEX):
             self.disk.create(self.path(suffix))
 
@@ -212,7 +223,7 @@ class Segment:
         self.times.add(self.max_timestamp, self.max_timestamp_offset)
 
     def flush_indexes(self) -> None:
-        """Bring the index files up to date, with the largest timestamp as last entry."""
+        """Append new entries to the index files, with the largest timestamp as the last entry."""
         self._store_aborted()
         if self._offsets is not None and self._times is not None:
             self._times.add(self.max_timestamp, self.max_timestamp_offset)
@@ -220,8 +231,8 @@ class Segment:
             self._times.flush(self.disk)
 
     def index_paths(self) -> list[str]:
-        """The files that must be forced to disk with the segment. Of an index of aborted
-        transactions that is known to be empty there is only the name."""
+        """Return the index files to force to disk with the segment. An empty transaction index
+        has no content to force."""
         paths = [self.path(OFFSET_INDEX), self.path(TIME_INDEX)]
         path = self.path(TRANSACTION_INDEX)
         if self.aborted or (self.aborted is None and self.disk.exists(path)):
@@ -229,12 +240,20 @@ class Segment:
         return paths
 
     def sync_indexes(self) -> None:
-        """Bring the index files up to date and force them to disk."""
+        """Append new entries to the index files and force the files to disk."""
         self.flush_indexes()
         for path in self.index_paths():
             if self.disk.exists(path):
                 self.disk.open(path).sync()
         self.is_indexed_on_disk = True
+
+    def load_for_append(self) -> int:
+        """Load what the first append to a segment from disk needs: timestamps and indexes. Return
+        the position of the last index entry."""
+        positions = self.offsets.positions
+        self.largest_timestamp(0)
+        self.first_timestamp = next(self.headers())[1].max_timestamp
+        return positions[-1] if positions else 0
 
     def is_index_full(self, index_bytes: int) -> bool:
         return len(self.offsets.offsets) * 8 >= index_bytes - 8 or (
@@ -245,7 +264,7 @@ class Segment:
         return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def largest_timestamp(self, now_ms: int) -> int:
-        """The largest timestamp of its records. Without any, when the file was last written."""
+        """Return the largest timestamp of the records; without any, the file's last change."""
         if self.max_timestamp == UNKNOWN:
             self._load_indexes()
         if self.max_timestamp >= 0:
@@ -257,19 +276,19 @@ class Segment:
     # ---- aborted transactions
 
     def start_aborted(self) -> AbortedIndex:
-        """An index of which the file knows nothing."""
+        """Begin with an empty transaction index that is not stored yet."""
         self.aborted = AbortedIndex()
         self._aborted_is_stored = False
         return self.aborted
 
     def add_aborted(self, entry: Aborted) -> None:
-        assert self.aborted is not None, "it is loaded before its segment grows"
+        assert self.aborted is not None, "the transaction index is loaded before its segment grows"
         self.aborted.append(entry)
         self._aborted_is_stored = False
 
     def load_aborted(self, end_offset: int) -> AbortedIndex | None:
-        """The index, read if need be; None if there is no file for the batches before
-        `end_offset` that makes sense."""
+        """Return the transaction index, and read its file if necessary. Return None if there is no
+        valid file for the batches before `end_offset`."""
         if self.aborted is None:
             path = self.path(TRANSACTION_INDEX)
             if not self.disk.exists(path):
@@ -284,8 +303,8 @@ class Segment:
         return self.aborted
 
     def replace_aborted(self, index: AbortedIndex) -> None:
-        """Take an index that was made again, and its file with it. A crash must not leave half of
-        it: an index is believed where the segment is not looked at any more."""
+        """Install a rebuilt transaction index and replace its file. The replacement is atomic,
+        because an index file is trusted without a look at the segment."""
         self.disk.replace(self.path(TRANSACTION_INDEX), index.encode())
         self.aborted = index
         self._aborted_is_stored = True
@@ -295,7 +314,7 @@ class Segment:
             return
         path = self.path(TRANSACTION_INDEX)
         if not self.aborted:
-            # A new file that never held anything needs no sync of its own.
+            # A new file without content needs no sync.
             self.disk.remove(path)
         file = self.disk.create(path)
         if self.aborted:
@@ -305,9 +324,10 @@ class Segment:
     # ---- finding batches
 
     def locate(self, offset: int) -> int:
-        """Position of the first batch that ends at or behind `offset`; the size if there is none.
+        """Return the position of the first batch whose last offset is at least `offset`, or the
+        size of the file if there is none.
 
-        An index that leads astray is noticed by what it leads to, and rebuilt.
+        A wrong index entry shows in the bytes that it points to. The index is then rebuilt.
         """
         position = self.offsets.position_for(offset)
         try:
@@ -333,7 +353,7 @@ class Segment:
                     raise Corrupt(f"there is no batch at byte {position + at} of {file.path}")
                 if base_offset + delta >= offset:
                     if base_offset > offset and position + at == started_at != 0:
-                        raise Corrupt(f"the index of {file.path} leads past offset {offset}")
+                        raise Corrupt(f"the index of {file.path} points past offset {offset}")
                     return position + at
                 at += LOG_OVERHEAD + length
             if at == 0:
@@ -342,11 +362,12 @@ class Segment:
         return end
 
     def fit(self, position: int, max_bytes: int, end: int) -> int:
-        """Where to stop so that whole batches from `position` fit; behind one batch at least."""
+        """Return where complete batches from `position` end that fit `max_bytes`; after one batch
+        at least."""
         limit = position + max_bytes
         stop = max(position, self.offsets.boundary_before(limit))
-        # The index is fine enough for big fetches. For a small one the rest would be a large
-        # share, so it is filled batch by batch.
+        # Index entries are close enough for large fetches. A small fetch would lose a large share
+        # of its bytes, so it is filled batch by batch.
         if stop > position and (limit - stop) * 8 <= max_bytes:
             return stop
         file = self.opened()
@@ -362,11 +383,11 @@ class Segment:
         return min(stop, end)
 
     def offset_at(self, position: int) -> int:
-        """Base offset of the batch at `position`."""
+        """Return the base offset of the batch at `position`."""
         return int.from_bytes(self.opened().read(position, 8), "big")
 
     def next_offset(self, before: int | None = None) -> int:
-        """The offset behind the last batch, or behind the last before position `before`."""
+        """Return the offset after the last batch, or after the last one before `before`."""
         before = self.size if before is None else before
         offset = self.base_offset
         for position, header in self.headers(self.offsets.boundary_before(before - 1)):
@@ -376,7 +397,7 @@ class Segment:
         return offset
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from `position` on, by their lengths alone."""
+        """Yield position and header of each batch from `position` on, without checking CRCs."""
         file = self.opened()
         end = file.size
         while position < end:
@@ -400,17 +421,17 @@ class Segment:
     # ---- changing
 
     def truncate(self, position: int, end_offset: int) -> None:
-        """Keep the batches before `position`, which end before `end_offset`."""
+        """Keep only the batches before `position`, whose offsets are before `end_offset`."""
         offsets, times = self.offsets, self.times
         aborted = self.load_aborted(MAX_OFFSET)
         if aborted is None or aborted.truncate_to(end_offset):
-            # It would come back as that of an empty segment, which stores none.
+            # An empty segment stores no transaction index, so the old file must go.
             self.disk.remove(self.path(TRANSACTION_INDEX))
             self._aborted_is_stored = False
         self.cut(position)
         offsets.truncate(self.disk, position)
         times.truncate(self.disk, end_offset)
-        # The time index has no entry for a largest timestamp that came after its last one.
+        # The largest timestamp may be in a batch after the last entry of the time index.
         self.max_timestamp, self.max_timestamp_offset = times.last()
         start = self.offsets.position_for(self.max_timestamp_offset)
         for _, header in self.headers(start):
@@ -419,19 +440,19 @@ class Segment:
                 self.max_timestamp_offset = header.last_offset
 
     def cut(self, position: int) -> None:
-        """Cut the file, and force that to disk: after a crash the old batches must not be back
-        where others have been written since."""
+        """Cut the file and sync it: after a crash the old batches must not reappear where new ones
+        have been written."""
         file = self.opened()
         file.truncate(position)
         file.sync()
 
     def remove_files(self) -> None:
-        """Remove the files, the batches last: without them the rest means nothing."""
+        """Remove the files, the batches last: index files without batches are ignored."""
         for suffix in reversed(SUFFIXES):
             self.disk.remove(self.path(suffix))
 
     def rename_files(self, old_suffix: str, new_suffix: str) -> None:
-        """Give the segment's files another ending, as when they are marked as deleted."""
+        """Rename the segment's files to another suffix, for example to mark them as deleted."""
         for suffix in SUFFIXES:
             if self.disk.exists(self.path(suffix + old_suffix)):
                 self.disk.rename(self.path(suffix + old_suffix), self.path(suffix + new_suffix))
@@ -440,8 +461,8 @@ class Segment:
 class OpenFiles:
     """The segments whose files are open, the longest open first, at most `capacity` of them.
 
-    A segment that was used since it came to the front gets a second turn, so files in steady use
-    stay open without any bookkeeping on the path of reads and writes but one flag.
+    Eviction is second chance (clock): a segment that was used since it came to the front goes to
+    the back. So files in steady use stay open, and reads and writes only set one flag.
     """
 
     __slots__ = ("_segments", "capacity")
@@ -466,6 +487,6 @@ class OpenFiles:
                 oldest.release()
 
     def forget(self, segment: Segment) -> None:
-        """The segment is gone for good."""
+        """Close a segment that is removed from its log."""
         self._segments.pop(segment, None)
         segment.release()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from tests.unit.log.crash_disk import CrashDisk, CrashFile, Directory
+from tests.support.crash_disk import CrashDisk, CrashFile, Directory
 
 _COLD = 0.03
 

@@ -35,18 +35,18 @@ def broker(**settings: Any) -> Broker:
     return Broker.read({n.replace("_", "."): str(v) for n, v in settings.items()})
 
 
-def open_store(
+def open_log_manager(
     disk: Disk, config: Topic, now_ms: int = NOW, *, has_roles: bool = True, **settings: Any
 ) -> LogManager:
     """A store that was just opened. With roles each log is led by a broker that is alone, so that
     all that is written is committed."""
     disk.unlock()
-    store = LogManager([disk], broker(**settings), lambda _: config)
-    store.open(now_ms)
+    log_manager = LogManager([disk], broker(**settings), lambda _: config)
+    log_manager.open(now_ms)
     if has_roles:
-        for log in store.logs.values():
+        for log in log_manager.logs.values():
             log.high_watermark = None
-    return store
+    return log_manager
 
 
 def batch(
@@ -125,10 +125,10 @@ def stored(log: Log, max_bytes: int = 1 << 20) -> list[Record]:
     ]
 
 
-def run_jobs(store: LogManager, now_ms: int) -> int:
+def run_jobs(log_manager: LogManager, now_ms: int) -> int:
     """Do all housekeeping that is due; says how many jobs there were."""
     count = 0
-    for job in store.jobs(now_ms):
+    for job in log_manager.jobs(now_ms):
         job.run()
         job.finish()
         count += 1

@@ -70,7 +70,7 @@ def check_story(log: Log, story: Story, high_watermark: int) -> None:
 
     Of a transaction that began in a segment that is gone it may know more than they do.
     """
-    first = log.bases[0]
+    first = log.segments.bases[0]
     transactions = log.transactions
     transactions.check_all()
     told = {producer_id: at for producer_id, at in transactions.opened.items() if at >= first}

@@ -11,19 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hightide.log.disk import Disk, MemoryDisk
-from hightide.log.jobs import Checkpoint
+from hightide.log.flush import flush
+from hightide.log.housekeeping import WriteCheckpoint
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
 from hightide.wire.batch import Record, build, read_header, records
 from hightide.wire.compression import Codec
-from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.support.crash_disk import CrashDisk, PowerCut
 from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
     end_transaction,
     newest,
-    open_store,
+    open_log_manager,
     run_jobs,
     stored,
     stored_batches,
@@ -52,16 +53,16 @@ class World:
             }
         )
         self.now_ms = NOW
-        self.store: LogManager
+        self.log_manager: LogManager
         self.reopen()
-        if ("t", 0) not in self.store.logs:
-            self.log = self.store.create("t", 0, UUID(int=1))
-            self.store.sync_names()
+        if ("t", 0) not in self.log_manager.logs:
+            self.log = self.log_manager.create("t", 0, UUID(int=1))
+            self.log_manager.sync_names()
         self.sent: dict[int, Record] = {}
 
     def reopen(self) -> None:
-        self.store = open_store(self.disk, self.config, self.now_ms, **self.broker)
-        log = self.store.logs.get(("t", 0))
+        self.log_manager = open_log_manager(self.disk, self.config, self.now_ms, **self.broker)
+        log = self.log_manager.logs.get(("t", 0))
         if log is not None:
             self.log = log
 
@@ -82,7 +83,7 @@ class World:
         # Flush, then checkpoint the recovery point, then compact what is safe.
         for _ in range(4):
             self.now_ms += 2 * MINUTE_MS
-            run_jobs(self.store, self.now_ms)
+            run_jobs(self.log_manager, self.now_ms)
 
 
 def table(log: Log) -> dict[bytes, bytes | None]:
@@ -104,7 +105,7 @@ def test_older_records_of_a_key_go_and_offsets_stay(disk: Disk) -> None:
     assert [record.offset for record in kept if record.key == b"a"] == [38]
     assert len(kept) == 21
     assert all(record == world.sent[record.offset] for record in kept)
-    assert world.log.cleaned_offset == world.log.active.base_offset
+    assert world.log.cleaned_offset == world.log.active_segment.base_offset
     for offset in range(world.log.end_offset):
         part = world.log.read(offset, 1, world.log.end_offset)
         assert part is not None
@@ -122,7 +123,7 @@ def test_segments_that_have_become_small_become_one(disk: Disk) -> None:
     assert len(world.log.segments) <= 3
     assert [record.key for record in stored(world.log)] == [b"a", b"b"]
     bases = {int(name[:20]) for name in disk.list("t-0") if name[:20].isdecimal()}
-    assert bases == set(world.log.bases), "no file of the others is left"
+    assert bases == set(world.log.segments.bases), "no file of the others is left"
 
 
 def test_the_active_segment_is_left_alone(disk: Disk) -> None:
@@ -220,13 +221,13 @@ def test_more_keys_than_fit_take_several_rounds(disk: Disk) -> None:
     for round_number in range(2):
         for i in range(0, len(keys), 100):
             world.put(*((key, b"%d" % round_number) for key in keys[i : i + 100]))
-    first = world.log.active.base_offset
+    first = world.log.active_segment.base_offset
     world.compact()
     world.keep_house()
     kept = [record for record in stored(world.log) if record.offset < first]
     assert len(stored(world.log)) == len(keys)
     assert all(record.value == b"1" for record in kept)
-    assert world.log.cleaned_offset == world.log.active.base_offset
+    assert world.log.cleaned_offset == world.log.active_segment.base_offset
 
 
 def test_compact_and_delete_does_both(disk: Disk) -> None:
@@ -249,7 +250,7 @@ def test_a_damaged_batch_stops_compaction_and_is_kept(disk: Disk) -> None:
     path = world.log.segments[1].path(".log")
     data = bytearray(disk.read_file(path))
     data[70] ^= 1
-    world.log.files.forget(world.log.segments[1])
+    world.log.segments.files.forget(world.log.segments[1])
     disk.create(path).append(data)
     names = set(disk.list("t-0"))
     world.keep_house()
@@ -267,8 +268,8 @@ def test_compaction_waits_until_the_disk_knows_what_is_safe(disk: Disk) -> None:
         world.put((b"a", b"%d" % i), (b"b%d" % i, b"x"))
     for _ in range(4):
         world.now_ms += 2 * MINUTE_MS
-        for job in world.store.jobs(world.now_ms):
-            if not isinstance(job, Checkpoint):
+        for job in world.log_manager.jobs(world.now_ms):
+            if not isinstance(job, WriteCheckpoint):
                 job.run()
                 job.finish()
     assert world.log.recovery_point > 0
@@ -359,7 +360,7 @@ def test_the_table_never_changes(
         else:
             world.keep_house()
         if reopen:
-            world.store.close(world.now_ms)
+            world.log_manager.close(world.now_ms)
             world.reopen()
         now = table(world.log)
         assert live(now) == live(rows)
@@ -367,8 +368,8 @@ def test_the_table_never_changes(
         kept = stored(world.log)
         assert all(record == world.sent[record.offset] for record in kept)
         assert newest(world.log.producers)[4][1] == sequence - 1
-        dirty = [o for o in world.sent if o >= world.log.active.base_offset]
-        assert dirty == [r.offset for r in kept if r.offset >= world.log.active.base_offset]
+        dirty = [o for o in world.sent if o >= world.log.active_segment.base_offset]
+        assert dirty == [r.offset for r in kept if r.offset >= world.log.active_segment.base_offset]
     for _ in range(2):
         # A restart forgets when tombstones are due; the next round finds them.
         world.now_ms += 3 * RETENTION_MS
@@ -393,7 +394,7 @@ class CompactingLife:
             self.put(world, (b"k%d" % (i % 5), b"%d" % i), (b"only %d" % i, b"x"))
         self.put(world, (b"k1", None), (b"only 3", None))
         world.log.roll(world.now_ms)
-        world.log.flush()
+        flush(world.log)
         self.written_at = self.disk.steps
         world.keep_house()
         world.now_ms += 2 * RETENTION_MS

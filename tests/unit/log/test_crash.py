@@ -13,16 +13,17 @@ from uuid import UUID
 
 import pytest
 
+from hightide.log.flush import flush
 from hightide.log.log import Log
 from hightide.log.segment import Segment
 from hightide.wire.batch import records
-from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.support.crash_disk import CrashDisk, PowerCut
 from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
     newest,
-    open_store,
+    open_log_manager,
     replayed,
     run_jobs,
     stored_batches,
@@ -51,9 +52,9 @@ class Life:
         self.count = 0
 
     def live(self) -> None:
-        self.store = open_store(self.disk, self.config, self.now_ms)
-        self.log = self.store.create("t", 0, UUID(int=7))
-        self.store.sync_names()
+        self.log_manager = open_log_manager(self.disk, self.config, self.now_ms)
+        self.log = self.log_manager.create("t", 0, UUID(int=7))
+        self.log_manager.sync_names()
         self.exists = True
         for _ in range(4):
             self.append()
@@ -69,13 +70,13 @@ class Life:
         self.start = self.log.delete_records(9)
         self.keep_house()
         self.append(leader_epoch=2)
-        self.store.close(self.now_ms)
+        self.log_manager.close(self.now_ms)
         self.safe_end = self.acked_end
-        self.store = open_store(self.disk, self.config, self.now_ms)
-        self.log = self.store.logs["t", 0]
+        self.log_manager = open_log_manager(self.disk, self.config, self.now_ms)
+        self.log = self.log_manager.logs["t", 0]
         for _ in range(3):
             self.append(leader_epoch=3)
-        self.truncate(self.log.bases[-1] - 1)
+        self.truncate(self.log.segments.bases[-1] - 1)
         self.append(leader_epoch=4)
         self.flush()
         self.append(leader_epoch=4)
@@ -94,7 +95,7 @@ class Life:
         self.acked_end = self.log.end_offset
 
     def flush(self) -> None:
-        self.log.flush()
+        flush(self.log)
         self.safe_end = self.acked_end
 
     def truncate(self, offset: int) -> None:
@@ -109,11 +110,11 @@ class Life:
 
     def keep_house(self) -> None:
         self.now_ms += 6 * MINUTE_MS
-        run_jobs(self.store, self.now_ms)
-        self.safe_end = max(self.safe_end, self.log.active.base_offset)
+        run_jobs(self.log_manager, self.now_ms)
+        self.safe_end = max(self.safe_end, self.log.active_segment.base_offset)
         # Once more, for what the checkpoints say after the flush.
         self.now_ms += 6 * MINUTE_MS
-        run_jobs(self.store, self.now_ms)
+        run_jobs(self.log_manager, self.now_ms)
 
 
 class RandomLife(Life):
@@ -125,8 +126,8 @@ class RandomLife(Life):
 
     def live(self) -> None:
         self.reopen()
-        self.log = self.store.create("t", 0, UUID(int=7))
-        self.store.sync_names()
+        self.log = self.log_manager.create("t", 0, UUID(int=7))
+        self.log_manager.sync_names()
         self.exists = True
         epoch = 0
         for _ in range(40):
@@ -142,7 +143,7 @@ class RandomLife(Life):
                     self.start = max(self.start, self.random.randint(0, self.log.end_offset))
                     self.log.delete_records(self.start)
                 case 4:
-                    self.store.close(self.now_ms)
+                    self.log_manager.close(self.now_ms)
                     self.safe_end = self.acked_end
                     self.reopen()
                 case 5:
@@ -151,9 +152,9 @@ class RandomLife(Life):
                     self.append(leader_epoch=epoch)
 
     def reopen(self) -> None:
-        self.store = open_store(self.disk, self.config, self.now_ms)
+        self.log_manager = open_log_manager(self.disk, self.config, self.now_ms)
         if self.exists:
-            self.log = self.store.logs["t", 0]
+            self.log = self.log_manager.logs["t", 0]
 
     def truncate(self, offset: int) -> None:
         super().truncate(offset)
@@ -170,8 +171,8 @@ STEPS = count_steps()
 
 
 def check_survivor(life: Life, disk: CrashDisk, kept_end: int) -> None:
-    store = open_store(disk, life.config, life.now_ms)
-    log = store.logs.get(("t", 0))
+    log_manager = open_log_manager(disk, life.config, life.now_ms)
+    log = log_manager.logs.get(("t", 0))
     if log is None:
         assert not life.exists
         return
@@ -179,9 +180,9 @@ def check_survivor(life: Life, disk: CrashDisk, kept_end: int) -> None:
     # It is fit for use, and for the next stop.
     end = log.end_offset
     append(log, batch([b"after"]), leader_epoch=9, now_ms=life.now_ms)
-    run_jobs(store, life.now_ms + 6 * MINUTE_MS)
-    store.close(life.now_ms)
-    again = open_store(disk, life.config, life.now_ms).logs["t", 0]
+    run_jobs(log_manager, life.now_ms + 6 * MINUTE_MS)
+    log_manager.close(life.now_ms)
+    again = open_log_manager(disk, life.config, life.now_ms).logs["t", 0]
     assert again.end_offset == end + 1
     assert again.failure is None
     assert newest(again.producers) == newest(log.producers)
@@ -258,7 +259,7 @@ def test_power_may_fail_again_during_recovery() -> None:
             disk = disk.after_crash()
             disk.cut_at(random.randint(1, 12))
             try:
-                open_store(disk, life.config, life.now_ms)
+                open_log_manager(disk, life.config, life.now_ms)
             except PowerCut:
                 continue
         check_survivor(life, disk.after_crash(), life.safe_end)

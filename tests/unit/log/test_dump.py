@@ -12,9 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.log import contents
-from hightide.log.contents import CHUNK_BYTES, read_segment
-from hightide.log.dump import Damage, Dumped, DumpedBatch, Entry, OldMessage, describe, dump, plain
+from hightide.log import dump as dumping
+from hightide.log.dump import (
+    CHUNK_BYTES,
+    Damage,
+    Dumped,
+    DumpedBatch,
+    Entry,
+    OldMessage,
+    describe,
+    dump,
+    plain,
+    read_segment,
+)
 from hightide.wire.batch import HEADER_BYTES, Record, build
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
@@ -164,14 +174,14 @@ def test_a_tail_torn_at_any_byte_is_named_and_all_before_it_is_shown() -> None:
 def test_reserved_space_is_told_from_damage() -> None:
     items = shown(some_batches(1)[0] + bytes(3 * CHUNK_BYTES))
     assert isinstance(items[1], Damage)
-    assert "reserved" in items[1].reason
+    assert "preallocated" in items[1].reason
 
 
 def test_offsets_that_go_back_are_a_problem() -> None:
     first, second = some_batches(2)
     items = shown(second + first)
     assert isinstance(items[1], DumpedBatch)
-    assert "begin at 100 and not after 105" in items[1].problems[0]
+    assert "base offset is 100, which is not after 105" in items[1].problems[0]
 
 
 def test_emptied_batches_and_gaps_are_no_damage() -> None:
@@ -239,7 +249,7 @@ def test_a_large_file_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.Mo
         file.seek(192 * CHUNK_BYTES)
         file.write(some_batches(1)[0])
     peak_bytes = 0
-    bytes_at = contents._bytes_at
+    bytes_at = dumping._bytes_at
 
     def measured(file: Any, at: int, length: int) -> bytes:
         nonlocal peak_bytes
@@ -247,14 +257,14 @@ def test_a_large_file_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.Mo
         peak_bytes = max(peak_bytes, len(data))
         return data
 
-    monkeypatch.setattr(contents, "_bytes_at", measured)
+    monkeypatch.setattr(dumping, "_bytes_at", measured)
     assert first_offsets(list(dump(path))) == [BASE]
     assert peak_bytes < 2 * CHUNK_BYTES
 
 
 def test_a_batch_too_large_to_hold_is_still_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "LARGEST_HELD_BYTES", 200)
-    monkeypatch.setattr(contents, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(dumping, "LARGEST_HELD_BYTES", 200)
+    monkeypatch.setattr(dumping, "CHUNK_BYTES", 64)
     (item,) = shown(some_batches(1, value_bytes=1000)[0])
     assert isinstance(item, DumpedBatch)
     assert item.crc_ok
@@ -352,7 +362,7 @@ class TestFilesBesideTheSegment:
         items = self.written(tmp_path / f"{BASE:020}.timeindex", data)
         assert items == [
             Entry(0, {"timestamp": NOW_MS, "offset": 103}),
-            Damage(12, 3, "3 bytes are no entry of 12"),
+            Damage(12, 3, "3 bytes are not an entry of 12 bytes"),
         ]
 
     def test_transaction_index(self, tmp_path: Path) -> None:

@@ -10,19 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.flush import flush
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
 from hightide.wire.batch import Record, build
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.errors import Corrupt, KafkaError
-from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.support.crash_disk import CrashDisk, PowerCut
 from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
     newest,
-    open_store,
+    open_log_manager,
     replayed,
     run_jobs,
     stored_batches,
@@ -33,8 +34,8 @@ CONFIG = topic(segment_bytes=900, index_interval_bytes=150, file_delete_delay_ms
 
 
 def new_log(disk: Disk | None = None, **changes: object) -> tuple[LogManager, Log]:
-    store = open_store(disk or MemoryDisk(), topic(**changes) if changes else CONFIG)
-    return store, store.create("t", 0, UUID(int=5))
+    log_manager = open_log_manager(disk or MemoryDisk(), topic(**changes) if changes else CONFIG)
+    return log_manager, log_manager.create("t", 0, UUID(int=5))
 
 
 def sent(log: Log, offset: int, max_bytes: int) -> memoryview:
@@ -131,7 +132,7 @@ def test_a_log_can_begin_within_a_batch_whose_first_records_were_deleted():
     """The leader's log starts there, and so does the copy, which had nothing left to go on from."""
     disk = MemoryDisk()
     _, leader = new_log()
-    store, follower = new_log(disk)
+    log_manager, follower = new_log(disk)
     append(leader, batch([b"a", b"b"]), 0)
     append(leader, batch([b"c", b"d", b"e"]), 2)
     leader.start_at(3)
@@ -143,8 +144,8 @@ def test_a_log_can_begin_within_a_batch_whose_first_records_were_deleted():
     assert follower.epochs.entries == leader.epochs.entries
     with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE"):
         follower.read(2, 100, 5)
-    store.close(NOW)
-    (reopened,) = open_store(disk, CONFIG).logs.values()
+    log_manager.close(NOW)
+    (reopened,) = open_log_manager(disk, CONFIG).logs.values()
     assert (reopened.start_offset, reopened.end_offset) == (3, 5)
 
 
@@ -163,7 +164,7 @@ def test_an_epoch_that_goes_back_is_refused():
     _, new = new_log()
     fill(old, [([b"a"], -1, 0, Codec.NONE)] * 2)
     append(new, batch([b"b"]), 5)
-    with pytest.raises(Corrupt, match="of epoch 0, the one before it of epoch 5"):
+    with pytest.raises(Corrupt, match="has epoch 0, but the batch before it has epoch 5"):
         new.append_fetched(sent(old, 1, 1000), NOW)
 
 
@@ -183,11 +184,11 @@ def test_an_epoch_in_which_this_broker_led_and_wrote_nothing_is_no_hindrance():
 
 def test_the_holes_that_compaction_leaves_are_copied():
     config = {"cleanup_policy": "compact", "segment_bytes": 300, "min_cleanable_dirty_ratio": 0}
-    store, leader = new_log(**config)
+    log_manager, leader = new_log(**config)
     for number in range(40):
         append(leader, batch([b"%d" % number], keys=[b"k%d" % (number % 3)]))
     for _ in range(3):
-        run_jobs(store, NOW + 10 * 60_000)
+        run_jobs(log_manager, NOW + 10 * 60_000)
     assert len(contents(leader)) < 40
     _, follower = new_log(**config)
     copy(leader, follower)
@@ -244,7 +245,7 @@ def test_a_follower_that_loses_power_comes_back_with_a_beginning_of_its_leader(
     disk = CrashDisk(seed)
     _, follower = new_log(disk)
     copy(leader, follower, max_bytes)
-    follower.flush()
+    flush(follower)
     end_offset = max(0, follower.end_offset - back)
     kept = [
         bytes(data) for header, data in stored_batches(leader) if header.last_offset < end_offset
@@ -259,7 +260,7 @@ def test_a_follower_that_loses_power_comes_back_with_a_beginning_of_its_leader(
             if header.leader_epoch <= epoch
         )
         copy(other, follower, max_bytes)
-    found = open_store(disk.after_crash(), CONFIG).logs["t", 0]
+    found = open_log_manager(disk.after_crash(), CONFIG).logs["t", 0]
     now = contents(found)
     assert now in (contents(leader)[: len(now)], contents(other)[: len(now)])
     assert len(now) >= len(kept)

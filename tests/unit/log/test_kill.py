@@ -9,17 +9,17 @@ import sys
 from pathlib import Path
 
 from hightide.log.disk import RealDisk
-from tests.unit.log.log_world import append, batch, open_store, stored, topic
+from tests.unit.log.log_world import append, batch, open_log_manager, stored, topic
 
 WRITER = """
 import sys
 from uuid import UUID
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.unit.log.log_world import append, batch, open_store, topic
+from tests.unit.log.log_world import append, batch, open_log_manager, topic
 from hightide.log.disk import RealDisk
-store = open_store(RealDisk(Path(sys.argv[2])), topic(segment_bytes=20000))
-log = store.logs.get(("t", 0)) or store.create("t", 0, UUID(int=1))
+log_manager = open_log_manager(RealDisk(Path(sys.argv[2])), topic(segment_bytes=20000))
+log = log_manager.logs.get(("t", 0)) or log_manager.create("t", 0, UUID(int=1))
 while True:
     end = append(log, batch([b"%d" % log.end_offset * 20]))[1]
     sys.stdout.write(f"{end}\\n")
@@ -45,12 +45,12 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
                 acknowledged = int(line)
         writer.stdout.close()
         writer.wait()
-        store = open_store(RealDisk(tmp_path), topic(segment_bytes=20000))
-        log = store.logs["t", 0]
+        log_manager = open_log_manager(RealDisk(tmp_path), topic(segment_bytes=20000))
+        log = log_manager.logs["t", 0]
         assert log.failure is None
         assert log.end_offset >= acknowledged
         assert [r.value for r in stored(log)] == [b"%d" % i * 20 for i in range(log.end_offset)]
         append(log, batch([b"%d" % log.end_offset * 20]))
         acknowledged = log.end_offset
-        store.disks[0].unlock()
+        log_manager.disks[0].unlock()
     assert acknowledged > 900

@@ -9,6 +9,8 @@ from uuid import UUID
 import pytest
 
 from hightide.log.disk import Disk, DiskFailed, MemoryDisk
+from hightide.log.flush import flush
+from hightide.log.housekeeping import roll_if_old
 from hightide.log.log import Log
 from hightide.log.segment import OpenFiles
 from hightide.wire.batch import (
@@ -23,7 +25,15 @@ from hightide.wire.batch import (
 from hightide.wire.compression import Codec
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import NOW, append, batch, open_store, stored, stored_batches, topic
+from tests.unit.log.log_world import (
+    NOW,
+    append,
+    batch,
+    open_log_manager,
+    stored,
+    stored_batches,
+    topic,
+)
 
 
 def new_log(disk: Disk, **settings: Any) -> Log:
@@ -283,7 +293,7 @@ class TestReading:
         data = bytearray(disk.read_file(segment.path(".log")))
         second = 12 + read_header(data).batch_length
         data[second + 8 : second + 12] = b"\xff\xff\xff\x00"
-        log.files.forget(segment)
+        log.segments.files.forget(segment)
         disk.create(segment.path(".log")).append(data)
         log.hints.clear()
         bad = segment.base_offset + 1
@@ -312,15 +322,15 @@ class TestRolling:
         log = new_log(disk, segment_ms=1000)
         for at in (0, 500, 1000, 1001, 1500, 2001, 2002):
             append(log, batch([b"x"], timestamp=NOW + at))
-        assert log.bases == [0, 3, 6]
+        assert log.segments.bases == [0, 3, 6]
 
     def test_by_age_if_the_records_have_no_time(self, disk: Disk) -> None:
         log = new_log(disk, segment_ms=1000)
         append(log, batch([b"x"], timestamp=-1))
-        log.roll_if_old(NOW + 1000)
-        assert log.bases == [0]
-        log.roll_if_old(NOW + 1001)
-        assert log.bases == [0, 1]
+        roll_if_old(log, NOW + 1000)
+        assert log.segments.bases == [0]
+        roll_if_old(log, NOW + 1001)
+        assert log.segments.bases == [0, 1]
 
     def test_jitter_spreads_partitions_and_is_the_same_each_time(self) -> None:
         rolled = set()
@@ -351,16 +361,16 @@ class TestRolling:
         append(log, batch([b"x"]))
         log.end_offset = (1 << 31) - 2
         append(log, batch([b"y", b"z"]))
-        assert log.bases == [0]
+        assert log.segments.bases == [0]
         append(log, batch([b"w"]))
-        assert log.bases == [0, 1 << 31]
+        assert log.segments.bases == [0, 1 << 31]
 
     def test_a_change_of_settings_counts_at_once(self, disk: Disk) -> None:
         log = new_log(disk)
         append(log, batch([b"x" * 600]))
         log.reconfigure(topic(segment_bytes=1024))
         append(log, batch([b"x" * 600]))
-        assert log.bases == [0, 1]
+        assert log.segments.bases == [0, 1]
 
 
 class TestFindingByTime:
@@ -455,12 +465,12 @@ class TestFailing:
         disk = MemoryDisk()
         log = new_log(disk)
         append(log, batch([b"x"]))
-        file = log.active.opened()
+        file = log.active_segment.opened()
         full = DiskFailed("t-0/0.log", "writing to", "no space left", harmless=True)
         broken = _FileThatFails(file, full)
-        log.active.file = broken
+        log.active_segment.file = broken
         assert refused(log, batch([b"y"])) == ErrorCode.KAFKA_STORAGE_ERROR
-        log.active.file = file
+        log.active_segment.file = file
         assert append(log, batch([b"z"])) == (1, 2, -1)
 
     @pytest.mark.parametrize("doing", ["writing to", "syncing"])
@@ -469,14 +479,14 @@ class TestFailing:
         log = new_log(disk)
         append(log, batch([b"x"]))
         failure = DiskFailed("t-0/0.log", doing, "input/output error")
-        broken = _FileThatFails(log.active.opened(), failure)
-        log.active.file = broken
+        broken = _FileThatFails(log.active_segment.opened(), failure)
+        log.active_segment.file = broken
         disk.files["t-0/00000000000000000000.log"] = broken  # type: ignore[assignment]
         with pytest.raises(DiskFailed):  # noqa: PT012
             append(log, batch([b"y"]))
-            log.flush()
+            flush(log)
         assert log.failure is failure
-        log.active.file = broken.inner
+        log.active_segment.file = broken.inner
         assert refused(log, batch([b"z"])) == ErrorCode.KAFKA_STORAGE_ERROR
         with pytest.raises(KafkaError, match="input/output error"):
             log.read(0, 1, 1)
@@ -484,11 +494,11 @@ class TestFailing:
 
     def test_a_failed_log_leaves_no_clean_marker(self) -> None:
         disk = MemoryDisk()
-        store = open_store(disk, topic())
-        log = store.create("t", 0, UUID(int=1))
+        log_manager = open_log_manager(disk, topic())
+        log = log_manager.create("t", 0, UUID(int=1))
         append(log, batch([b"x"]))
         log.fail(DiskFailed("t-0", "syncing", "input/output error"))
-        store.close(NOW)
+        log_manager.close(NOW)
         assert not disk.exists(".kafka_cleanshutdown")
 
 

@@ -27,7 +27,7 @@ from tests.unit.log.log_world import (
     append,
     batch,
     newest,
-    open_store,
+    open_log_manager,
     replayed,
     run_jobs,
     stored,
@@ -64,8 +64,8 @@ class LogAgainstList(RuleBasedStateMachine):
             file_delete_delay_ms=0,
             retention_ms=-1,
         )
-        self.store = open_store(self.disk, self.config)
-        self.log = self.store.create("t", 0, UUID(int=5))
+        self.log_manager = open_log_manager(self.disk, self.config)
+        self.log = self.log_manager.create("t", 0, UUID(int=5))
 
     @property
     def known(self) -> list[Record]:
@@ -147,9 +147,9 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule()
     def keeps_house(self) -> None:
         self.now_ms += A_WHILE_MS
-        run_jobs(self.store, self.now_ms)
-        assert self.log.recovery_point >= self.log.active.base_offset
-        assert self.log.bases[0] <= self.start
+        run_jobs(self.log_manager, self.now_ms)
+        assert self.log.recovery_point >= self.log.active_segment.base_offset
+        assert self.log.segments.bases[0] <= self.start
 
     @rule(keep=st.sampled_from([0, 600, 3000]))
     def drops_by_size(self, keep: int) -> None:
@@ -165,24 +165,24 @@ class LogAgainstList(RuleBasedStateMachine):
         )
         before = self.log.size_bytes
         self.now_ms += A_WHILE_MS
-        run_jobs(self.store, self.now_ms)
+        run_jobs(self.log_manager, self.now_ms)
         assert self.log.size_bytes >= min(keep, before)
         self.log.reconfigure(self.config)
         assert self.log.start_offset >= self.start
         self.start = self.log.start_offset
 
     def reopen(self) -> None:
-        self.store = open_store(self.disk, self.config, self.now_ms)
-        self.log = self.store.logs["t", 0]
+        self.log_manager = open_log_manager(self.disk, self.config, self.now_ms)
+        self.log = self.log_manager.logs["t", 0]
 
     @rule()
     def stops_cleanly_and_starts(self) -> None:
-        self.store.close(self.now_ms)
+        self.log_manager.close(self.now_ms)
         self.reopen()
         assert self.log.recovery_point == self.end
 
     # A kill may take back a start offset that has not been written; jobs write it.
-    @precondition(lambda self: self.start == self.log.bases[0])
+    @precondition(lambda self: self.start == self.log.segments.bases[0])
     @rule()
     def is_killed_and_starts(self) -> None:
         self.reopen()
@@ -201,7 +201,7 @@ class LogAgainstList(RuleBasedStateMachine):
         assert known[len(known) - len(expected) :] == expected
 
     def teardown(self) -> None:
-        del self.log, self.store
+        del self.log, self.log_manager
 
 
 class RealLogAgainstList(LogAgainstList):

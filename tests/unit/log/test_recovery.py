@@ -10,17 +10,18 @@ import pytest
 
 from hightide.log import checkpoint
 from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.flush import flush
 from hightide.log.log import Log
 from hightide.log.segment import LOG
 from hightide.wire.batch import batches
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.support.crash_disk import CrashDisk, PowerCut
 from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
     newest,
-    open_store,
+    open_log_manager,
     replayed,
     run_jobs,
     stored,
@@ -32,19 +33,19 @@ CONFIG = topic(segment_bytes=1000, index_interval_bytes=150, retention_ms=-1)
 
 def filled(disk: Disk, batches: int = 20, flushed: int = 0) -> Log:
     """A log of two records a batch, of which the first batches have been forced to disk."""
-    store = open_store(disk, CONFIG)
-    log = store.create("t", 0, UUID(int=3))
+    log_manager = open_log_manager(disk, CONFIG)
+    log = log_manager.create("t", 0, UUID(int=3))
     for i in range(batches):
         fields: dict[str, Any] = {"producer_id": 4, "producer_epoch": 0, "base_sequence": 2 * i}
         append(log, batch([b"x" * 60, b"%d" % i], **fields), leader_epoch=i // 6)
         if i + 1 == flushed:
-            log.flush()
+            flush(log)
             checkpoint.write_offsets(disk, checkpoint.RECOVERY_POINTS, {("t", 0): log.end_offset})
     return log
 
 
 def reopened(disk: Disk) -> Log:
-    return open_store(disk, CONFIG).logs["t", 0]
+    return open_log_manager(disk, CONFIG).logs["t", 0]
 
 
 def overwrite(disk: Disk, path: str, data: bytes | bytearray) -> None:
@@ -59,12 +60,12 @@ def flip(disk: Disk, path: str, bit: int) -> None:
 
 class TestAfterACleanStop:
     def test_nothing_is_read_but_the_end(self, disk: Disk) -> None:
-        store = open_store(disk, CONFIG)
-        log = store.create("t", 0, UUID(int=3))
+        log_manager = open_log_manager(disk, CONFIG)
+        log = log_manager.create("t", 0, UUID(int=3))
         for i in range(30):
             append(log, batch([b"%d" % i * 30], producer_id=1, producer_epoch=0, base_sequence=i))
         before = (stored(log), log.epochs.entries, newest(log.producers))
-        store.close(NOW)
+        log_manager.close(NOW)
         assert disk.exists(checkpoint.CLEAN_SHUTDOWN)
         again = reopened(disk)
         assert not disk.exists(checkpoint.CLEAN_SHUTDOWN), "it counts for one start"
@@ -74,18 +75,18 @@ class TestAfterACleanStop:
 
     def test_a_stop_without_changes_writes_nothing(self, disk: Disk) -> None:
         log = filled(disk)
-        store = open_store(disk, CONFIG)
-        store.close(NOW)
-        store = open_store(disk, CONFIG)
+        log_manager = open_log_manager(disk, CONFIG)
+        log_manager.close(NOW)
+        log_manager = open_log_manager(disk, CONFIG)
         names = disk.list("t-0")
-        store.logs["t", 0].offsets_lowered = lambda: pytest.fail("nothing goes back")
-        store.close(NOW)
+        log_manager.logs["t", 0].offsets_lowered = lambda: pytest.fail("nothing goes back")
+        log_manager.close(NOW)
         assert disk.list("t-0") == names
         assert reopened(disk).end_offset == log.end_offset
 
     def test_a_snapshot_of_no_segment_is_passed_over(self, disk: Disk) -> None:
         log = filled(disk)
-        open_store(disk, CONFIG).close(NOW)
+        open_log_manager(disk, CONFIG).close(NOW)
         for name in list(disk.list("t-0")):
             if name.endswith(".snapshot"):
                 disk.remove(f"t-0/{name}")
@@ -96,26 +97,26 @@ class TestAfterACleanStop:
         for seed in range(10):
             disk = CrashDisk(seed)
             filled(disk)
-            open_store(disk, CONFIG).close(NOW)
-            store = open_store(disk, CONFIG)
-            store.logs["t", 0].roll(NOW)
-            store.close(NOW)
+            open_log_manager(disk, CONFIG).close(NOW)
+            log_manager = open_log_manager(disk, CONFIG)
+            log_manager.logs["t", 0].roll(NOW)
+            log_manager.close(NOW)
             log = reopened(disk)
             append(log, batch([b"x"]), leader_epoch=3)
-            log.flush()
+            flush(log)
             assert reopened(disk.after_crash()).end_offset == 41
 
     def test_a_start_behind_the_end_is_not_believed(self, disk: Disk) -> None:
         filled(disk)
-        open_store(disk, CONFIG).close(NOW)
+        open_log_manager(disk, CONFIG).close(NOW)
         overwrite(disk, checkpoint.LOG_START_OFFSETS, b"0\n1\nt 0 4000\n")
         assert (reopened(disk).start_offset, len(stored(reopened(disk)))) == (0, 40)
 
     def test_damage_at_the_end_is_checked_in_spite_of_the_marker(self, disk: Disk) -> None:
         filled(disk)
-        store = open_store(disk, CONFIG)
-        path = store.logs["t", 0].active.path(LOG)
-        store.close(NOW)
+        log_manager = open_log_manager(disk, CONFIG)
+        path = log_manager.logs["t", 0].active_segment.path(LOG)
+        log_manager.close(NOW)
         disk.open(path).append(b"\0" * 100)
         log = reopened(disk)
         assert log.failure is None
@@ -129,7 +130,7 @@ class TestAfterACrash:
         log = filled(disk)
         wanted = stored(log)
         torn = batch([b"torn" * 30])
-        log.active.opened().append(torn[:rest])
+        log.active_segment.opened().append(torn[:rest])
         again = reopened(disk)
         assert again.end_offset == 40
         assert stored(again) == wanted
@@ -138,7 +139,7 @@ class TestAfterACrash:
     def test_zeros_and_rubbish_at_the_end_are_cut_off(self, disk: Disk) -> None:
         for rubbish in (bytes(5000), b"\xff" * 3000, bytes(range(256)) * 9):
             log = filled(MemoryDisk())
-            log.active.opened().append(rubbish)
+            log.active_segment.opened().append(rubbish)
             assert reopened(log.disk).end_offset == 40
 
     def test_segments_behind_the_damage_go(self, disk: Disk) -> None:
@@ -207,23 +208,27 @@ class TestAfterACrash:
         overwrite(disk, checkpoint.LOG_START_OFFSETS, b"0\n1\nt 0 30\n")
         disk.remove(log.segments[1].path(LOG))
         again = reopened(disk)
-        assert (again.failure, again.bases, again.start_offset) == (None, log.bases[2:], 30)
+        assert (again.failure, again.segments.bases, again.start_offset) == (
+            None,
+            log.segments.bases[2:],
+            30,
+        )
 
     def test_a_large_batch_does_not_fit_the_first_buffer(self, disk: Disk) -> None:
         config = topic(max_message_bytes=20_000_000)
-        store = open_store(disk, config)
-        log = store.create("t", 0, UUID(int=3))
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, UUID(int=3))
         append(log, batch([b"small"]))
         append(log, batch([b"x" * 9_000_000]))
         append(log, batch([b"small"]))
-        again = open_store(disk, config).logs["t", 0]
+        again = open_log_manager(disk, config).logs["t", 0]
         assert again.end_offset == 3
 
 
 class TestBelowTheRecoveryPoint:
     def test_damage_is_not_cut_but_shown(self, disk: Disk) -> None:
         log = filled(disk, flushed=20)
-        active = log.active
+        active = log.active_segment
         size = active.size
         path = active.path(LOG)
         flip(disk, path, 100 * 8)
@@ -243,20 +248,20 @@ class TestBelowTheRecoveryPoint:
 
     def test_a_lost_end_is_shown_too(self, disk: Disk) -> None:
         log = filled(disk, flushed=20)
-        disk.remove(log.active.path(LOG))
+        disk.remove(log.active_segment.path(LOG))
         again = reopened(disk)
         assert again.failure is not None
 
     def test_other_logs_are_not_harmed(self, disk: Disk) -> None:
         log = filled(disk, flushed=20)
-        flip(disk, log.active.path(LOG), 100 * 8)
-        store = open_store(disk, CONFIG)
-        other = store.create("u", 0, UUID(int=9))
+        flip(disk, log.active_segment.path(LOG), 100 * 8)
+        log_manager = open_log_manager(disk, CONFIG)
+        other = log_manager.create("u", 0, UUID(int=9))
         assert append(other, batch([b"x"]))[0] == 0
-        store.close(NOW)
-        store = open_store(disk, CONFIG)
-        assert store.logs["u", 0].end_offset == 1
-        assert store.logs["t", 0].failure is not None, "a stop does not make it good"
+        log_manager.close(NOW)
+        log_manager = open_log_manager(disk, CONFIG)
+        assert log_manager.logs["u", 0].end_offset == 1
+        assert log_manager.logs["t", 0].failure is not None, "a stop does not make it good"
 
     def test_every_bit_flip_is_noticed_or_harmless(self) -> None:
         original = filled(MemoryDisk(), batches=6, flushed=6)
@@ -301,7 +306,7 @@ class TestLeftovers:
         joined = disk.read_file(first.path(LOG)) + disk.read_file(second.path(LOG))
         overwrite(disk, first.path(LOG) + ".swap", joined)
         again = reopened(disk)
-        assert again.bases == log.bases[:1] + log.bases[2:]
+        assert again.segments.bases == log.segments.bases[:1] + log.segments.bases[2:]
         assert stored(again) == stored(log)
 
     def test_putting_it_in_place_may_be_interrupted(self) -> None:
@@ -309,7 +314,7 @@ class TestLeftovers:
             for seed in range(20):
                 disk = CrashDisk(seed * 100 + step)
                 log = filled(disk, flushed=20)
-                wanted, bases = stored(log), log.bases
+                wanted, bases = stored(log), log.segments.bases
                 joined = b"".join(disk.read_file(s.path(LOG)) for s in log.segments[:2])
                 swap = disk.create(log.segments[0].path(LOG) + ".swap")
                 swap.append(joined)
@@ -317,10 +322,10 @@ class TestLeftovers:
                 disk.sync_directory("t-0")
                 disk.cut_at(disk.steps + step)
                 with suppress(PowerCut):
-                    open_store(disk, CONFIG)
+                    open_log_manager(disk, CONFIG)
                 again = reopened(disk.after_crash())
                 assert again.failure is None
-                assert again.bases == bases[:1] + bases[2:]
+                assert again.segments.bases == bases[:1] + bases[2:]
                 assert stored(again) == wanted
 
     def test_an_unfinished_swap_is_dropped(self, disk: Disk) -> None:
@@ -329,7 +334,7 @@ class TestLeftovers:
         overwrite(disk, path + ".swap", disk.read_file(path)[:100])
         overwrite(disk, path.replace(LOG, ".index.cleaned"), b"")
         again = reopened(disk)
-        assert again.bases == log.bases
+        assert again.segments.bases == log.segments.bases
         assert stored(again) == stored(log)
 
     def test_files_without_a_segment_go(self, disk: Disk) -> None:
@@ -342,7 +347,7 @@ class TestLeftovers:
         assert log.end_offset == 40
 
     def test_an_empty_directory_is_an_empty_log(self, disk: Disk) -> None:
-        open_store(disk, CONFIG)
+        open_log_manager(disk, CONFIG)
         disk.make_directory("t-0")
         log = reopened(disk)
         assert append(log, batch([b"x"])) == (0, 1, -1)
@@ -350,17 +355,17 @@ class TestLeftovers:
 
 def test_thousands_of_segments_open_quickly_and_read_right(disk: Disk) -> None:
     config = topic(segment_bytes=100, retention_ms=-1)
-    store = open_store(disk, config)
-    log = store.create("t", 0, UUID(int=3))
+    log_manager = open_log_manager(disk, config)
+    log = log_manager.create("t", 0, UUID(int=3))
     # On a real disk each segment costs some syncs, which is not what this is about.
     count = 3000 if isinstance(disk, MemoryDisk) else 400
     for i in range(count):
         append(log, batch([b"%d" % i]))
     assert len(log.segments) == count
-    run_jobs(store, NOW + 10**6)
+    run_jobs(log_manager, NOW + 10**6)
     assert log.recovery_point == count - 1
-    store.close(NOW)
-    again = open_store(disk, config).logs["t", 0]
+    log_manager.close(NOW)
+    again = open_log_manager(disk, config).logs["t", 0]
     assert again.end_offset == count
     assert sum(segment.file is not None for segment in again.segments) == 0
     assert [record.value for record in stored(again)] == [b"%d" % i for i in range(count)]

@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 
 from hightide.log.disk import Disk, MemoryDisk
+from hightide.log.flush import flush
 from hightide.log.log import Log
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import NOW, append, batch, open_store, run_jobs, topic
+from tests.unit.log.log_world import NOW, append, batch, open_log_manager, run_jobs, topic
 
 
 def numbered(sequence: int, producer_id: int = 7, epoch: int = 0, size: int = 40) -> bytearray:
@@ -20,24 +21,24 @@ def numbered(sequence: int, producer_id: int = 7, epoch: int = 0, size: int = 40
 
 
 def reopened(disk: Disk, clean: bool, **settings: int) -> Log:
-    return open_store(disk, topic(**settings)).logs["t", 0]
+    return open_log_manager(disk, topic(**settings)).logs["t", 0]
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("before_the_roll", range(1, 9))
 def test_each_of_the_last_five_batches_is_known_again(clean: bool, before_the_roll: int):
     disk = MemoryDisk()
-    store = open_store(disk, topic())
-    log = store.create("t", 0, UUID(int=1))
+    log_manager = open_log_manager(disk, topic())
+    log = log_manager.create("t", 0, UUID(int=1))
     for sequence in range(9):
         if sequence == before_the_roll:
             log.roll(NOW)
-            log.flush()
-            run_jobs(store, NOW + 200_000)
+            flush(log)
+            run_jobs(log_manager, NOW + 200_000)
         append(log, numbered(sequence))
         append(log, numbered(sequence, producer_id=8))
     if clean:
-        store.close(NOW)
+        log_manager.close(NOW)
     log = reopened(disk, clean)
     for sequence in reversed(range(4, 9)):
         assert append(log, numbered(sequence))[0] == 2 * sequence
@@ -47,11 +48,11 @@ def test_each_of_the_last_five_batches_is_known_again(clean: bool, before_the_ro
 
 def test_what_was_never_written_is_still_refused():
     disk = MemoryDisk()
-    store = open_store(disk, topic())
-    log = store.create("t", 0, UUID(int=1))
+    log_manager = open_log_manager(disk, topic())
+    log = log_manager.create("t", 0, UUID(int=1))
     for sequence in range(9):
         append(log, numbered(sequence))
-    store.close(NOW)
+    log_manager.close(NOW)
     log = reopened(disk, clean=True)
     for sequence in (11, 3, 2):
         with pytest.raises(KafkaError) as refused:
@@ -62,13 +63,13 @@ def test_what_was_never_written_is_still_refused():
 
 def test_batches_of_an_older_epoch_are_not_taken_for_the_producers():
     disk = MemoryDisk()
-    store = open_store(disk, topic())
-    log = store.create("t", 0, UUID(int=1))
+    log_manager = open_log_manager(disk, topic())
+    log = log_manager.create("t", 0, UUID(int=1))
     for sequence in range(4):
         append(log, numbered(sequence))
     for sequence in range(2):
         append(log, numbered(sequence, epoch=1))
-    store.close(NOW)
+    log_manager.close(NOW)
     log = reopened(disk, clean=True)
     assert append(log, numbered(0, epoch=1))[0] == 4
     with pytest.raises(KafkaError) as refused:
@@ -78,11 +79,11 @@ def test_batches_of_an_older_epoch_are_not_taken_for_the_producers():
 
 def test_the_search_goes_back_over_segments_but_not_over_the_whole_log():
     disk = MemoryDisk()
-    store = open_store(disk, topic(segment_bytes=200_000))
-    log = store.create("t", 0, UUID(int=1))
+    log_manager = open_log_manager(disk, topic(segment_bytes=200_000))
+    log = log_manager.create("t", 0, UUID(int=1))
     for sequence in range(5):
         append(log, numbered(sequence, size=150_000))
-    store.close(NOW)
+    log_manager.close(NOW)
     log = reopened(disk, clean=True, segment_bytes=200_000)
     assert len(log.segments) == 5
     assert append(log, numbered(0, size=150_000))[0] == 0

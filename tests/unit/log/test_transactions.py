@@ -15,9 +15,10 @@ from hightide.core.transactions.transaction import Producer
 from hightide.core.transactions.verification import Guard
 from hightide.log import dump
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
+from hightide.log.flush import flush
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
-from hightide.log.recovery import Known, load
+from hightide.log.recovery import CheckpointedState, load
 from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX, OpenFiles
 from hightide.wire.batch import Record, records
 from hightide.wire.control import ControlType, Marker, build_marker
@@ -27,7 +28,7 @@ from tests.unit.log.log_world import (
     append,
     batch,
     end_transaction,
-    open_store,
+    open_log_manager,
     run_jobs,
     topic,
 )
@@ -39,8 +40,8 @@ CONFIG = topic(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms
 
 def new_log(disk: Disk, **changes: object) -> tuple[LogManager, Log]:
     config = topic(**{"segment_bytes": 400, "file_delete_delay_ms": 0, **changes})
-    store = open_store(disk, config)
-    return store, store.create("t", 0, UUID(int=3))
+    log_manager = open_log_manager(disk, config)
+    return log_manager, log_manager.create("t", 0, UUID(int=3))
 
 
 def write(log: Log, producer_id: int, sequence: int, *values: bytes, **fields: object) -> int:
@@ -143,7 +144,7 @@ def test_a_marker_is_kafkas_bytes(disk: Disk) -> None:
 
 
 def test_own_batches_have_no_sequence_and_may_be_of_a_transaction(disk: Disk) -> None:
-    store, log = new_log(disk, cleanup_policy="compact")
+    log_manager, log = new_log(disk, cleanup_policy="compact")
     plain = batch([b"1", b"2"], keys=[b"a", b"b"])
     assert log.append_own(plain, 4, NOW) == (0, 2)
     producer = Producer(9, 0)
@@ -156,8 +157,8 @@ def test_own_batches_have_no_sequence_and_may_be_of_a_transaction(disk: Disk) ->
     assert log.last_stable_offset == 2
     assert end_transaction(log, 9, commits=True, leader_epoch=4) == 5
     assert log.epochs.latest == 4
-    store.close(NOW)
-    again = open_store(disk, CONFIG).logs["t", 0]
+    log_manager.close(NOW)
+    again = open_log_manager(disk, CONFIG).logs["t", 0]
     state = again.producers.get(9)
     assert state is not None
     assert (state.epoch, state.next_sequence, state.last_offset) == (0, -1, 4)
@@ -217,14 +218,14 @@ def test_what_is_deleted_is_decided(disk: Disk) -> None:
 
 def test_a_marker_that_may_be_lost_decides_nothing_after_a_restart(disk: Disk) -> None:
     """The snapshot of a clean stop knows nothing of it, and the marker may still be cut off."""
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     log.high_watermark = 0
     append(log, batch([b"plain"]))
     write(log, 1, 0)
     log.high_watermark = 2
     end_transaction(log, 1, commits=True)
-    store.close(NOW)
-    again = open_store(disk, CONFIG).logs["t", 0]
+    log_manager.close(NOW)
+    again = open_log_manager(disk, CONFIG).logs["t", 0]
     again.high_watermark = 2
     assert again.last_stable_offset == 1
     again.high_watermark = 3
@@ -270,17 +271,17 @@ def index_name(base_offset: int) -> str:
 
 
 def test_the_index_is_kafkas_file_of_34_bytes_an_entry(disk: Disk) -> None:
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     entries = three_segments(log)
     assert log.aborted_between(0, 8) == entries
-    store.close(NOW)
+    log_manager.close(NOW)
     files = [disk.read_file(index_name(base)) for base in (0, 3, 5)]
     assert files == [
         pack(">hqqqq", 0, 1, 0, 2, 1),
         b"",
         pack(">hqqqq", 0, 2, 1, 5, 6) + pack(">hqqqq", 0, 1, 6, 7, 8),
     ]
-    again = open_store(disk, CONFIG).logs["t", 0]
+    again = open_log_manager(disk, CONFIG).logs["t", 0]
     assert again.aborted_between(0, 8) == entries
     assert again.aborted_between(3, 4) == entries[1:2]
     assert again.aborted_between(6, 8) == entries[2:]
@@ -290,9 +291,9 @@ def test_the_index_is_kafkas_file_of_34_bytes_an_entry(disk: Disk) -> None:
 
 def test_the_index_can_be_dumped(tmp_path) -> None:  # type: ignore[no-untyped-def]
     disk = RealDisk(tmp_path)
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     three_segments(log)
-    store.close(NOW)
+    log_manager.close(NOW)
     lines = [line for item in dump.dump(tmp_path / index_name(5)) for line in dump.describe(item)]
     assert lines == [
         "version 0 producer_id 2 first_offset 1 last_offset 5 last_stable_offset 6 at 0",
@@ -313,9 +314,9 @@ DAMAGES = {
 @pytest.mark.parametrize("with_snapshots", [True, False])
 def test_a_missing_or_damaged_index_is_made_anew(damage: str, with_snapshots: bool) -> None:
     disk = MemoryDisk()
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     entries = three_segments(log)
-    store.close(NOW)
+    log_manager.close(NOW)
     for base in (0, 3, 5):
         data = DAMAGES[damage](disk.read_file(index_name(base)))
         disk.remove(index_name(base))
@@ -325,29 +326,29 @@ def test_a_missing_or_damaged_index_is_made_anew(damage: str, with_snapshots: bo
         for name in disk.list("t-0"):
             if name.endswith(SNAPSHOT):
                 disk.remove(f"t-0/{name}")
-    store = open_store(disk, CONFIG)
-    again = store.logs["t", 0]
+    log_manager = open_log_manager(disk, CONFIG)
+    again = log_manager.logs["t", 0]
     assert again.aborted_between(0, 8) == entries
     assert disk.read_file(index_name(0)) == entries[0].encode()
     # What comes next is added to what was found.
     write(again, 5, 0)
     end_transaction(again, 5, commits=False)
-    store.close(NOW)
-    again = open_store(disk, CONFIG).logs["t", 0]
+    log_manager.close(NOW)
+    again = open_log_manager(disk, CONFIG).logs["t", 0]
     assert again.aborted_between(0, 10) == [*entries, Aborted(5, 8, 9, 10)]
 
 
 def test_a_log_without_any_index_is_not_searched_for_what_cannot_be_there() -> None:
     """As Kafka leaves it where nothing was ever aborted: reading all of it would take long."""
     disk = MemoryDisk()
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     for number in range(20):
         append(log, batch([b"%d" % number * 20]))
-    store.close(NOW)
+    log_manager.close(NOW)
     for name in disk.list("t-0"):
         if name.endswith(TRANSACTION_INDEX):
             disk.remove(f"t-0/{name}")
-    again = open_store(disk, CONFIG).logs["t", 0]
+    again = open_log_manager(disk, CONFIG).logs["t", 0]
     assert len(again.segments) > 3
     assert all(segment.aborted is not None for segment in again.segments)
     assert again.aborted_between(0, 20) == []
@@ -357,14 +358,14 @@ def test_a_log_without_any_index_is_not_searched_for_what_cannot_be_there() -> N
 
 
 def test_the_index_is_cut_with_the_log(disk: Disk) -> None:
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     entries = three_segments(log)
     log.truncate_to(7, NOW)
     assert log.aborted_between(0, 8) == entries[:2]
     assert log.transactions.opened == {1: 6}
     assert end_transaction(log, 1, commits=True) == 7
-    store.close(NOW)
-    again = open_store(disk, CONFIG).logs["t", 0]
+    log_manager.close(NOW)
+    again = open_log_manager(disk, CONFIG).logs["t", 0]
     assert again.aborted_between(0, 8) == entries[:2]
     again.truncate_to(4, NOW)
     assert again.aborted_between(0, 8) == entries[:1]
@@ -375,14 +376,14 @@ def test_the_index_is_cut_with_the_log(disk: Disk) -> None:
 
 
 def test_nothing_is_left_of_the_index_of_a_segment_that_was_emptied(disk: Disk) -> None:
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     write(log, 1, 0)
     log.roll(NOW)
     end_transaction(log, 1, commits=False)
     log.roll(NOW)
     log.truncate_to(1, NOW)
-    store.close(NOW)
-    log = open_store(disk, CONFIG).logs["t", 0]
+    log_manager.close(NOW)
+    log = open_log_manager(disk, CONFIG).logs["t", 0]
     write(log, 1, 1)
     assert log.aborted_between(0, 5) == []
     end_transaction(log, 1, commits=False)
@@ -390,13 +391,13 @@ def test_nothing_is_left_of_the_index_of_a_segment_that_was_emptied(disk: Disk) 
 
 
 def test_the_index_goes_with_its_segment(disk: Disk) -> None:
-    store, log = new_log(disk)
+    log_manager, log = new_log(disk)
     entries = three_segments(log)
-    log.flush()
+    flush(log)
     log.delete_records(5)
     for minutes in range(1, 20):
-        run_jobs(store, NOW + minutes * 60_000)
-    assert log.bases == [5]
+        run_jobs(log_manager, NOW + minutes * 60_000)
+    assert log.segments.bases == [5]
     left = [name for name in disk.list("t-0") if TRANSACTION_INDEX in name]
     assert left == []
     # A transaction that began in what is gone is still known for what it was.
@@ -405,16 +406,16 @@ def test_the_index_goes_with_its_segment(disk: Disk) -> None:
 
 def test_many_indexes_are_kept_in_files_only() -> None:
     disk = MemoryDisk()
-    store, log = new_log(disk, segment_bytes=200)
+    log_manager, log = new_log(disk, segment_bytes=200)
     for number in range(300):
         write(log, number, 0)
         end_transaction(log, number, commits=False)
-    store.close(NOW)
+    log_manager.close(NOW)
     files = OpenFiles(64)
-    again = load(disk, "t", 0, CONFIG, files, Known(True, log.end_offset, 0), NOW)
+    again = load(disk, "t", 0, CONFIG, files, CheckpointedState(True, log.end_offset, 0), NOW)
     for at in range(0, 600, 2):
         assert [e.producer_id for e in again.aborted_between(at, at + 2)] == [at // 2]
-        list(again.segments[again.segment_index(at)].headers())
+        list(again.segments[again.segments.index_of(at)].headers())
     assert sum(1 for segment in again.segments if segment.aborted) <= 70
 
 
@@ -505,7 +506,7 @@ class TransactionsAgainstList(LogAgainstList):
         assert self.log.transactions.opened == story.open
         assert self.log.last_stable_offset == max(self.start, story.stable(self.end))
         assert self.log.aborted_between(0, self.end) == [
-            e for e in story.aborted() if e.last_offset >= self.log.bases[0]
+            e for e in story.aborted() if e.last_offset >= self.log.segments.bases[0]
         ]
 
     @rule(data=st.data())

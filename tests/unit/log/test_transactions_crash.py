@@ -12,16 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hightide.log.disk import MemoryDisk
+from hightide.log.flush import flush
 from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
 from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX
-from tests.unit.log.crash_disk import CrashDisk, PowerCut
+from tests.support.crash_disk import CrashDisk, PowerCut
 from tests.unit.log.log_world import (
     NOW,
     append,
     batch,
     end_transaction,
-    open_store,
+    open_log_manager,
     run_jobs,
     stored,
     stored_batches,
@@ -51,20 +52,20 @@ class Life:
         self.now_ms = NOW
         self.exists = False
         self.epoch = 0
-        self.store: LogManager
+        self.log_manager: LogManager
         self.log: Log
 
     def open(self) -> None:
-        self.store = open_store(self.disk, self.config, self.now_ms)
+        self.log_manager = open_log_manager(self.disk, self.config, self.now_ms)
         # With room for few open files indexes leave memory before they are forced to disk.
-        self.store.files.capacity = self.random.choice([1, 64])
+        self.log_manager.files.capacity = self.random.choice([1, 64])
         if self.exists:
-            self.log = self.store.logs["t", 0]
+            self.log = self.log_manager.logs["t", 0]
 
     def live(self, moves: int) -> None:
         self.open()
-        self.log = self.store.create("t", 0, UUID(int=7))
-        self.store.sync_names()
+        self.log = self.log_manager.create("t", 0, UUID(int=7))
+        self.log_manager.sync_names()
         self.exists = True
         for _ in range(moves):
             self.move()
@@ -72,13 +73,13 @@ class Life:
     def move(self) -> None:
         choice = self.random.randrange(25)
         if choice == 0:
-            self.log.flush()
+            flush(self.log)
         elif choice == 1:
             self.keep_house()
         elif choice == 2:
             self.truncate()
         elif choice == 3:
-            self.store.close(self.now_ms)
+            self.log_manager.close(self.now_ms)
             self.open()
         elif choice == 4:
             self.log.roll(self.now_ms)
@@ -139,7 +140,7 @@ class Life:
     def keep_house(self) -> None:
         for _ in range(2):
             self.now_ms += 6 * MINUTE_MS
-            run_jobs(self.store, self.now_ms)
+            run_jobs(self.log_manager, self.now_ms)
 
 
 class FollowingLife(Life):
@@ -148,8 +149,8 @@ class FollowingLife(Life):
 
     def __init__(self, disk: CrashDisk | MemoryDisk, seed: int) -> None:
         super().__init__(disk, seed)
-        store = open_store(MemoryDisk(), self.config)
-        self._leader = store.create("t", 0, UUID(int=7))
+        log_manager = open_log_manager(MemoryDisk(), self.config)
+        self._leader = log_manager.create("t", 0, UUID(int=7))
 
     @property
     def leader(self) -> Log:
@@ -172,21 +173,21 @@ class FollowingLife(Life):
 
 
 def check_survivor(life: Life, disk: CrashDisk) -> None:
-    store = open_store(disk, life.config, life.now_ms)
-    log = store.logs.get(("t", 0))
+    log_manager = open_log_manager(disk, life.config, life.now_ms)
+    log = log_manager.logs.get(("t", 0))
     if log is None:
         assert not life.exists
         return
     assert log.failure is None
     if "compact" not in life.config.cleanup_policy:
-        check_story(log, story_of(log), store.high_watermarks.get(("t", 0), 0))
+        check_story(log, story_of(log), log_manager.high_watermarks.get(("t", 0), 0))
     # It goes on from there, and the next stop keeps it.
     for producer_id in list(log.transactions.opened):
         end_transaction(log, producer_id, commits=False, leader_epoch=99, now_ms=life.now_ms)
     assert log.last_stable_offset == log.end_offset
     aborted, shown = log.aborted_between(0, log.end_offset), read_committed(log)
-    store.close(life.now_ms)
-    log = open_store(disk, life.config, life.now_ms).logs["t", 0]
+    log_manager.close(life.now_ms)
+    log = open_log_manager(disk, life.config, life.now_ms).logs["t", 0]
     assert log.aborted_between(0, log.end_offset) == aborted
     assert read_committed(log) == shown
     assert not log.transactions.opened
@@ -204,7 +205,7 @@ def test_power_may_fail_at_any_moment(seeds: range) -> None:
         if seed % 3 == 0:
             crashed.cut_at(crashed.random.randint(1, 12))
             with suppress(PowerCut):
-                open_store(crashed, life.config, life.now_ms)
+                open_log_manager(crashed, life.config, life.now_ms)
             crashed = crashed.after_crash()
         check_survivor(life, crashed)
 
@@ -223,7 +224,7 @@ def test_power_may_fail_while_an_index_is_made_anew() -> None:
         life.write(1)
         wanted = log.aborted_between(0, 12)
         assert len(wanted) == len(PRODUCERS)
-        life.store.close(life.now_ms)
+        life.log_manager.close(life.now_ms)
         disk.remove(f"t-0/{0:020d}{TRANSACTION_INDEX}")
         disk.sync_directory("t-0")
         life.open()
@@ -231,7 +232,7 @@ def test_power_may_fail_while_an_index_is_made_anew() -> None:
         with suppress(PowerCut):
             assert life.log.aborted_between(0, 12) == wanted
             life.keep_house()
-        log = open_store(disk.after_crash(), life.config, life.now_ms).logs["t", 0]
+        log = open_log_manager(disk.after_crash(), life.config, life.now_ms).logs["t", 0]
         assert log.aborted_between(0, 12) == wanted
 
 
@@ -314,11 +315,11 @@ def check_from_nothing(life: Life, before: dict[bytes, bytes | None]) -> None:
     """Without indexes and snapshots the same is found in the batches alone."""
     disk = MemoryDisk()
     disk.make_directory("t-0")
-    life.store.disks[0].sync_directory("")
+    life.log_manager.disks[0].sync_directory("")
     for name in life.disk.list("t-0"):
         if not name.endswith((SNAPSHOT, TRANSACTION_INDEX)):
             disk.create(f"t-0/{name}").append(life.disk.read_file(f"t-0/{name}"))
-    log = open_store(disk, life.config, life.now_ms).logs["t", 0]
+    log = open_log_manager(disk, life.config, life.now_ms).logs["t", 0]
     assert log.failure is None
     assert log.transactions.opened == life.log.transactions.opened
     assert rows(log) == before
@@ -358,7 +359,7 @@ def test_power_may_fail_while_transactions_are_compacted() -> None:
         for producer_id in list(life.log.transactions.opened):
             life.end(producer_id)
         life.log.roll(life.now_ms)
-        life.log.flush()
+        flush(life.log)
         life.log.high_watermark = life.log.end_offset
         before = rows(life.log)
         disk.cut_at(disk.steps + disk.random.randint(1, 60))
@@ -366,7 +367,7 @@ def test_power_may_fail_while_transactions_are_compacted() -> None:
             life.keep_house()
             life.keep_house()
         crashed = disk.after_crash()
-        log = open_store(crashed, life.config, life.now_ms).logs["t", 0]
+        log = open_log_manager(crashed, life.config, life.now_ms).logs["t", 0]
         assert log.failure is None
         assert rows(log) == before
         assert not log.transactions.opened

@@ -15,7 +15,7 @@ from hightide.core.metadata.image import Topic
 from hightide.core.partition.follower import divergence
 from hightide.core.partition.leader import Leader
 from hightide.log.disk import DiskFailed
-from hightide.log.log import Slice
+from hightide.log.segment import Slice
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.hot import fetch_codec as hot
 

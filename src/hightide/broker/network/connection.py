@@ -1,13 +1,13 @@
-"""One client's connection: frames in, answers out, in order, with bounded memory.
+"""One client's connection: frames in, responses out, in order, with bounded memory.
 
-Requests are read into a scratch buffer that all connections share, because nobody looks at it
-between two reads; only a frame that comes in pieces gets a buffer of its own, which grows as bytes
-arrive and not as bytes are promised.  Hot requests are served straight from the buffer, within the
-callback. Answers leave in the order of their requests: one that must wait takes a `Slot` in a queue
-and the answers behind it wait too, while the requests behind it are already being served.
+Requests are read into a scratch buffer that all connections share, because its content is not used
+between two reads.  Only a frame that comes in pieces gets its own buffer, which grows as bytes
+arrive, not as the frame's length promises.  Hot requests are served straight from the buffer,
+within the callback.  Responses leave in the order of their requests: one that must wait takes a
+`Slot` in a queue, and the responses behind it wait too, while their requests are already served.
 
-Reading stops, so that TCP tells the client to slow down, while a slow request is being served,
-while the client does not take its answers, while too many answers wait, and while requests of all
+Reading stops, so that TCP makes the client slow down, while a slow request is being served, while
+the client does not read its responses, while too many responses wait, and while the requests of all
 connections together take too much memory.
 """
 
@@ -22,7 +22,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from hightide.broker.network.fetch_sizing import FetchSizing
-from hightide.log.log import Slice
+from hightide.log.segment import Slice
 from hightide.wire.errors import WireError
 from hightide.wire.hot.fetch_codec import Part
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Answer = bytes | list[Part]
+Response = bytes | list[Part]
 
 _SIZE = Struct(">i")
 _HEADER_LEAST = 8  # api key, version, correlation id
@@ -49,19 +49,19 @@ COMMITTING = 128
 
 
 class NotYet(Exception):
-    """A request cannot be served before the broker knows more; it stays where it is."""
+    """A request cannot be served yet; it stays in the buffer until `unblock(why)`."""
 
     def __init__(self, why: int) -> None:
         self.why = why
 
 
 class Slot:
-    """A place in the order of answers, taken by a request that cannot be answered at once."""
+    """A place in the order of responses, taken by a request that cannot be answered at once."""
 
-    __slots__ = ("answer", "cancel")
+    __slots__ = ("cancel", "response")
 
     def __init__(self) -> None:
-        self.answer: Answer | None = None
+        self.response: Response | None = None
         self.cancel: Callable[[], object] | None = None
 
 
@@ -107,26 +107,26 @@ class Connection(asyncio.BufferedProtocol):
         self._fd = -1
         self._reading_file = False
         self.is_closed = False
-        self.produce_prefix = 0  # where the last usual Produce had its records' length
-        # What the coordinator said of the transaction of the Produce that is served next.
+        self.produce_prefix = 0  # position of the records' length in the last usual Produce
+        # The transaction coordinator's verdicts on the Produce that is served next.
         self.verified: Mapping[Replica, Guard | KafkaError | None] = {}
-        self.commits = 0  # of offsets, which are not answered yet
+        self.commits = 0  # OffsetCommits without a response yet
         self.fetch_sizing = FetchSizing()
-        self.fetch_next: tuple[bytes, int] | None = None  # topic and partition to begin with
+        self.fetch_next: tuple[bytes, int] | None = None  # where the next Fetch starts
         self.idle_checks = 0
         self.frame_since: float | None = None
         self.stuck_since: float | None = None
         self.local_address: tuple[str, int] = ("", 0)
         self.client_address = ""
 
-    # -- life ------------------------------------------------------------------------------
+    # -- opening and closing ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         transport = self._transport
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         sock = transport.get_extra_info("socket")
-        # Behind TLS what goes to the socket is not what we write.
+        # With TLS the bytes on the socket are not the bytes that we write.
         if sock is not None and transport.get_extra_info("ssl_object") is None:
             self._fd = sock.fileno()
         local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
@@ -152,14 +152,14 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def close(self, why: str, level: int = logging.INFO) -> None:
-        """Give the client up; what was already answered is still sent."""
+        """Close the connection; responses that were handed to the transport are still sent."""
         if not self.is_closed:
             log.log(level, "closing the connection from %s: %s", self.client_address, why)
             self.is_closed = True
             self._transport.close()
 
     def abort(self, why: str) -> None:
-        """Give the client up at once: its answers cannot be sent whole any more."""
+        """Close the connection at once: its responses cannot be completed any more."""
         log.warning("dropping the connection from %s: %s", self.client_address, why)
         self.is_closed = True
         self._out.clear()
@@ -192,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._blocked and not self.is_closed:
             self._transport.pause_reading()
             self._is_paused = True
-        self._server.after_answers()
+        self._server.after_responses()
 
     def _frames_of_own(self, own: bytearray) -> None:
         filled = self._filled
@@ -217,9 +217,9 @@ class Connection(asyncio.BufferedProtocol):
             self._release()
 
     def _frames(self, buf: bytearray, view: memoryview, filled: int) -> int:
-        """Serve the whole frames in buf[:filled]; how far we got."""
+        """Serve the whole frames in buf[:filled]; return the end of the last one served."""
         at = 0
-        answers: list[Answer] = []
+        responses: list[Response] = []
         serve, limit, slots = self._server.serve, self._server.frame_limit, self._slots
         try:
             while filled - at >= 4 and not self._blocked:
@@ -229,29 +229,29 @@ class Connection(asyncio.BufferedProtocol):
                 end = at + 4 + size
                 if end > filled:
                     break
-                answer = serve(self, buf, view, at + 4, end)
-                if answer is not None:
+                response = serve(self, buf, view, at + 4, end)
+                if response is not None:
                     if slots:
                         slot = Slot()
-                        slot.answer = answer
+                        slot.response = response
                         slots.append(slot)
                     else:
-                        answers.append(answer)
+                        responses.append(response)
                 at = end
         except WireError as error:
-            self._send_all(answers)
+            self._send_all(responses)
             self.close(str(error))
             return filled
         except NotYet as not_yet:
             self.block(not_yet.why)
-        if answers:
-            self._send_all(answers)
+        if responses:
+            self._send_all(responses)
         if len(slots) > _MOST_WAITING:
             self.block(WAITING)
         return at
 
     def _keep(self, view: memoryview, at: int, filled: int) -> None:
-        """Move the beginning of a frame, or frames we may not serve yet, to an own buffer."""
+        """Move the start of a frame, or frames that cannot be served yet, to an own buffer."""
         left = filled - at
         need = 4 + _SIZE.unpack_from(view, at)[0] if left >= 4 else _FIRST_BUFFER
         if need - 4 > self._server.frame_limit:
@@ -286,10 +286,10 @@ class Connection(asyncio.BufferedProtocol):
             self._server.has_grown(self)
 
     def block(self, why: int) -> None:
-        """Serve no further until `unblock` with the same reason.
+        """Serve no further requests until `unblock` with the same reason.
 
-        The socket is told to stop only when more comes in meanwhile: most clients wait for their
-        answer anyway, and telling it costs more than many an answer.
+        Reading from the socket is paused only when more bytes arrive: most clients wait for their
+        response anyway, and pausing costs more than many a response.
         """
         self._blocked |= why
 
@@ -305,52 +305,52 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_paused and not (self.is_blocked or self.is_closed):
             self._is_paused = False
             self._transport.resume_reading()
-        self._server.after_answers()
+        self._server.after_responses()
 
-    # -- answers out -----------------------------------------------------------------------
+    # -- responses out ---------------------------------------------------------------------
 
     def defer(self, cancel: Callable[[], object] | None = None) -> Slot:
-        """Take a place in the order of answers; `cancel` is called if the client goes away."""
+        """Take a place in the order of responses; `cancel` is called if the client goes away."""
         slot = Slot()
         slot.cancel = cancel
         self._slots.append(slot)
         return slot
 
-    def complete(self, slot: Slot, answer: Answer) -> None:
-        """Fill a place; everything at the head of the queue that is ready leaves."""
-        slot.answer, slot.cancel = answer, None
+    def complete(self, slot: Slot, response: Response) -> None:
+        """Fill a place; send all responses at the head of the queue that are ready."""
+        slot.response, slot.cancel = response, None
         if self.is_closed:
             return
         slots = self._slots
-        ready: list[Answer] = []
-        while slots and slots[0].answer is not None:
-            ready.append(slots.popleft().answer)  # type: ignore[arg-type]
+        ready: list[Response] = []
+        while slots and slots[0].response is not None:
+            ready.append(slots.popleft().response)  # type: ignore[arg-type]
         self._send_all(ready)
         if self._blocked & WAITING and len(slots) < _MOST_WAITING // 2:
             self.unblock(WAITING)
 
-    def _send_all(self, answers: list[Answer]) -> None:
-        """Send answers in one write where they are plain bytes, else through the pump."""
-        if not answers:
+    def _send_all(self, responses: list[Response]) -> None:
+        """Send responses: in one write if all are plain bytes, else through the pump."""
+        if not responses:
             return
         if not self._out:
-            plain = [answer for answer in answers if isinstance(answer, bytes)]
-            if len(plain) == len(answers):
+            plain = [response for response in responses if isinstance(response, bytes)]
+            if len(plain) == len(responses):
                 self._transport.write(plain[0] if len(plain) == 1 else b"".join(plain))
                 return
-        for answer in answers:
-            if isinstance(answer, list):
-                self._out.extend(answer)
+        for response in responses:
+            if isinstance(response, list):
+                self._out.extend(response)
             else:
-                self._out.append(answer)
+                self._out.append(response)
         self._pump()
 
     def _pump(self) -> None:
-        """Send while the socket takes it, gathering parts in the buffer that all share."""
+        """Send while the socket accepts bytes, gathering parts in the shared send buffer."""
         out, turns = self._out, _CHUNKS_PER_TURN
         while out and not self._blocked & ANSWERING and not self._reading_file:
             if turns == 0:
-                self._server.call_soon(self._pump)  # the others get a turn
+                self._server.call_soon(self._pump)  # other connections get a turn
                 return
             turns -= 1
             filled = self._gather(self._server.send_view)
@@ -358,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._send(self._server.send_view[:filled])
 
     def _gather(self, view: memoryview) -> int:
-        """Move parts into `view` until it is full or the disk must be waited for."""
+        """Move parts into `view` until it is full, or until the disk must be waited for."""
         out, filled, room = self._out, 0, len(view)
         while out and filled < room:
             part = out[0]
@@ -371,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._server.read_in_thread(self, part, min(part.length, room))
                     break
                 if count == 0:
-                    self.abort("the log was cut under an answer")
+                    self.abort("the log was truncated while a response was sent")
                     return 0
                 if self._server.read_ahead:
                     self._server.read_ahead.reached(part.file, part.position)
@@ -391,10 +391,10 @@ class Connection(asyncio.BufferedProtocol):
         return filled
 
     def _send(self, view: memoryview) -> None:
-        """Write to the socket ourselves while nothing is queued in the transport before us.
+        """Write to the socket directly while the transport has nothing queued.
 
-        The transport would keep the buffer until it is sent, so it would need a new one, filled
-        with zeros and then with records, for each piece.
+        The transport would keep the buffer until it is sent, so each piece would need a new
+        buffer, filled with zeros and then with records.
         """
         sent = 0
         if self._fd >= 0 and not self._transport.get_write_buffer_size():
@@ -403,18 +403,18 @@ class Connection(asyncio.BufferedProtocol):
             except BlockingIOError:
                 pass
             except OSError as error:
-                self.abort(f"it cannot be written to: {error}")
+                self.abort(f"cannot write to it: {error}")
                 return
         if sent < len(view):
             self._transport.write(bytes(view[sent:]))
 
     def chunk_read(self, part: Slice, data: bytes) -> None:
-        """A thread has read what was not in memory; `part` is still the first to be sent."""
+        """A thread has read bytes that were not in memory; `part` is still the first to send."""
         self._reading_file = False
         if self.is_closed:
             return
         if not data:
-            self.abort("the log was cut under an answer")
+            self.abort("the log was truncated while a response was sent")
             return
         self._out[0] = data
         if len(data) < part.length:
@@ -431,6 +431,6 @@ class Connection(asyncio.BufferedProtocol):
         self._blocked &= ~ANSWERING
         self._pump()
         if not self._blocked & ANSWERING:
-            # The pump ran dry: requests may be read again.
+            # Everything is sent: requests may be read again.
             self._blocked |= ANSWERING
             self.unblock(ANSWERING)

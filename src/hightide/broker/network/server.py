@@ -1,7 +1,7 @@
 """Listeners, and what all connections of a broker share: buffers, limits and the sweep.
 
-The sweep is the only timer that looks at connections: twice a second it closes those that are idle
-for too long, that send a request drop by drop, or that do not take their answers.
+The sweep is the only timer that looks at connections: twice a second it closes connections that
+have been idle for too long, that send a request too slowly, or that do not read their responses.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from hightide.broker.network.connection import STARTING, STARVED, STOPPING, Answer, Connection
+from hightide.broker.network.connection import STARTING, STARVED, STOPPING, Connection, Response
 from hightide.broker.network.read_ahead import ReadAhead
-from hightide.log.log import Slice
+from hightide.log.segment import Slice
 from hightide.settings import Broker, Listener
 from hightide.wire.errors import KafkaError
 
@@ -28,33 +28,33 @@ _SPARES = 8
 _SPARE_BYTES = 4 * 1024 * 1024
 _SWEEP_S = 0.5
 _FRAME_S = 30.0  # a whole request must arrive within this
-_STUCK_S = 60.0  # a client must take some of its answers within this
+_STUCK_S = 60.0  # a client must read some of its responses within this
 _STOP_S = 5.0
 
 
 class Serve(Protocol):
-    """Serves one request; the answer, or None when it comes later or not at all."""
+    """Serves one request; returns the response, or None if it comes later or not at all."""
 
     def __call__(
         self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
-    ) -> Answer | None: ...
+    ) -> Response | None: ...
 
 
 class Server:
     """Accepts connections and owns what they share.
 
-    Settings that can change while the broker runs are asked for when they are needed.
+    Settings that can change while the broker runs are read when they are needed.
     """
 
     def __init__(
         self,
         settings: Callable[[], Broker],
         serve: Serve,
-        after_answers: Callable[[], None],
+        after_responses: Callable[[], None],
         listen: Callable[[str, int, int], socket.socket] | None = None,
     ) -> None:
         self.serve = serve
-        self.after_answers = after_answers
+        self.after_responses = after_responses
         self.frame_limit = settings().socket_request_max_bytes
         self.memory_limit = settings().queued_max_request_bytes
         self.scratch = bytearray(_SCRATCH_BYTES)
@@ -64,7 +64,7 @@ class Server:
         self.starved: deque[Connection] = deque()
         self._settings = settings
         self._listen = listen or listening_socket
-        # In the order in which they came; all of them are looked at now and then.
+        # In the order of their arrival; the sweep looks at all of them.
         self._connections: dict[Connection, None] = {}
         self._per_ip: Counter[str] = Counter()
         self._new_this_second = 0
@@ -77,12 +77,12 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
-    # -- life ------------------------------------------------------------------------------
+    # -- starting and stopping -------------------------------------------------------------
 
     def bind(self, listeners: Sequence[Listener], backlog: int) -> list[tuple[str, int]]:
-        """Take the addresses; those that were bound, in the order given.
+        """Bind the listeners; return the bound addresses in the same order.
 
-        Whoever connects from now on is served as soon as the server is started.
+        Clients that connect from now on are served as soon as the server is started.
         """
         for listener in listeners:
             self._bound.append((listener.name, self._listen(listener.host, listener.port, backlog)))
@@ -90,7 +90,7 @@ class Server:
         return [sock.getsockname()[:2] for _, sock in self._bound]
 
     async def start(self) -> None:
-        """Serve."""
+        """Accept connections."""
         loop = asyncio.get_running_loop()
         self.now = loop.time
         self.call_soon = loop.call_soon
@@ -103,13 +103,13 @@ class Server:
             self._servers.append(server)
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
-    def serve_everybody(self) -> None:
-        """Serve those who came before the broker was ready."""
+    def serve_early(self) -> None:
+        """Serve the requests that came before the broker was ready."""
         for connection in list(self._connections):
             connection.unblock(STARTING)
 
     def stop_reading(self) -> None:
-        """Take no more connections and no more requests."""
+        """Accept no more connections and no more requests."""
         for _, sock in self._bound:
             sock.close()
         for server in self._servers:
@@ -120,12 +120,12 @@ class Server:
             connection.block(STOPPING)
 
     async def stop(self) -> None:
-        """Send what is already answered, then close."""
+        """Send the responses that are ready, then close."""
         deadline = self.now() + _STOP_S
         for connection in list(self._connections):
             if not connection.is_waiting:
                 connection.close("the broker stops", logging.DEBUG)
-        # Answers leave as fast as clients take them; nobody signals that, so we look.
+        # Responses leave as fast as clients read them. There is no signal for that, so poll.
         while any(c.is_waiting for c in self._connections) and self.now() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
@@ -136,7 +136,7 @@ class Server:
     # -- connections -----------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection in, unless there are too many."""
+        """Register a new connection; return False if there are too many."""
         why = self._too_many(connection.client_address)
         if why is not None:
             log.warning("refusing a connection from %s: %s", connection.client_address, why)
@@ -150,15 +150,15 @@ class Server:
         if len(self._connections) >= settings.max_connections:
             return f"{settings.max_connections} connections are open"
         if address.startswith("127.") or address == "::1":
-            return None  # a machine may talk to itself as much as it likes
+            return None  # clients on the same host are not limited
         if self._per_ip[address] >= settings.max_connections_per_ip:
-            return f"{settings.max_connections_per_ip} connections are open from there"
+            return f"{settings.max_connections_per_ip} connections are open from that address"
         second = int(self.now())
         if second != self._second:
             self._second, self._new_this_second = second, 0
         self._new_this_second += 1
         if self._new_this_second > settings.max_connection_creation_rate:
-            return f"more than {settings.max_connection_creation_rate} new ones in a second"
+            return f"more than {settings.max_connection_creation_rate} new connections in a second"
         return None
 
     def forget(self, connection: Connection) -> None:
@@ -178,7 +178,7 @@ class Server:
             if connection.is_waiting:
                 stuck = connection.stuck_since
                 if stuck is not None and now - stuck > _STUCK_S:
-                    connection.abort(f"its answers were not taken for {_STUCK_S:.0f} s")
+                    connection.abort(f"its responses were not read for {_STUCK_S:.0f} s")
             elif connection.idle_checks > most_checks:
                 connection.close("idle", logging.DEBUG)
             since = connection.frame_since
@@ -191,8 +191,8 @@ class Server:
     def may_grow(self, connection: Connection) -> bool:
         """Whether a connection may take a larger buffer; if not, it is unblocked when it may.
 
-        When memory is short one connection at a time may still grow.  If none could, those that
-        hold half a request each would wait for one another for ever.
+        When memory is short, one connection at a time may still grow.  If none could, connections
+        that hold half a request each would wait for one another for ever.
         """
         if self._is_short_of_memory:
             if self._favoured is not None and self._favoured is not connection:
@@ -202,7 +202,7 @@ class Server:
         return True
 
     def has_grown(self, connection: Connection) -> None:
-        """A connection is through with a request that it needed a buffer for."""
+        """Release a connection's request buffer, and let the next one grow."""
         if self._favoured is connection:
             self._favoured = None
         while self.starved and (self._favoured is None or not self._is_short_of_memory):
@@ -213,7 +213,7 @@ class Server:
         return 0 <= self.memory_limit < self._request_bytes
 
     def buffer(self, need: int, capacity: int) -> bytearray:
-        """A buffer for a frame of `need` bytes: a used one that fits, else `capacity` new bytes."""
+        """Get a buffer for a frame of `need` bytes: a spare one, else one of `capacity` bytes."""
         for at, spare in enumerate(self._spares):
             if need <= len(spare):
                 self._request_bytes += len(spare)
@@ -222,7 +222,7 @@ class Server:
         return bytearray(capacity)
 
     def recycle(self, buffer: bytearray) -> None:
-        """Take a buffer back; a few large ones are kept for streams of large requests."""
+        """Return a buffer; a few large ones are kept for streams of large requests."""
         size = len(buffer)
         self._request_bytes -= size
         if _SCRATCH_BYTES <= size <= _SPARE_BYTES and len(self._spares) < _SPARES:
@@ -231,7 +231,7 @@ class Server:
     # -- cold reads ------------------------------------------------------------------------
 
     def read_in_thread(self, connection: Connection, part: Slice, length: int) -> None:
-        """Read bytes that are not in the page cache without stopping everybody else."""
+        """Read bytes that are not in the page cache, without blocking the event loop."""
         self.read_ahead.begin(part.file, part.position + length)
         future = self._loop.run_in_executor(None, part.file.read, part.position, length)
 
@@ -248,8 +248,8 @@ class Server:
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    # The protocol must be named: without it asyncio leaves Nagle's algorithm on for accepted
-    # sockets.
+    """Open a socket that accepts connections."""
+    # Without IPPROTO_TCP asyncio leaves Nagle's algorithm on for accepted sockets.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:

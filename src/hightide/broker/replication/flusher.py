@@ -1,10 +1,10 @@
-"""Group commit: for topics that want their records on disk before they are acknowledged.
+"""Group commit, for topics whose records must be on disk before they are acknowledged.
 
 A topic with `flush.messages` asks for a flush after so many messages.  A flush takes a thread and
-hundreds of microseconds, so it is never done on the event loop, and never once per request: while
-one runs, further appends go on, and the next flush is for all of them together.  Until its flush is
-done, a record is neither acknowledged nor shown to anybody, followers included; and a follower does
-not ask for more, which would tell its leader that it has it.
+hundreds of microseconds, so it never runs on the event loop, and not once per request: while one
+runs, more records are appended, and the next flush covers all of them.  Until its flush is done, a
+record is neither acknowledged nor visible to consumers or followers.  A follower does not fetch on
+before its flush, because its next fetch offset would tell the leader that it has the record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from hightide.broker.replication.replica import Replica
-from hightide.log.jobs import Flush
+from hightide.log.flush import Flush
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Flusher:
         self._running: dict[Replica, asyncio.Task[None]] = {}
 
     def flush(self, replica: Replica) -> asyncio.Task[None]:
-        """Begin, or go on; the task is done when there is nothing left that has to be on disk."""
+        """Flush a replica; the task is done when nothing is left that must be on disk."""
         task = self._running.get(replica)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._flush(replica))
@@ -45,13 +45,13 @@ class Flusher:
                     replica.flushed(log_.recovery_point)
                     self._wake()
         except Exception:
-            log.exception("the flush of %s-%d failed", replica.topic, replica.partition)
+            log.exception("cannot flush %s-%d", replica.topic, replica.partition)
         finally:
             del self._running[replica]
             if log_.failure is not None:
                 replica.flush_failed()
 
     async def stop(self) -> None:
-        """Wait for the flushes under way and for those that they lead to."""
+        """Wait for all flushes, including those that start meanwhile."""
         while self._running:
             await asyncio.wait(list(self._running.values()))

@@ -13,26 +13,35 @@ from hightide.log.flush import Flush, flush
 from hightide.log.log_manager import LogManager
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import NOW, append, batch, broker, open_store, run_jobs, stored, topic
+from tests.unit.log.log_world import (
+    NOW,
+    append,
+    batch,
+    broker,
+    open_log_manager,
+    run_jobs,
+    stored,
+    topic,
+)
 
 MINUTE_MS = 60_000
 ID = UUID(int=77)
 
 
 def store_on(*disks: Disk, config: Topic | None = None) -> LogManager:
-    store = LogManager(disks, broker(), lambda _: config or topic())
-    store.open(NOW)
-    return store
+    log_manager = LogManager(disks, broker(), lambda _: config or topic())
+    log_manager.open(NOW)
+    return log_manager
 
 
 def test_new_partitions_go_where_the_fewest_are() -> None:
     disks = [MemoryDisk("a"), MemoryDisk("b"), MemoryDisk("c")]
     disks[0].make_directory("old-0")
     disks[0].make_directory("old-1")
-    store = store_on(*disks)
+    log_manager = store_on(*disks)
     for partition in range(7):
-        store.create("t", partition, ID)
-    counts = [sum(log.disk is disk for log in store.logs.values()) for disk in disks]
+        log_manager.create("t", partition, ID)
+    counts = [sum(log.disk is disk for log in log_manager.logs.values()) for disk in disks]
     assert counts == [3, 3, 3]
 
 
@@ -40,28 +49,28 @@ def test_all_directories_are_loaded_again(tmp_path: Path) -> None:
     config = topic()
     for number in range(3):
         disks = [RealDisk(tmp_path / name) for name in ("a", "b")]
-        store = store_on(*disks, config=config)
-        assert len(store.logs) == 2 * number
+        log_manager = store_on(*disks, config=config)
+        assert len(log_manager.logs) == 2 * number
         for partition in (2 * number, 2 * number + 1):
-            store.create("t", partition, ID)
-        for log in store.logs.values():
+            log_manager.create("t", partition, ID)
+        for log in log_manager.logs.values():
             append(log, batch([b"x"]))
         if number == 1:
-            store.close(NOW)
+            log_manager.close(NOW)
         for disk in disks:
             disk.unlock()
-    store = store_on(*(RealDisk(tmp_path / name) for name in ("a", "b")), config=config)
-    assert {key: log.end_offset for key, log in store.logs.items()} == {
+    log_manager = store_on(*(RealDisk(tmp_path / name) for name in ("a", "b")), config=config)
+    assert {key: log.end_offset for key, log in log_manager.logs.items()} == {
         ("t", 0): 3, ("t", 1): 3, ("t", 2): 2, ("t", 3): 2, ("t", 4): 1, ("t", 5): 1,
     }  # fmt: skip
-    assert store.topic_ids == dict.fromkeys(store.logs, ID)
+    assert log_manager.topic_ids == dict.fromkeys(log_manager.logs, ID)
 
 
 def test_a_partition_in_two_directories_is_an_error_in_words() -> None:
     disks = [MemoryDisk("a"), MemoryDisk("b")]
     for disk in disks:
         disk.make_directory("t-0")
-    with pytest.raises(DiskFailed, match="t-0 failed: it is in a and b; move one of them away"):
+    with pytest.raises(DiskFailed, match="t-0 failed: it is in a and b; remove one of the two"):
         store_on(*disks)
 
 
@@ -74,17 +83,17 @@ def test_a_directory_in_use_is_an_error_in_words(tmp_path: Path) -> None:
 
 
 def test_a_partition_is_created_once(disk: Disk) -> None:
-    store = store_on(disk)
-    store.create("t", 0, ID)
+    log_manager = store_on(disk)
+    log_manager.create("t", 0, ID)
     with pytest.raises(KafkaError) as caught:
-        store.create("t", 0, ID)
+        log_manager.create("t", 0, ID)
     assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def test_names_with_dashes_and_dots_find_their_way_back(disk: Disk) -> None:
-    store = store_on(disk)
+    log_manager = store_on(disk)
     for name in ("a-b", "a-1", "a.b-c_d", "x" * 249):
-        store.create(name, 3, ID)
+        log_manager.create(name, 3, ID)
     disk.make_directory("not a partition")
     disk.unlock()
     assert set(store_on(disk).logs) == {("a-b", 3), ("a-1", 3), ("a.b-c_d", 3), ("x" * 249, 3)}
@@ -92,12 +101,12 @@ def test_names_with_dashes_and_dots_find_their_way_back(disk: Disk) -> None:
 
 @pytest.mark.parametrize("name", ["t", "y" * 249])
 def test_a_deleted_partition_is_gone_at_once_and_its_bytes_later(disk: Disk, name: str) -> None:
-    store = store_on(disk, config=topic(file_delete_delay_ms=5 * MINUTE_MS))
-    log = store.create(name, 0, ID)
+    log_manager = store_on(disk, config=topic(file_delete_delay_ms=5 * MINUTE_MS))
+    log = log_manager.create(name, 0, ID)
     append(log, batch([b"x"]))
     part = log.read(0, 100, 1)
-    store.delete(name, 0)
-    assert (name, 0) not in store.logs
+    log_manager.delete(name, 0)
+    assert (name, 0) not in log_manager.logs
     (renamed,) = [n for n in disk.list("") if n.endswith("-delete")]
     assert renamed.startswith(f"{name[:200]}")
     assert len(renamed) <= 255
@@ -107,159 +116,159 @@ def test_a_deleted_partition_is_gone_at_once_and_its_bytes_later(disk: Disk, nam
         with pytest.raises(KafkaError) as caught:
             use()
         assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    again = store.create(name, 0, UUID(int=78))
+    again = log_manager.create(name, 0, UUID(int=78))
     assert append(again, batch([b"x"]))[0] == 0
-    run_jobs(store, NOW + 4 * MINUTE_MS)
+    run_jobs(log_manager, NOW + 4 * MINUTE_MS)
     assert disk.exists(renamed)
-    run_jobs(store, NOW + 5 * MINUTE_MS)
+    run_jobs(log_manager, NOW + 5 * MINUTE_MS)
     assert not disk.exists(renamed)
 
 
 def test_a_deletion_that_was_interrupted_is_finished_after_the_next_start(disk: Disk) -> None:
-    store = store_on(disk)
-    store.create("t", 0, ID)
-    store.delete("t", 0)
+    log_manager = store_on(disk)
+    log_manager.create("t", 0, ID)
+    log_manager.delete("t", 0)
     disk.unlock()
-    store = store_on(disk)
-    assert store.logs == {}
-    run_jobs(store, NOW + MINUTE_MS)
+    log_manager = store_on(disk)
+    assert log_manager.logs == {}
+    run_jobs(log_manager, NOW + MINUTE_MS)
     assert not [n for n in disk.list("") if n.endswith("-delete")]
 
 
 def test_settings_of_a_topic_can_change(disk: Disk) -> None:
     settings = {"t": topic(max_message_bytes=100), "u": topic()}
-    store = LogManager([disk], broker(), lambda name: settings[name])
-    store.open(NOW)
-    log = store.create("t", 0, ID)
+    log_manager = LogManager([disk], broker(), lambda name: settings[name])
+    log_manager.open(NOW)
+    log = log_manager.create("t", 0, ID)
     with pytest.raises(KafkaError):
         append(log, batch([b"x" * 200]))
     settings["t"] = topic()
-    store.reconfigure("t")
+    log_manager.reconfigure("t")
     append(log, batch([b"x" * 200]))
 
 
 class TestHousekeeping:
     def test_retention_by_time(self, disk: Disk) -> None:
         config = topic(segment_bytes=300, retention_ms=60 * MINUTE_MS, file_delete_delay_ms=0)
-        store = open_store(disk, config)
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, ID)
         for i in range(10):
             at = NOW + i * 10 * MINUTE_MS
             append(log, batch([b"x" * 150], timestamp=at), now_ms=at)
-        run_jobs(store, NOW + 80 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 80 * MINUTE_MS)
         assert log.start_offset == 2
         assert [record.offset for record in stored(log)] == list(range(2, 10))
-        run_jobs(store, NOW + 1000 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 1000 * MINUTE_MS)
         assert (log.start_offset, log.end_offset) == (10, 10), "the active segment expires too"
         assert append(log, batch([b"x"], timestamp=NOW), now_ms=NOW)[0] == 10
-        run_jobs(store, NOW + 1001 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 1001 * MINUTE_MS)
         names = [n for n in disk.list("t-0") if n[:20].isdecimal() and int(n[:20]) < 10]
         assert names == []
 
     def test_retention_without_timestamps_goes_by_the_file(self, disk: Disk) -> None:
         config = topic(segment_bytes=300, retention_ms=60 * MINUTE_MS)
-        store = open_store(disk, config)
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, ID)
         for _ in range(3):
             append(log, batch([b"x" * 150], timestamp=-1))
-        run_jobs(store, NOW + 59 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 59 * MINUTE_MS)
         assert log.start_offset == 0
-        run_jobs(store, NOW + 70 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 70 * MINUTE_MS)
         assert log.start_offset == 3
 
     def test_retention_by_size(self, disk: Disk) -> None:
         config = topic(segment_bytes=300, retention_bytes=1000, retention_ms=-1)
-        store = open_store(disk, config)
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, ID)
         for _ in range(20):
             append(log, batch([b"x" * 150]))
-        run_jobs(store, NOW + 10 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 10 * MINUTE_MS)
         assert 1000 <= log.size_bytes < 1300
 
     def test_nothing_goes_before_it_is_committed(self, disk: Disk) -> None:
         config = topic(segment_bytes=300, retention_bytes=0, retention_ms=0)
-        store = open_store(disk, config)
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, ID)
         for _ in range(10):
             append(log, batch([b"x" * 150]))
         log.high_watermark = 4
-        run_jobs(store, NOW + 10 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 10 * MINUTE_MS)
         assert log.start_offset == 4
 
     def test_before_a_log_has_a_role_no_more_is_taken_for_committed(self, disk: Disk) -> None:
         config = topic(segment_bytes=300, retention_bytes=0, retention_ms=0)
-        store = open_store(disk, config)
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, ID)
         for _ in range(10):
             append(log, batch([b"x" * 150]))
         log.high_watermark = 4
-        store.close(NOW, 1)
+        log_manager.close(NOW, 1)
         for minutes in (10, 20):
             # A broker that waits long to be told its role, and stops again without one.
-            store = open_store(disk, config, has_roles=False)
-            run_jobs(store, NOW + minutes * MINUTE_MS)
-            assert store.logs["t", 0].start_offset == 4
-            store.close(NOW, 1)
+            log_manager = open_log_manager(disk, config, has_roles=False)
+            run_jobs(log_manager, NOW + minutes * MINUTE_MS)
+            assert log_manager.logs["t", 0].start_offset == 4
+            log_manager.close(NOW, 1)
         assert checkpoint.read_offsets(disk, checkpoint.HIGH_WATERMARKS) == {("t", 0): 4}
 
     def test_a_high_watermark_is_not_believed_of_records_appended_after_a_truncation(
         self, disk: Disk
     ) -> None:
-        store = open_store(disk, topic())
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic())
+        log = log_manager.create("t", 0, ID)
         for _ in range(10):
             append(log, batch([b"x"]))
         log.high_watermark = 8
-        run_jobs(store, NOW + 10 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 10 * MINUTE_MS)
         assert checkpoint.read_offsets(disk, checkpoint.HIGH_WATERMARKS) == {("t", 0): 8}
         # Its leader has lost committed records.
         log.truncate_to(5, NOW)
         for _ in range(5):
             append(log, batch([b"y"]))
-        again = open_store(disk, topic(), has_roles=False)
+        again = open_log_manager(disk, topic(), has_roles=False)
         assert again.logs["t", 0].end_offset == 10
         assert again.logs["t", 0].high_watermark == 5
 
     def test_nor_of_records_appended_where_a_power_cut_took_others(self, disk: Disk) -> None:
-        store = open_store(disk, topic())
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic())
+        log = log_manager.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x"]))
-        store.close(NOW)
+        log_manager.close(NOW)
         checkpoint_of_more = checkpoint.encode_offsets({("t", 0): 8})
         disk.replace(checkpoint.HIGH_WATERMARKS, checkpoint_of_more)
-        log = open_store(disk, topic(), has_roles=False).logs["t", 0]
+        log = open_log_manager(disk, topic(), has_roles=False).logs["t", 0]
         assert log.high_watermark == 5
         for _ in range(5):
             append(log, batch([b"y"]))
-        assert open_store(disk, topic(), has_roles=False).logs["t", 0].high_watermark == 5
+        assert open_log_manager(disk, topic(), has_roles=False).logs["t", 0].high_watermark == 5
 
     def test_sealed_segments_are_forced_to_disk_and_the_checkpoint_follows(
         self, disk: Disk
     ) -> None:
-        store = open_store(disk, topic(segment_bytes=300))
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic(segment_bytes=300))
+        log = log_manager.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x" * 150]))
-        run_jobs(store, NOW + MINUTE_MS)
+        run_jobs(log_manager, NOW + MINUTE_MS)
         assert log.recovery_point == 4
-        run_jobs(store, NOW + 3 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 3 * MINUTE_MS)
         points = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
         assert points == {("t", 0): 4}
 
     def test_flush_ms_takes_the_active_segment_too(self, disk: Disk) -> None:
-        store = open_store(disk, topic(flush_ms=1000))
-        log = store.create("t", 0, ID)
-        run_jobs(store, NOW)
+        log_manager = open_log_manager(disk, topic(flush_ms=1000))
+        log = log_manager.create("t", 0, ID)
+        run_jobs(log_manager, NOW)
         append(log, batch([b"x"]))
-        run_jobs(store, NOW + 999)
+        run_jobs(log_manager, NOW + 999)
         assert log.recovery_point == 0
-        run_jobs(store, NOW + 1000)
+        run_jobs(log_manager, NOW + 1000)
         assert log.recovery_point == 1
 
     def test_flush_messages_says_when_a_flush_is_due(self, disk: Disk) -> None:
-        store = open_store(disk, topic(flush_messages=3))
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic(flush_messages=3))
+        log = log_manager.create("t", 0, ID)
         due = []
         for _ in range(7):
             append(log, batch([b"x"]))
@@ -270,38 +279,38 @@ class TestHousekeeping:
         assert log.recovery_point == 6
 
     def test_a_clock_that_is_set_back_postpones_nothing(self, disk: Disk) -> None:
-        store = open_store(disk, topic(flush_ms=1000))
-        log = store.create("t", 0, ID)
-        run_jobs(store, NOW)
+        log_manager = open_log_manager(disk, topic(flush_ms=1000))
+        log = log_manager.create("t", 0, ID)
+        run_jobs(log_manager, NOW)
         append(log, batch([b"x"]))
         back = NOW - 60 * MINUTE_MS
-        run_jobs(store, back)
+        run_jobs(log_manager, back)
         assert log.recovery_point == 0
-        run_jobs(store, back + 1000)
+        run_jobs(log_manager, back + 1000)
         assert log.recovery_point == 1
-        run_jobs(store, back + MINUTE_MS)
+        run_jobs(log_manager, back + MINUTE_MS)
         written = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
         assert written == {("t", 0): 1}
 
     def test_a_clock_set_back_before_the_first_jobs_postpones_nothing(self, disk: Disk) -> None:
-        store = open_store(disk, topic(retention_ms=1000, segment_bytes=300))
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic(retention_ms=1000, segment_bytes=300))
+        log = log_manager.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x" * 150], timestamp=NOW - 120 * MINUTE_MS))
         back = NOW - 60 * MINUTE_MS
-        run_jobs(store, back)
+        run_jobs(log_manager, back)
         assert log.start_offset == 0, "the first check is half a minute after the start"
-        run_jobs(store, back + MINUTE_MS)
+        run_jobs(log_manager, back + MINUTE_MS)
         assert log.start_offset == 5
         written = checkpoint.read_offsets(disk, checkpoint.RECOVERY_POINTS)
         assert written == {("t", 0): 5}
 
     def test_a_flush_that_was_overtaken_by_a_truncation_says_nothing(self, disk: Disk) -> None:
-        store = open_store(disk, topic(segment_bytes=300))
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic(segment_bytes=300))
+        log = log_manager.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x" * 150]))
-        jobs = list(store.jobs(NOW + 1))
+        jobs = list(log_manager.jobs(NOW + 1))
         assert jobs
         log.truncate_to(2)
         for _ in range(5):
@@ -313,24 +322,24 @@ class TestHousekeeping:
         assert log.failure is None
 
     def test_a_segment_sealed_during_a_flush_waits_for_its_indexes(self, disk: Disk) -> None:
-        store = open_store(disk, topic(flush_ms=0))
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic(flush_ms=0))
+        log = log_manager.create("t", 0, ID)
         append(log, batch([b"x"] * 5))
-        (flush,) = [job for job in store.jobs(NOW) if isinstance(job, Flush)]
+        (flush,) = [job for job in log_manager.jobs(NOW) if isinstance(job, Flush)]
         flush.run()
         log.roll(NOW)
         flush.finish()
         assert log.recovery_point == 4, "not the end of a segment whose indexes may be lost"
-        run_jobs(store, NOW)
+        run_jobs(log_manager, NOW)
         assert log.recovery_point == 5
 
     def test_a_late_checkpoint_does_not_undo_a_newer_one(self, disk: Disk) -> None:
-        store = open_store(disk, topic(segment_bytes=300))
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic(segment_bytes=300))
+        log = log_manager.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x" * 150]))
         flush(log)
-        late = list(store.jobs(NOW + 2 * MINUTE_MS))
+        late = list(log_manager.jobs(NOW + 2 * MINUTE_MS))
         log.truncate_to(1)
         for job in late:
             job.run()
@@ -339,49 +348,49 @@ class TestHousekeeping:
         assert log.recovery_point_written <= 1
 
     def test_deleted_records_stay_deleted_after_a_kill(self, disk: Disk) -> None:
-        store = open_store(disk, topic())
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic())
+        log = log_manager.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x"]))
         log.delete_records(3)
-        run_jobs(store, NOW + 1)
-        assert open_store(disk, topic()).logs["t", 0].start_offset == 3
+        run_jobs(log_manager, NOW + 1)
+        assert open_log_manager(disk, topic()).logs["t", 0].start_offset == 3
 
     def test_silent_producers_are_forgotten(self, disk: Disk) -> None:
-        store = open_store(disk, topic(), producer_id_expiration_ms=MINUTE_MS)
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, topic(), producer_id_expiration_ms=MINUTE_MS)
+        log = log_manager.create("t", 0, ID)
         append(log, batch([b"x"], producer_id=1, producer_epoch=0, base_sequence=0))
-        run_jobs(store, NOW + 10 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 10 * MINUTE_MS)
         assert len(log.producers) == 0
 
     def test_jobs_for_a_log_that_was_deleted_do_no_harm(self, disk: Disk) -> None:
         config = topic(segment_bytes=300, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
-        store = open_store(disk, config)
-        log = store.create("t", 0, ID)
+        log_manager = open_log_manager(disk, config)
+        log = log_manager.create("t", 0, ID)
         for _ in range(5):
             append(log, batch([b"x" * 150], keys=[b"k"]))
-        run_jobs(store, NOW + 1)
-        run_jobs(store, NOW + 2 * MINUTE_MS)
+        run_jobs(log_manager, NOW + 1)
+        run_jobs(log_manager, NOW + 2 * MINUTE_MS)
         append(log, batch([b"x" * 150], keys=[b"k"]))
         log.roll(NOW)
-        jobs = list(store.jobs(NOW + 4 * MINUTE_MS))
+        jobs = list(log_manager.jobs(NOW + 4 * MINUTE_MS))
         assert len(jobs) > 2
-        store.delete("t", 0)
-        store.create("t", 0, UUID(int=78))
+        log_manager.delete("t", 0)
+        log_manager.create("t", 0, UUID(int=78))
         for job in jobs:
             job.run()
             job.finish()
-        assert store.logs["t", 0].failure is None
-        assert store.logs["t", 0].bases == [0]
+        assert log_manager.logs["t", 0].failure is None
+        assert log_manager.logs["t", 0].segments.bases == [0]
 
 
 @pytest.mark.parametrize("left", [None, b"", b"version: 0\ntopic_id: AAAA"])
 def test_whose_a_log_is_survives_the_loss_of_its_own_note(disk: Disk, left: bytes | None) -> None:
     """A power cut may take it; a log without one would be taken for any topic of that name."""
-    store = store_on(disk)
-    store.create("t", 0, ID)
-    store.sync_names()
-    store.unlock()
+    log_manager = store_on(disk)
+    log_manager.create("t", 0, ID)
+    log_manager.sync_names()
+    log_manager.unlock()
     disk.remove("t-0/partition.metadata")
     if left is not None:
         disk.create("t-0/partition.metadata").append(left)
@@ -390,9 +399,9 @@ def test_whose_a_log_is_survives_the_loss_of_its_own_note(disk: Disk, left: byte
 
 
 def test_a_damaged_list_of_ids_is_none(disk: Disk) -> None:
-    store = store_on(disk)
-    store.create("t", 0, ID)
-    store.unlock()
+    log_manager = store_on(disk)
+    log_manager.create("t", 0, ID)
+    log_manager.unlock()
     for damage in (b"", b"0\n1\nt 0\n", b"0\n1\nt 0 ????\n", b"\xff"):
         disk.replace(checkpoint.TOPIC_IDS, damage)
         assert checkpoint.read_topic_ids(disk) == {}
