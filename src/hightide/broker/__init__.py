@@ -1,1 +1,1 @@
-"""The shell: sockets, files and time around the pure machines."""
+"""The broker: network, handlers, replication, controller and coordinators around the pure core."""

@@ -5,8 +5,8 @@
 
 A broker leads nothing before it is registered and the controller has said so: until then its id may
 turn out to be another broker's.  Clients are served when everything is ready.  When the broker
-stops, other brokers take over its leaderships first, then the listeners close, and the logs last, so
-that every acknowledged record is kept.
+stops, other brokers take over its leaderships first, then the listeners close, and the logs last,
+so that every acknowledged record is kept.
 
 The broker continues to serve while ZooKeeper is away, with the state that the controller last
 published.  After every reconnect it reads its settings again, and in a new session it registers
@@ -332,7 +332,7 @@ class Broker:
         if state is SessionState.CONNECTED:
             self._reconnect_loop.wake()
         elif state is not SessionState.SUSPENDED:
-            self.election.stand_down("its session with the coordinator may be over")
+            self.election.stand_down("its ZooKeeper session may have ended")
 
     async def _reconnected(self) -> None:
         try:

@@ -1,7 +1,7 @@
-"""What a broker takes from the world around it: the clock, chance, disks, and a coordinator.
+"""A broker's environment: clock, randomness, sockets, disks and ZooKeeper.
 
-A broker in production has the machine's own (`Machine`).  The simulator gives it others, so that
-the same code runs on virtual time and every run can be repeated.
+In production that is the operating system's (`RealEnvironment`).  The simulator passes another one,
+so that the same code runs on virtual time and every run can be repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hightide.zookeeper.interface import ZooKeeper
 
 
 class ZooKeeperSession(ZooKeeper, Protocol):
-    """A session with the coordinator, as the broker that began it has it."""
+    """A ZooKeeper session, with the methods for the broker that opened it."""
 
     @property
     def session_key(self) -> SessionKey: ...
@@ -33,7 +33,7 @@ class ZooKeeperSession(ZooKeeper, Protocol):
 
 
 class OpenedZooKeeper(Protocol):
-    """A session, and what has to be closed with it."""
+    """A session, and an embedded ZooKeeper if there is one; both are closed together."""
 
     @property
     def client(self) -> ZooKeeperSession: ...
@@ -42,21 +42,21 @@ class OpenedZooKeeper(Protocol):
 
 
 class Environment(Protocol):
-    """What the world gives a broker."""
+    """Everything outside the process that a broker uses."""
 
     random: Random
     has_watchdog: bool
-    """Whether a thread looks after the event loop."""
+    """Whether a thread watches the event loop, and closes the session if the loop hangs."""
 
     def now_ms(self) -> int: ...
 
     def new_id(self) -> uuid.UUID: ...
 
     def listen(self, host: str, port: int, backlog: int) -> socket.socket:
-        """A socket that takes connections."""
+        """Open a socket that accepts connections."""
 
     def directory(self, settings: Settings) -> Path | None:
-        """Where small files are kept beside the logs; None: nowhere."""
+        """The directory for small files beside the logs; None if nothing is kept."""
 
     def disks(self, settings: Settings) -> list[Disk]: ...
 
@@ -71,12 +71,12 @@ class Environment(Protocol):
 
 
 class RealEnvironment:
-    """The machine that the process runs on."""
+    """The operating system that the process runs on."""
 
     has_watchdog = True
 
     def __init__(self, *, memory: MemoryDisk | None = None) -> None:
-        """With `memory`, nothing is kept beyond it."""
+        """With `memory`, everything is kept in memory only."""
         self.random = Random()
         self._memory = memory
 
@@ -98,7 +98,7 @@ class RealEnvironment:
     def disks(self, settings: Settings) -> list[Disk]:
         if self._memory is not None:
             return [self._memory]
-        directories = [Path(each) for each in settings.directories()]
+        directories = [Path(directory) for directory in settings.directories()]
         for directory in directories:
             directory.mkdir(parents=True, exist_ok=True)
         return [RealDisk(directory) for directory in directories]

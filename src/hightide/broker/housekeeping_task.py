@@ -1,7 +1,7 @@
-"""The work that nobody waits for: retention, compaction, flushes, checkpoints.
+"""Background work on the logs: retention, compaction, flushes, checkpoints.
 
-The log store says what is due.  The slow part of each job runs in a thread; its result is taken
-over on the event loop, which owns the logs.
+The log manager decides what is due.  The slow part of each job runs in a thread; its result is
+applied on the event loop, which owns the logs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _EVERY_S = 1.0
 
 
 class Housekeeping:
-    """Runs the store's jobs, one at a time."""
+    """Runs the log manager's jobs, one at a time."""
 
-    def __init__(self, store: LogManager, now_ms: Callable[[], int]) -> None:
-        self._store = store
+    def __init__(self, log_manager: LogManager, now_ms: Callable[[], int]) -> None:
+        self._log_manager = log_manager
         self._now_ms = now_ms
         self._task: asyncio.Task[None] | None = None
 
@@ -29,7 +29,7 @@ class Housekeeping:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop after the job at hand."""
+        """Stop after the current job."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -40,12 +40,12 @@ class Housekeeping:
             try:
                 await self._jobs()
             except Exception:
-                # One log's trouble must not keep the others from being looked after.
-                log.exception("housekeeping failed; it goes on in %.0f s", _EVERY_S)
+                # A failure of one log must not keep the others from housekeeping.
+                log.exception("housekeeping failed; the next run is in %.0f s", _EVERY_S)
 
     async def _jobs(self) -> None:
-        for job in self._store.jobs(self._now_ms()):
-            # A job that has begun is finished, even when the broker stops meanwhile.
+        for job in self._log_manager.jobs(self._now_ms()):
+            # A job that has started is finished, even if the broker stops meanwhile.
             running = asyncio.ensure_future(asyncio.to_thread(job.run))
             try:
                 await asyncio.shield(running)

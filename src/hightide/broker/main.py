@@ -1,4 +1,4 @@
-"""`hightide broker start`: settings in, one broker out, until it is told to stop."""
+"""`hightide broker start`: run one broker until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger("hightide.broker")
 
 
 def run(argv: list[str]) -> int:
-    """Run a broker with these arguments; its exit code."""
+    """Run a broker with these arguments and return its exit code."""
     if not __debug__:
-        print("hightide relies on its assertions: start it without -O", file=sys.stderr)
+        print("hightide needs its assertions: start Python without -O", file=sys.stderr)
         return USAGE
-    gc.disable()  # until the broker serves: what is loaded and recovered now is there to stay
+    gc.disable()  # until the broker serves: objects that the start creates stay
     arguments = _parse(argv)
     logging.basicConfig(
         level=arguments.log_level.upper(),
@@ -62,7 +62,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting that counts more than the file and the environment; may be repeated",
+        help="a setting that overrides the file and the environment; may be repeated",
     )
     parser.add_argument("--host", help="listen on this address only (short for listeners)")
     parser.add_argument("--port", type=int, help="listen on this port; 0 picks a free one")
@@ -82,7 +82,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 
 def _raise_file_limit() -> None:
-    """Take all the open files that the process may have: segments and connections need them."""
+    """Raise the limit of open files as far as allowed: segments and connections need them."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -101,7 +101,7 @@ def _run(settings: Settings, in_memory: bool) -> int:
 
 
 async def _serve(settings: Settings, in_memory: bool) -> int:
-    # Imported here: a mistake in the settings is told before the broker's parts are loaded.
+    # Imported here, so that an error in the settings is reported before the broker is loaded.
     from hightide.broker.broker import Broker
     from hightide.broker.environment import RealEnvironment
     from hightide.broker.membership.identity import Refused
@@ -114,10 +114,10 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     broker = Broker(
-        settings, surroundings=RealEnvironment(memory=MemoryDisk() if in_memory else None)
+        settings, environment=RealEnvironment(memory=MemoryDisk() if in_memory else None)
     )
     stop = asyncio.ensure_future(stopped.wait())
-    # The start waits for the coordinator and for the controller, and somebody may not wait so long.
+    # The start waits for ZooKeeper and for the controller; a signal must be able to end it.
     starting = asyncio.ensure_future(broker.start())
     await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -125,17 +125,17 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     try:
         addresses = await starting
     except asyncio.CancelledError:
-        log.info("stopped before it served")
+        log.info("stopped during the start")
         return OK
     except (Refused, OSError, KafkaError, Corrupt, ZooKeeperError, InvalidSetting) as error:
         log.error("the broker cannot start: %s", error)
         return FAILED
-    # What exists now stays: the collector need not look at it again, and seldom at the rest,
-    # because nothing on the hot path makes cycles.
+    # Objects that exist now stay, so the collector need not look at them again; and it need not
+    # run often, because nothing on the hot path makes cycles.
     gc.enable()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    # Compaction runs in a thread; the loop should not wait five milliseconds for its turn.
+    # Compaction runs in a thread; the event loop must not wait five milliseconds for the GIL.
     sys.setswitchinterval(0.0005)
     for host, port in addresses:
         log.info("broker %d listens on %s:%d", broker.broker_id, host, port)
@@ -146,7 +146,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     code = OK
     if broker.failed.done():
-        log.error("the broker cannot go on: %s", broker.failed.exception())
+        log.error("the broker must stop: %s", broker.failed.exception())
         code = FAILED
     log.info("stopping")
     await broker.stop()

@@ -17,7 +17,7 @@ from hightide.settings import Broker as Settings
 from hightide.wire.errors import Corrupt, KafkaError
 from hightide.zookeeper.client import SessionKey
 from hightide.zookeeper.errors import ZooKeeperError
-from tests.simulation.shipped.coordination import SimCoordination
+from tests.simulation.shipped.zookeeper import SimZooKeeper
 from tests.simulation.shipped.disk import SimDisk
 from tests.simulation.shipped.loop import Process, SimLoop, World
 from tests.simulation.shipped.network import Listening
@@ -29,14 +29,14 @@ _log = logging.getLogger("hightide.broker")
 class Opened:
     """A session of the simulated coordinator."""
 
-    def __init__(self, client: SimCoordination) -> None:
+    def __init__(self, client: SimZooKeeper) -> None:
         self.client = client
 
     async def close(self) -> None:
         await self.client.close()
 
 
-class SimSurroundings:
+class SimEnvironment:
     """What the simulated machine gives one life of its broker."""
 
     has_watchdog = False
@@ -72,7 +72,7 @@ class SimSurroundings:
         loop: Any = asyncio.get_running_loop()
         # The key of the last session lies beside the logs; now and then it cannot be read.
         last = machine.session_key if self.random.random() < 0.7 and not is_new else None
-        client = SimCoordination(loop, settings.zookeeper_session_timeout_ms, last)
+        client = SimZooKeeper(loop, settings.zookeeper_session_timeout_ms, last)
         client.on_session = machine.keep_session_key
         try:
             await client.connected(settings.zookeeper_session_timeout_ms * 2)
@@ -109,7 +109,7 @@ class Machine(Process):
         loop: Any = asyncio.get_running_loop()
         stopped = asyncio.Event()
         self._told_to_stop = (loop, stopped)
-        broker = self.broker = Broker(self.settings, surroundings=SimSurroundings(self))
+        broker = self.broker = Broker(self.settings, environment=SimEnvironment(self))
         try:
             await broker.start()
         except (Refused, OSError, KafkaError, Corrupt, ZooKeeperError) as error:

@@ -16,7 +16,7 @@ from hightide.zookeeper.operation import Create, Multi, OpenSession
 from tests.conformance.history import History
 from tests.simulation.checkers import Violated
 from tests.simulation.shipped.clients import Admin, Client, Consumer, Producer
-from tests.simulation.shipped.coordination import Coordinator
+from tests.simulation.shipped.zookeeper import ZooKeeperServer
 from tests.simulation.shipped.faults import Faults
 from tests.simulation.shipped.loop import Process, World
 from tests.simulation.shipped.machine import PORT, Machine
@@ -62,7 +62,7 @@ class Simulation:
         random = world.random
         self.shape = self._choose()
         world.tell(f"{self.shape}")
-        self.coordinator = Coordinator(world)
+        self.coordinator = ZooKeeperServer(world)
         self.machines = {
             broker_id: Machine(world, broker_id, self._settings(broker_id))
             for broker_id in range(1, self.shape.brokers + 1)
@@ -222,15 +222,15 @@ class Simulation:
             broker = machine.broker
             if broker is None or not machine.is_serving:
                 raise Violated(f"L5 {machine.name} does not serve")
-            known = {topic.name for topic in broker.picture}
+            known = {topic.name for topic in broker.metadata_image}
             if known != topics:
                 raise Violated(f"L5 {machine.name} knows of {known}, there are {topics}")
-            for name, index in broker.store.logs:
-                state = broker.picture.state(name, index)
+            for name, index in broker.log_manager.logs:
+                state = broker.metadata_image.state(name, index)
                 if state is None or machine.broker_id not in state.replicas:
                     raise Violated(f"L5 {machine.name} has a log of {name}-{index}: {state}")
             for partition, truth in self.checker.truths.items():
-                pictured = broker.picture.state(*partition)
+                pictured = broker.metadata_image.state(*partition)
                 if pictured is None or truth.state is None:
                     raise Violated(f"L5 {machine.name} knows nothing of {partition}")
                 if pictured.partition_epoch != truth.state.partition_epoch:

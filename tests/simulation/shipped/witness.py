@@ -18,8 +18,8 @@ from hightide.log.log_manager import LogManager
 from hightide.wire import batch
 from hightide.zookeeper import znodes
 from tests.simulation.checkers import Checker, Violated
-from tests.simulation.disk import NO_PARTITIONS, Entry
-from tests.simulation.shipped.coordination import Coordinator
+from tests.simulation.disk import NOTHING, Entry
+from tests.simulation.shipped.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
     from tests.simulation.shipped.machine import Machine
@@ -56,7 +56,7 @@ class LogView:
         if len(self._entries) < log.end_offset:
             self._read_on()
         while len(self._entries) < log.end_offset:
-            self._entries.append(NO_PARTITIONS)
+            self._entries.append(NOTHING)
         if len(self._entries) != log.end_offset:
             raise Violated(f"{log.directory} ends at {log.end_offset}, its file behind that")
         return self._entries
@@ -78,7 +78,7 @@ class LogView:
         entries = self._entries
         if offset < len(entries) or (entries and epoch < entries[-1].epoch):
             raise Violated(f"I4 {self._log.directory} has {value!r} of epoch {epoch} at {offset}")
-        entries.extend([NO_PARTITIONS] * (offset - len(entries)))
+        entries.extend([NOTHING] * (offset - len(entries)))
         entries.append(Entry(epoch, value.decode()))
 
 
@@ -171,7 +171,7 @@ class Witness:
     def __init__(
         self,
         machines: dict[int, Machine],
-        coordinator: Coordinator,
+        coordinator: ZooKeeperServer,
         *,
         topics: tuple[str, ...],
         shape: Shape,
@@ -200,7 +200,7 @@ class Witness:
         if store is not None and (store.changes, len(store.logs)) != shown.noted:
             shown.note(store)
         seen, count = shown.seen, 0
-        for replica in broker.replicas:
+        for replica in broker.replica_manager:
             if replica.topic not in self._topics:
                 continue
             count += 1
@@ -216,7 +216,7 @@ class Witness:
                 self._changed(machine, role)
             role.end_offset = replica.log.end_offset
         if count < len(seen):
-            present = [(each.topic, each.partition) for each in broker.replicas]
+            present = [(each.topic, each.partition) for each in broker.replica_manager]
             shown.seen = {key: role for key, role in seen.items() if key in present}
 
     def _changed(self, machine: Machine, role: Role) -> None:

@@ -206,7 +206,7 @@ class World:
             mine.epoch = self.all[number].leader_epoch
         deadline = asyncio.get_running_loop().time() + 3
         # It may wait where it asked before; the first request ends that.
-        if self.following.may_overtake or not self.under_way:
+        if self.following.may_pipeline or not self.under_way:
             self.ask(max_wait_ms=100)
         while not self.is_whole() or self.wire.answers or self.is_wanting():
             assert asyncio.get_running_loop().time() < deadline, "something was missed"
@@ -214,7 +214,7 @@ class World:
                 await asyncio.sleep(0.001)
             for mine in self.copied:
                 mine.is_wanted = True
-            if not self.under_way or (self.following.may_overtake and self.is_wanting()):
+            if not self.under_way or (self.following.may_pipeline and self.is_wanting()):
                 self.ask(max_wait_ms=100)
 
     def is_wanting(self) -> bool:
@@ -230,7 +230,7 @@ def random_step(w: World, random: Random) -> None:
         case 0 | 1 | 2:
             w.append(number, random.choice([10, 500]))
         case 3 | 4:
-            if not w.under_way or (w.following.may_overtake and random.random() < 0.3):
+            if not w.under_way or (w.following.may_pipeline and random.random() < 0.3):
                 w.ask(max_bytes=random.choice([200, 1 << 20]))
         case 5:
             w.take()

@@ -137,7 +137,7 @@ def test_a_connection_is_opened_once_for_all_who_ask_and_kept() -> None:
     run(test)
 
 
-def test_a_lane_has_a_connection_of_its_own() -> None:
+def test_each_purpose_has_its_own_connection() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         control = await peers.connection(there)
         assert await peers.connection(there, "fetch") is not control
@@ -161,7 +161,7 @@ def test_a_broken_connection_is_opened_anew_by_the_next_who_asks() -> None:
 def test_a_connection_whose_answer_is_missing_is_not_used_again() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         other.answers = False
-        with pytest.raises(ConnectionFailed, match="did not answer ControlledShutdown in 50 ms"):
+        with pytest.raises(ConnectionFailed, match="did not answer ControlledShutdown within 50 ms"):
             await peers.send(there, STOP, timeout_ms=50)
         other.answers = True
         await peers.send(there, STOP, timeout_ms=5000)

@@ -73,7 +73,7 @@ def test_a_thread_stays_ahead_of_a_consumer_up_to_the_end_of_the_file(tmp_path: 
         assert len(file.parts()) == 1, "it is far enough ahead"
         for position in range(2000, SIZE, 1 << 20):
             ahead.reached(file, position)
-            await until(lambda: ahead._sent == 0)
+            await until(lambda: ahead._running == 0)
         await until(lambda: file.parts() == [(1000, SIZE)])
         assert not ahead, "there is no more to read"
         once = sum(end - start for start, end in file.touched)
@@ -89,7 +89,7 @@ def test_only_so_many_threads_are_sent_at_once(tmp_path: Path) -> None:
             ahead.begin(each, 0)
         *helped, left = files
         await until(lambda: all(each.parts() == [(0, AHEAD_BYTES)] for each in helped))
-        await until(lambda: ahead._sent == 0)
+        await until(lambda: ahead._running == 0)
         assert left.touched == []
         ahead.begin(left, 0)
         await until(lambda: left.parts() == [(0, AHEAD_BYTES)])

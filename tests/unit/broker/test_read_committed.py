@@ -103,7 +103,7 @@ def read_all(broker: Broker, version: int, max_bytes: int) -> tuple[list[bytes],
                 if control_type(records[0]) == ControlType.ABORT:
                     passed_over.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in passed_over):
-                found += [each.value for each in records if each.offset >= begun_at]
+                found += [record.value for record in records if record.offset >= begun_at]
         assert coming == [], "what begins behind the records that were given is told for nothing"
 
 
@@ -125,7 +125,7 @@ class Model:
         self.aborted: set[int] = set()
 
     def write(self, producer_id: int, count: int) -> None:
-        values = [b"%d" % (len(self.records) + each) * 20 for each in range(count)]
+        values = [b"%d" % (len(self.records) + index) * 20 for index in range(count)]
         producer = None if producer_id < 0 else Producer(producer_id, 0)
         sequence = self.sequences[producer_id]
         made = part(sequence, *values, producer=producer, transactional=producer is not None)
@@ -138,7 +138,7 @@ class Model:
         base, _, _ = self.replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS, guard)
         if producer is not None:
             self.open.setdefault(producer_id, base)
-        self.records += [(base + each, values[each], producer_id) for each in range(count)]
+        self.records += [(base + index, values[index], producer_id) for index in range(count)]
 
     def end(self, producer_id: int, is_commit: bool) -> None:
         end = self.replica.append_marker(Producer(producer_id, 0), 0, is_commit, 1, NOW_MS)
@@ -304,13 +304,13 @@ def test_whoever_writes_to_a_partition_is_described():
             first, second, ninth = topics[0].partitions
             assert [
                 (
-                    each.producer_id,
-                    each.producer_epoch,
-                    each.last_sequence,
-                    each.coordinator_epoch,
-                    each.current_txn_start_offset,
+                    active_producer.producer_id,
+                    active_producer.producer_epoch,
+                    active_producer.last_sequence,
+                    active_producer.coordinator_epoch,
+                    active_producer.current_txn_start_offset,
                 )
-                for each in first.active_producers + second.active_producers
+                for active_producer in first.active_producers + second.active_producers
             ] == [(7, 0, 1, -1, 0), (7, 0, 0, 3, -1)]
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (ninth.error_code, topics[1].partitions[0].error_code) == (unknown, unknown)

@@ -41,7 +41,7 @@ def describe_producers(
 
 
 def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
-    replica = broker.replicas.get(topic.encode(), partition)
+    replica = broker.replica_manager.get(topic.encode(), partition)
     if replica is None or replica.leader is None:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if replica is None:

@@ -43,12 +43,12 @@ def describe_replicas(
 
 def _wanted(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replica]:
     if request.topics is None:
-        yield from broker.replicas
+        yield from broker.replica_manager
         return
     for topic in request.topics:
         name = topic.topic.encode()
         for index in topic.partitions:
-            replica = broker.replicas.get(name, index)
+            replica = broker.replica_manager.get(name, index)
             if replica is not None:
                 yield replica
 

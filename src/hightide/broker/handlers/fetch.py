@@ -112,7 +112,7 @@ class ConsumerFetch:
         """Wait for the missing bytes, or until `max_wait_ms` is over."""
         self.delayed = DelayedFetch(self.respond, self._wait_ended)
         if self.session is not None:
-            self.session.reader = self
+            self.session.owner = self
         self.delayed.park(
             self.connection,
             missing_bytes,
@@ -123,7 +123,7 @@ class ConsumerFetch:
 
     def _wait_ended(self) -> None:
         if self.session is not None:
-            self.session.reader = None
+            self.session.owner = None
 
     def end_wait(self) -> None:
         """The session's client has sent its next request: respond with what there is."""
@@ -160,7 +160,7 @@ class ConsumerPlan(FetchPlan):
 
     def add(self, topic: bytes, requested: list[hot.RequestedPartition]) -> None:
         results = []
-        replicas = self._broker.replicas
+        replicas = self._broker.replica_manager
         find = replicas.get_by_id if self._by_id else replicas.get
         for partition in requested:
             index = partition.partition

@@ -206,7 +206,7 @@ class FollowerFetches:
                 del changed[key]
                 continue
             result = self._look(plan, key, remembered, held_back)
-            if is_first or remembered.has_news(result):
+            if is_first or remembered.has_changed(result):
                 news.append((key, remembered, result))
             elif key not in held_back:
                 del changed[key]
@@ -214,7 +214,7 @@ class FollowerFetches:
             return request.min_bytes - plan.byte_count
         topics: dict[bytes, list[hot.FetchedPartition]] = {}
         for key, remembered, result in news:
-            remembered.told(result)
+            remembered.sent(result)
             topics.setdefault(key[0], []).append(result)
             # The follower asks for the next records of what it got, so its turn is after others.
             if key not in held_back:

@@ -106,7 +106,7 @@ def unknown_partitions(
 ) -> set[TopicPartition]:
     """The partitions that there are not."""
     unknown = set()
-    find = broker.picture.topic
+    find = broker.metadata_image.topic
     for topic in request.topics:
         found = find(topic.name)
         there = () if found is None else found.partitions

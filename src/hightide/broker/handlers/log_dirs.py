@@ -28,8 +28,8 @@ def describe_log_dirs(
     wanted = None
     if request.topics is not None:
         wanted = {(each.topic, index) for each in request.topics for index in each.partitions}
-    logs: dict[Disk, list[Log]] = {disk: [] for disk in broker.store.disks}
-    for key, log in broker.store.logs.items():
+    logs: dict[Disk, list[Log]] = {disk: [] for disk in broker.log_manager.disks}
+    for key, log in broker.log_manager.logs.items():
         if wanted is None or key in wanted:
             logs[log.disk].append(log)
     return DescribeLogDirsResponse(results=[_describe(disk, found) for disk, found in logs.items()])

@@ -130,7 +130,7 @@ def _position(replica: Replica, timestamp: int, end_offset: int, version: int) -
 
 
 def _replica(broker: Broker, topic: str, partition: int, epoch: int) -> Replica:
-    replica = broker.replicas.get(topic.encode(), partition)
+    replica = broker.replica_manager.get(topic.encode(), partition)
     if replica is None:
         raise KafkaError(broker.metadata.refusal(broker.metadata.get(topic), partition))
     check_epoch(replica, epoch)

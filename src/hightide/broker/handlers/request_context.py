@@ -1,4 +1,4 @@
-"""Who asks: what a handler may want to know besides the request."""
+"""What a handler may need besides the request: its connection, version and client id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hightide.broker.network.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The circumstances of one request."""
+    """The context of one request."""
 
     connection: Connection
     version: int

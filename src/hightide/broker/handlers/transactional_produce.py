@@ -90,7 +90,7 @@ def _unverified(
 ) -> Iterator[Unverified]:
     """The batches that open a transaction in their partition."""
     for name, records, header in batches:
-        replica = broker.replicas.get(name, records.partition)
+        replica = broker.replica_manager.get(name, records.partition)
         if replica is None or replica.leader is None or replica.is_internal:
             continue
         producer = Producer(header.producer_id, header.producer_epoch)

@@ -1,8 +1,8 @@
-"""From a request's bytes to its handler, and from the handler's result to an answer.
+"""From a request's bytes to its handler, and from the handler's result to a response.
 
-`HANDLERS` is the one list of what this broker can do: ApiVersions is computed from it.  A version
-that is not in it cannot be answered, because its layout is not known, so the connection is closed,
-as Kafka does; only ApiVersions itself has an answer for that.
+`HANDLERS` lists every API of this broker; ApiVersions is computed from it.  A request of an unknown
+version cannot be answered, because its layout is not known, so the connection is closed, as Kafka
+does.  Only ApiVersions has a response for that case.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from hightide.broker.network.connection import (
     COMMITTING,
     SERVING,
     STARTING,
-    Answer,
     Connection,
     NotYet,
+    Response,
 )
 from hightide.wire.codec import OBJECT_BUDGET, decode
 from hightide.wire.errors import WireError
@@ -110,17 +110,17 @@ HANDLERS: dict[int, Handler] = {
     30004: transactions.open_marker_connection,
 }
 
-# What brokers ask each other, and so what a broker answers that does not know the cluster yet.
+# Requests between brokers. A broker answers them before it knows the cluster.
 _AMONG_BROKERS = frozenset({7, 56, 30001})
 _EARLY = frozenset({API_VERSIONS, *_AMONG_BROKERS})
 
-# Versions that only brokers ask for, and versions that belong to a feature that is not offered:
-# the second version of transactions, in which the broker adds partitions by itself.
-_TOLD = {24: (0, 3)}
+# Left out: versions that only brokers use, and versions of a feature that is not offered, the
+# second version of transactions, in which the broker adds partitions by itself (KIP-890).
+_ADVERTISED = {24: (0, 3)}
 _SERVED = {26: (0, 4), 28: (0, 4)}
 
-# Ours and not Kafka's. ApiVersions tells neither these nor what only brokers ask each other: a
-# client need not know what to make of them.
+# API keys from here on are Hightide's own. ApiVersions lists neither these nor requests between
+# brokers, so that clients do not meet API keys that they do not know.
 FIRST_PRIVATE = 30000
 
 _HEAD = Struct(">hh")  # api key, version
@@ -128,19 +128,19 @@ _CORRELATION = Struct(">i")
 
 
 def advertised(served: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """What ApiVersions tells."""
+    """The APIs and versions in an ApiVersions response."""
     return {
-        key: _TOLD.get(key, versions)
+        key: _ADVERTISED.get(key, versions)
         for key, versions in served.items()
         if key < FIRST_PRIVATE and key not in _AMONG_BROKERS
     }
 
 
 def served_versions() -> dict[int, tuple[int, int]]:
-    """What can be asked for, and but for our own additions what ApiVersions tells.
+    """The APIs and versions that this broker serves.
 
-    Produce is told from 0 on although 0 to 2 are refused: librdkafka before 2.1 takes a higher
-    minimum for a broker that knows no compression.
+    Produce is listed from version 0 although 0 to 2 are refused: librdkafka before 2.1 takes a
+    higher minimum for a broker without compression.
     """
     versions = {
         PRODUCE: (0, hot_produce.HIGHEST),
@@ -161,14 +161,14 @@ class Dispatch:
         self._is_open = False
 
     def open(self, server: Server) -> None:
-        """Serve clients too, and those first who have been waiting."""
+        """Serve clients too, starting with those that have been waiting."""
         self._is_open = True
-        server.serve_everybody()
+        server.serve_early()
 
     def serve(
         self, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
-    ) -> Answer | None:
-        """Answer the request in buf[start:end], now or later.  WireError if it cannot be read."""
+    ) -> Response | None:
+        """Serve the request in buf[start:end], now or later.  WireError if it cannot be decoded."""
         key, version = _HEAD.unpack_from(buf, start)
         if not self._is_open and key not in _EARLY:
             raise NotYet(STARTING)
@@ -179,13 +179,13 @@ class Dispatch:
         if key == OFFSET_COMMIT and offset_commit.LOWEST <= version <= offset_commit.HIGHEST:
             return offset_commit.offset_commit(self._broker, connection, buf, view, start, end)
         if connection.commits:
-            # Whatever it asks, it may expect to find its own commits done.
+            # A request after an OffsetCommit may expect the commit to be done.
             raise NotYet(COMMITTING)
         return self._serve_cold(connection, view[start:end], key, version)
 
     def _serve_cold(
         self, connection: Connection, frame: memoryview, key: int, version: int
-    ) -> Answer | None:
+    ) -> Response | None:
         handler = HANDLERS.get(key)
         low, high = self._broker.served.get(key, (0, -1))
         if handler is None or not low <= version <= high:
@@ -211,19 +211,19 @@ class Dispatch:
     def _serve_later(
         self, connection: Connection, header: RequestHeader, result: Awaitable[Any]
     ) -> None:
-        """Run a slow handler; the connection serves nothing else meanwhile."""
+        """Run a slow handler; the connection serves no other request meanwhile."""
         slot = connection.defer()
         connection.block(SERVING)
 
         async def run() -> None:
             try:
                 response = await result
-                answer = encode_response(response, header.api_version, header.correlation_id)
+                encoded = encode_response(response, header.api_version, header.correlation_id)
             except Exception:
                 log.exception("%s version %d failed", APIS[header.api_key][0], header.api_version)
                 connection.close("a request failed inside the broker")
                 return
-            connection.complete(slot, answer)
+            connection.complete(slot, encoded)
             connection.unblock(SERVING)
 
         task = asyncio.get_running_loop().create_task(run())
@@ -231,6 +231,6 @@ class Dispatch:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Wait for what is being served."""
+        """Wait for the requests that are being served."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)

@@ -1,13 +1,13 @@
-"""How much is enough for one answer to a consumer's Fetch, by how soon the consumer comes back.
+"""The size of a Fetch response to a consumer, chosen by how soon the consumer comes back.
 
-A consumer takes an answer apart when it has all of it, and asks for the next one then.  Broker and
-line rest meanwhile, and the larger the answer, the more memory is touched that is in no cache any
-more.  What speaks for large answers is the way that each question has to go: it should take little
-time beside what comes back.
+A consumer decodes a response when it has all of it, and only then sends the next request.  Broker
+and network are idle meanwhile, and the larger the response, the more memory is touched that is not
+in a CPU cache any more.  In favour of large responses is the round trip of each request, which
+should take little time compared with the transfer.
 
-So a consumer that is soon back gets a few partitions in each answer, and the others in the next
-ones.  One that is not, because it is far away or busy, gets twice as much each time, up to all that
-it asks for.
+So a consumer that soon comes back gets a few partitions in each response, and the others in the
+next ones.  A consumer that takes longer, because it is far away or busy, gets twice as much each
+time, up to all that it asks for.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from __future__ import annotations
 LEAST_BYTES = 768 * 1024
 PARTITION_BYTES = 32 * 1024
 UNLIMITED = 1 << 40
-# Soon is a consumer that takes this time for the way, and takes answers apart at this rate.
-_WAY_S = 0.003
+# A consumer is soon back if it takes no more than this round trip, and decodes at this rate.
+_ROUND_TRIP_S = 0.003
 _BYTES_PER_S = 200_000_000
 
 
 class FetchSizing:
-    """What is known of one connection.
+    """How many bytes are enough for one connection.
 
-    An answer may be larger than enough by one partition, and no partition gets less than it would
-    else.
+    A response may be larger by one partition: a partition that is in it is not cut short.
     """
 
     __slots__ = ("_given_at_s", "_given_bytes", "enough_bytes")
@@ -35,16 +34,16 @@ class FetchSizing:
         self._given_at_s = 0.0
 
     def gave(self, byte_count: int, now_s: float) -> None:
-        """An answer was given that was full, or would be for a consumer that is soon back."""
+        """A response was sent that was full, or would be for a consumer that is soon back."""
         self._given_bytes = byte_count
         self._given_at_s = now_s
 
     def asked(self, now_s: float) -> None:
-        """The consumer has come for more."""
+        """The consumer has sent its next request."""
         if not self._given_bytes:
             return
         took_s = now_s - self._given_at_s
-        due_s = _WAY_S + self._given_bytes / _BYTES_PER_S
+        due_s = _ROUND_TRIP_S + self._given_bytes / _BYTES_PER_S
         self._given_bytes = 0
         if took_s > due_s:
             self.enough_bytes = min(2 * self.enough_bytes, UNLIMITED)

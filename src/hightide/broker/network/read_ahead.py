@@ -1,9 +1,9 @@
-"""Reading ahead of consumers whose records are not in memory.
+"""Reading ahead of consumers whose records are not in the page cache.
 
-A consumer that catches up reads files from the disk, and the first to touch a page that has come
-from there pays for it, which in a virtual machine is most of the work.  The thread of the event
-loop has others to serve, so another thread goes ahead and touches the pages before they are sent.
-What it reads it throws away: only that the page cache has it counts.
+A consumer that catches up reads files from the disk.  The first access to a page that comes from
+the disk is expensive; in a virtual machine it is most of the work.  The event loop has other
+connections to serve, so another thread reads ahead and touches the pages before they are sent.  It
+discards the bytes: their being in the page cache is what counts.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from hightide.wire.errors import KafkaError
 
 AHEAD_BYTES = 8 << 20
 STEP_BYTES = 256 << 10
-# Others need threads too: those who wait for records, and those who make them durable.
+# Cold reads and flushes need threads too.
 MOST_THREADS = 4
 
 
 class ReadAhead:
-    """The files that are read from the disk, and how far a thread has been sent ahead in each."""
+    """The files that are read from the disk, and how far each has been read ahead."""
 
-    __slots__ = ("_sent", "_until")
+    __slots__ = ("_running", "_until")
 
     def __init__(self) -> None:
-        self._sent = 0  # threads that have not come back
+        self._running = 0  # threads at work
         self._until: WeakKeyDictionary[File, int] = WeakKeyDictionary()
 
     def __bool__(self) -> bool:
         return bool(self._until)
 
     def begin(self, file: File, position: int) -> None:
-        """What is before `position` was not in memory."""
-        self._send(file, position)
+        """Start reading ahead: the bytes before `position` were not in memory."""
+        self._read(file, position)
 
     def reached(self, file: File, position: int) -> None:
-        """A consumer is given what is at `position`."""
+        """A consumer gets the bytes at `position`: read on if they are near the end."""
         until = self._until.get(file)
         if until is not None and position > until - AHEAD_BYTES:
-            self._send(file, max(position, until))
+            self._read(file, max(position, until))
 
-    def _send(self, file: File, start: int) -> None:
+    def _read(self, file: File, start: int) -> None:
         if start >= file.size:
             self._until.pop(file, None)
-        elif self._sent < MOST_THREADS:
+        elif self._running < MOST_THREADS:
             self._until[file] = start + AHEAD_BYTES
-            self._sent += 1
+            self._running += 1
             end = min(start + AHEAD_BYTES, file.size)
-            sent = asyncio.get_running_loop().run_in_executor(None, touch, file, start, end)
-            sent.add_done_callback(self._came_back)
+            reading = asyncio.get_running_loop().run_in_executor(None, touch, file, start, end)
+            reading.add_done_callback(self._done)
 
-    def _came_back(self, _sent: asyncio.Future[None]) -> None:
-        self._sent -= 1
+    def _done(self, _reading: asyncio.Future[None]) -> None:
+        self._running -= 1
 
 
 def touch(file: File, start: int, end: int) -> None:
-    """Have the page cache hold a part of a file; the file may be cut or fail meanwhile."""
+    """Bring part of a file into the page cache; the file may be truncated or fail meanwhile."""
     view = memoryview(bytearray(STEP_BYTES))
     with suppress(KafkaError, OSError):
         for at in range(start, end, STEP_BYTES):

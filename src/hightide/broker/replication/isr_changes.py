@@ -1,8 +1,8 @@
-"""Leaders' proposals of an ISR, on their way to the controller.
+"""Sends the leaders' ISR proposals to the controller (AlterPartition).
 
-Everything that is due goes in one request, and one request is under way at a time.  A proposal is
-sent again until the leader has heard of a newer decision, which the controller publishes; only a
-refusal of the proposal itself is told to the leader.
+All pending proposals go in one request, and one request is in flight at a time.  A proposal is sent
+again until the controller has published a newer state.  The leader learns only of a refusal of the
+proposal itself.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from hightide.wire.messages.replication import (
 log = logging.getLogger(__name__)
 
 _REFUSALS = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
-_AGAIN_S = 0.2
+_RETRY_S = 0.2
 
-Ask = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
+AlterPartition = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 
 
 class IsrChanges:
-    """Carries proposals to the controller."""
+    """The proposals of this broker's leaders, until the controller has decided."""
 
-    def __init__(self, broker_id: int, broker_epoch: Callable[[], int], ask: Ask) -> None:
-        """`ask` raises ConnectionFailed or KafkaError if the controller gives no answer."""
+    def __init__(
+        self, broker_id: int, broker_epoch: Callable[[], int], alter_partition: AlterPartition
+    ) -> None:
+        """`alter_partition` raises ConnectionFailed or KafkaError if there is no response."""
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._ask = ask
+        self._alter_partition = alter_partition
         self._pending: dict[Replica, Proposal] = {}
         self._task: asyncio.Task[None] | None = None
-        self._is_unheard = False
+        self._is_failing = False
 
     def propose(self, replica: Replica, proposal: Proposal) -> None:
         self._pending[replica] = proposal
@@ -58,21 +60,21 @@ class IsrChanges:
             while due := self._due():
                 try:
                     answered = await self._send(due)
-                    self._is_unheard = False
+                    self._is_failing = False
                 except (ConnectionFailed, KafkaError) as failure:
-                    # It is asked again and again, and an operator wants to read it once.
-                    if not self._is_unheard:
-                        log.info("the controller did not answer a proposal: %s", failure)
-                    self._is_unheard = True
+                    # Retries are frequent; log the first failure only.
+                    if not self._is_failing:
+                        log.info("the controller did not answer AlterPartition: %s", failure)
+                    self._is_failing = True
                     for replica in self._due():
                         assert replica.leader is not None
                         replica.leader.unanswered()
                     answered = False
-                # What was carried out is published a moment later.
+                # The controller publishes its decision a moment after its response.
                 if self._due() == due or not answered:
-                    await asyncio.sleep(_AGAIN_S)
+                    await asyncio.sleep(_RETRY_S)
         except Exception:
-            log.exception("the proposals of leaders are not sent any more")
+            log.exception("ISR proposals are not sent until the next change of an ISR")
         finally:
             self._task = None
 
@@ -85,7 +87,7 @@ class IsrChanges:
         return dict(self._pending)
 
     async def _send(self, due: dict[Replica, Proposal]) -> bool:
-        """Whether the controller has taken the request as such."""
+        """Send proposals; return whether the controller has accepted the request as a whole."""
         topics: dict[bytes, AlterPartitionRequestTopic] = {}
         sent: dict[tuple[bytes, int], tuple[Replica, Proposal]] = {}
         for replica, proposal in due.items():
@@ -95,19 +97,19 @@ class IsrChanges:
             )
             topic.partitions.append(_partition(replica.partition, proposal))
             sent[key, replica.partition] = (replica, proposal)
-        answer = await self._ask(
+        response = await self._alter_partition(
             AlterPartitionRequest(
                 broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch(),
                 topics=list(topics.values()),
             )
         )
-        if answer.error_code != ErrorCode.NONE:
+        if response.error_code != ErrorCode.NONE:
             return False
-        for told in answer.topics:
-            for each in told.partitions:
-                found = sent.get((told.topic_id.bytes, each.partition_index))
-                if found is not None and each.error_code in _REFUSALS:
+        for answered in response.topics:
+            for partition in answered.partitions:
+                found = sent.get((answered.topic_id.bytes, partition.partition_index))
+                if found is not None and partition.error_code in _REFUSALS:
                     found[0].refused(found[1])
         return True
 
@@ -117,8 +119,8 @@ def _partition(index: int, proposal: Proposal) -> AlterPartitionRequestPartition
         partition_index=index,
         leader_epoch=proposal.leader_epoch,
         new_isr_with_epochs=[
-            BrokerState(broker_id=each, broker_epoch=proposal.broker_epochs[each])
-            for each in proposal.isr
+            BrokerState(broker_id=broker_id, broker_epoch=proposal.broker_epochs[broker_id])
+            for broker_id in proposal.isr
         ],
         partition_epoch=proposal.partition_epoch,
     )

@@ -305,7 +305,9 @@ class Replica:
 
     # -- following -------------------------------------------------------------------------
 
-    def apply_response(self, asked: FetchPosition, received: ReceivedPartition, now_ms: int) -> Step:
+    def apply_response(
+        self, asked: FetchPosition, received: ReceivedPartition, now_ms: int
+    ) -> Step:
         """Apply the leader's response to a fetch from `asked`; return the fetcher's next step."""
         follower = self.follower
         assert follower is not None

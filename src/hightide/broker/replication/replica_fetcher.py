@@ -46,7 +46,7 @@ PURPOSE = "fetch"
 _FIRST_PAUSE_MS = 50
 # The leader of a new partition may learn of it a little later than its followers.
 _FIRST_COPY_PAUSE_MS = 10
-# A response with records is soon followed by the next request; overtaking it would fetch them twice.
+# While records come in, the next request is soon sent; one ahead of it would fetch them twice.
 _BUSY_PATIENCE_S = 0.02
 # Bytes that are copied before other tasks get a turn.
 _TURN_BYTES = 1024 * 1024
@@ -60,10 +60,10 @@ class Copy:
 
     __slots__ = (
         "follower",
-        "must_rejoin",
         "is_flushing",
         "is_reported",
         "key",
+        "must_rejoin",
         "pause_ms",
         "replica",
         "timer",
@@ -297,7 +297,7 @@ class Fetcher:
     def _send_ahead(self) -> None:
         self._hurry_timer = None
         connection = self._connection
-        if connection is None or not connection.is_open() or not self._session.may_overtake:
+        if connection is None or not connection.is_open() or not self._session.may_pipeline:
             return
         positions = self._positions()
         if not self._session.has_changes(positions):
@@ -339,8 +339,12 @@ class Fetcher:
             self._retry(copy, "an error inside this broker")
             return None
 
-    def _next_request(self, positions: dict[TopicPartition, FetchPosition | None]) -> SessionRequest | None:
-        return self._session.next_request(positions, self._shared.settings().replica_fetch_max_bytes)
+    def _next_request(
+        self, positions: dict[TopicPartition, FetchPosition | None]
+    ) -> SessionRequest | None:
+        return self._session.next_request(
+            positions, self._shared.settings().replica_fetch_max_bytes
+        )
 
     def _send(self, connection: Connection, request: SessionRequest) -> asyncio.Future[memoryview]:
         shared, settings = self._shared, self._shared.settings()
@@ -405,7 +409,9 @@ class Fetcher:
             self._retry(copy, str(error))
         except Exception:
             if not copy.is_reported:
-                log.exception("cannot append records of %s from broker %d", copy.name, self.leader_id)
+                log.exception(
+                    "cannot append records of %s from broker %d", copy.name, self.leader_id
+                )
             self._retry(copy, "an error inside this broker")
         else:
             self._carry_out(copy, received, step)

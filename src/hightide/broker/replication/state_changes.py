@@ -210,7 +210,10 @@ class StateChanges:
             self._fetchers.leave(replica)
             self._replica_manager.remove(replica)
         key = (topic, index)
-        if key in self._log_manager.logs and self._log_manager.topic_ids.get(key, topic_id) == topic_id:
+        if (
+            key in self._log_manager.logs
+            and self._log_manager.topic_ids.get(key, topic_id) == topic_id
+        ):
             if then == "deleted":
                 self._log_manager.delete(*key)
             elif then == "set aside":
@@ -219,8 +222,8 @@ class StateChanges:
     async def _set_aside_strays(self, removed: Collection[uuid.UUID]) -> None:
         """Set aside logs that the cluster does not know, or assigns to other brokers.
 
-        Topics in ZooKeeper that cannot be decoded may be repaired, so their logs stay.  The deletion
-        of `removed` topics was interrupted, and is finished here.
+        Topics in ZooKeeper that cannot be decoded may be repaired, so their logs stay.  `removed`
+        topics are those whose deletion was interrupted; it is finished here.
         """
         for name, index in list(self._log_manager.logs):
             if self._replica_manager.get(name.encode(), index) is not None:
@@ -236,9 +239,7 @@ class StateChanges:
 
     def _resolve_published(self) -> None:
         """The controller has published topics whose logs were doubtful."""
-        for name, index in sorted(
-            key for key in self._doubtful if self._image.topic(key[0])
-        ):
+        for name, index in sorted(key for key in self._doubtful if self._image.topic(key[0])):
             self._set_aside_stray(name, index)
 
     async def _resolve_deleted(self) -> None:
