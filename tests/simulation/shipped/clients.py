@@ -197,10 +197,10 @@ class Producer(Client):
             sends = [self._history.send(writer, *partition) for _ in range(count)]
             for send in sends:
                 self._checker.sends(partition, send.value.decode(), self._now_ms())
-            is_in_order = await self._forget_if_unused(partition, sends, sequence, identity)
+            is_in_order = await self._settle(partition, sends, sequence, identity)
             sequence = sequence + count if is_in_order else 0
 
-    async def _forget_if_unused(
+    async def _settle(
         self, partition: Partition, sends: list[Send], sequence: int, identity: tuple[int, int]
     ) -> bool:
         """Send them, and again if need be; whether the next ones may follow them."""

@@ -87,6 +87,6 @@ def test_the_reason_of_the_last_rebalance_is_told():
 
 
 def test_a_group_that_is_not_here_is_told_each_by_itself():
-    missing, elsewhere = told(coordinator(), "none", "elsewhere")
+    missing, elsewhere = told(new_coordinator(), "none", "elsewhere")
     assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert elsewhere.error_code == ErrorCode.NOT_COORDINATOR

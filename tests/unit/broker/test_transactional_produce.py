@@ -313,8 +313,8 @@ async def pipelined(client, producer: Producer, partitions: list[int]) -> dict[i
             produce_request(part(sequence, value, producer=producer, partition=partition))
             for partition, sequence, value in left
         ]
-        answers = await asyncio.gather(*(client.send(each) for each in requests))
-        codes_ = [results(each)[0][0] for each in answers]
+        answers = await asyncio.gather(*(client.send(request) for request in requests))
+        codes_ = [results(answer)[0][0] for answer in answers]
         assert set(codes_) <= {
             0,
             ErrorCode.NOT_ENOUGH_REPLICAS,

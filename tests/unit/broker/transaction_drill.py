@@ -96,9 +96,9 @@ class Transactor(Client):
         await self._coordinate(
             add,
             lambda answer: next(
-                each.partition_error_code
+                result.partition_error_code
                 for topic in answer.results_by_topic_v3_and_below
-                for each in topic.results_by_partition
+                for result in topic.results_by_partition
             ),
         )
         for index in PARTITIONS:
@@ -214,10 +214,14 @@ class Drill:
         led by two brokers again."""
         if not self.is_in(State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
             return False
-        if not all(each.is_serving and not each.is_paused for each in self.machines.values()):
+        if not all(
+            machine.is_serving and not machine.is_paused for machine in self.machines.values()
+        ):
             return False
         replicas = [self.replica(TOPIC, index) for index in PARTITIONS]
-        if not all(each and each.state and len(each.state.isr) == 3 for each in replicas):
+        if not all(
+            replica and replica.state and len(replica.state.isr) == 3 for replica in replicas
+        ):
             return False
         return [self.leader(TOPIC, index) for index in PARTITIONS] == [
             self.machines[1],
@@ -299,13 +303,13 @@ class Drill:
 
     def kill(self, *victims: Machine | None) -> None:
         """They are back some seconds later."""
-        for machine in {each for each in victims if each is not None and each.is_up}:
+        for machine in {victim for victim in victims if victim is not None and victim.is_up}:
             machine.crash()
             self.world.at(BACK_S, machine.begin)
 
     def stop(self, *victims: Machine | None) -> None:
         """They hang so long that others take over, and then go on where they were."""
-        for machine in {each for each in victims if each is not None and each.is_up}:
+        for machine in {victim for victim in victims if victim is not None and victim.is_up}:
             machine.pause()
             self.world.at(BACK_S, machine.resume)
 

@@ -70,7 +70,7 @@ class World:
     def values(self, topic: str = "t", partition: int = 0) -> list[bytes]:
         """What is in the log, markers left out."""
         segments = self.replica(topic, partition).log.segments
-        found = memoryview(b"".join(each.opened().read(0, 1 << 20) for each in segments))
+        found = memoryview(b"".join(segment.opened().read(0, 1 << 20) for segment in segments))
         return [
             record.value or b""
             for at, header in batch.batches(found)
@@ -137,9 +137,9 @@ def produce_request(
 def results(response) -> list[tuple[int, int]]:
     """Error code and base offset of each partition."""
     return [
-        (each.error_code, each.base_offset)
+        (partition_response.error_code, partition_response.base_offset)
         for topic in response.responses
-        for each in topic.partition_responses
+        for partition_response in topic.partition_responses
     ]
 
 
@@ -167,8 +167,8 @@ def marker_request(
 
 def codes(response) -> list[int]:
     return [
-        each.error_code
+        partition.error_code
         for marker in response.markers
         for topic in marker.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]

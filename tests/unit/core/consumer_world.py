@@ -126,7 +126,7 @@ class World:
                 error = ErrorCode.NOT_ENOUGH_REPLICAS
                 self.carry_out(self.coordinator.write_failed(write, error, self.now_ms))
             else:
-                self.in_flight.append((write, [encode(each) for each in write.records]))
+                self.in_flight.append((write, [encode(record) for record in write.records]))
 
     def commit_batch(self) -> None:
         write, records = self.in_flight.pop(0)
@@ -228,9 +228,9 @@ class World:
             consumer.epoch = response.member_epoch
             if response.assignment is not None:
                 consumer.shall_own = frozenset(
-                    (each.topic_id, index)
-                    for each in response.assignment.topic_partitions
-                    for index in each.partitions
+                    (topic_partition.topic_id, index)
+                    for topic_partition in response.assignment.topic_partitions
+                    for index in topic_partition.partitions
                 )
                 # To give up takes time; what is new is owned at once.
                 self.take(consumer, consumer.owned | consumer.shall_own)
@@ -304,8 +304,8 @@ class World:
             if group is not None and group.state is GroupState.STABLE and len(group.members) == 3:
                 self.go_on(staying)
                 self.go_on(staying)
-                sizes = [len(each.owned) for each in staying]
-                if sum(sizes) == sum(each.partition_count for each in group.topics.values()):
+                sizes = [len(consumer.owned) for consumer in staying]
+                if sum(sizes) == sum(topic.partition_count for topic in group.topics.values()):
                     return
         raise Wrong(f"they do not come to work: {staying} {self.group()}")
 

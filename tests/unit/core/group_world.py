@@ -76,7 +76,7 @@ class Wrong(AssertionError):
 
 def subscription(*topics: str) -> bytes:
     """What a consumer says about itself, in version 0 of its protocol."""
-    names = b"".join(len(each).to_bytes(2, "big") + each.encode() for each in topics)
+    names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
 
@@ -183,7 +183,7 @@ class World:
                 error = ErrorCode.NOT_ENOUGH_REPLICAS
                 self.carry_out(self.coordinator.write_failed(write, error, self.now_ms))
                 continue
-            records = [encode(each) for each in write.records]
+            records = [encode(record) for record in write.records]
             groups = {key.group for key, _ in write.records if isinstance(key, GroupMetadataKey)}
             self.in_flight.append(Batch(write, records, write.producer_id, groups=groups))
 
@@ -198,7 +198,7 @@ class World:
             self.carry_out(ended)
             return
         assert batch.write is not None
-        for key, value in (decode(*each) or (None, None) for each in batch.records):
+        for key, value in (decode(*record) or (None, None) for record in batch.records):
             if isinstance(key, GroupMetadataKey):
                 self.is_dirty = False
                 if value is None:
@@ -214,7 +214,7 @@ class World:
             raise Wrong(f"{self.asked} are never answered")
         for batch in self.in_flight[:kept_count]:
             self.append(batch)
-            for key, value in (decode(*each) or (None, None) for each in batch.records):
+            for key, value in (decode(*record) or (None, None) for record in batch.records):
                 if isinstance(key, GroupMetadataKey) and value is None:
                     self.incarnation += 1
         self.in_flight.clear()
@@ -245,8 +245,8 @@ class World:
                 group_instance_id=consumer.instance_id,
                 protocol_type="consumer",
                 protocols=[
-                    JoinGroupRequestProtocol(name=each, metadata=subscription(*topics))
-                    for each in names
+                    JoinGroupRequestProtocol(name=name, metadata=subscription(*topics))
+                    for name in names
                 ],
             ),
             version,
@@ -256,7 +256,7 @@ class World:
     def sync(self, consumer: Consumer, rotation: int = 0) -> None:
         assignments = []
         if consumer.leads is not None:
-            shares: dict[str, list[int]] = {each: [] for each in consumer.leads}
+            shares: dict[str, list[int]] = {member_id: [] for member_id in consumer.leads}
             for partition in PARTITIONS:
                 owner = consumer.leads[(partition + rotation) % len(consumer.leads)]
                 shares[owner].append(partition)
@@ -378,7 +378,7 @@ class World:
             consumer.member_id = response.member_id
             consumer.generation = response.generation_id
             if response.leader == consumer.member_id and not response.skip_assignment:
-                consumer.leads = [each.member_id for each in response.members]
+                consumer.leads = [member.member_id for member in response.members]
 
     def sync_answered(self, consumer: Consumer, response: SyncGroupResponse) -> None:
         if response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -395,10 +395,10 @@ class World:
         owner = request.group_instance_id or request.member_id
         if told.setdefault(owner, share) != share:
             raise Wrong(f"{owner} is told {told[owner]} and then {share}")
-        owned = [each for shares in told.values() for each in shares]
+        owned = [share for shares in told.values() for share in shares]
         if len(owned) != len(set(owned)):
             raise Wrong(f"two owners: {told}")
-        if not any(is_share(each, request, share) for each in self.log):
+        if not any(is_share(batch, request, share) for batch in self.log):
             raise Wrong(f"{owner} is told of {share} before it is committed")
 
     def note_progress(self) -> None:
@@ -430,7 +430,7 @@ class World:
     def check_generation(self, generation: int) -> None:
         """It goes up, unless the group was deleted meanwhile and another was founded."""
         is_another = self.incarnation != self.checked_incarnation or self.is_dirty
-        is_being_deleted = any(GROUP in each.groups for each in self.in_flight)
+        is_being_deleted = any(GROUP in batch.groups for batch in self.in_flight)
         if 0 < generation < self.generation and not is_another and not is_being_deleted:
             raise Wrong(f"generation {generation} after {self.generation}")
         self.generation, self.checked_incarnation = generation, self.incarnation
@@ -439,7 +439,7 @@ class World:
         """What is committed means what the coordinator has in mind."""
         if self.reader.offsets != self.coordinator.offsets:
             raise Wrong("other offsets are in the log")
-        if self.is_dirty or any(GROUP in each.groups for each in self.in_flight):
+        if self.is_dirty or any(GROUP in batch.groups for batch in self.in_flight):
             return
         ours, theirs = (
             self.coordinator.classic_groups.get(GROUP),
@@ -476,7 +476,9 @@ class World:
             self.pass_time(5)
             self.check()
             group = self.coordinator.classic_groups.get(GROUP)
-            is_ready = all(each.owned is not None and not each.must_join for each in staying)
+            is_ready = all(
+                consumer.owned is not None and not consumer.must_join for consumer in staying
+            )
             if is_ready and group is not None and len(group.members) == len(staying):
                 return
         raise Wrong(f"they do not come to work: {staying}")

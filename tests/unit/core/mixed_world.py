@@ -156,7 +156,7 @@ class World(consumer_world.World):
     def commit_batch(self) -> None:
         write, encoded = self.in_flight[0]
         records = [decode(*each) for each in encoded]
-        is_classic = any(each and isinstance(each.key, GroupMetadataKey) for each in records)
+        is_classic = any(record and isinstance(record.key, GroupMetadataKey) for record in records)
         if is_classic and write not in self.before_that:
             self.is_dirty = False
         super().commit_batch()
@@ -178,7 +178,11 @@ class World(consumer_world.World):
 
     def let_go(self) -> None:
         super_consumers = self.consumers
-        self.consumers = [each for each in super_consumers if isinstance(each, Consumer)]
+        self.consumers = [
+            super_consumer
+            for super_consumer in super_consumers
+            if isinstance(super_consumer, Consumer)
+        ]
         super().let_go()
         self.consumers = super_consumers
         for consumer in self.consumers:
@@ -196,8 +200,8 @@ class World(consumer_world.World):
                 deadlines.append(Deadline(Kind.JOIN, GROUP))
             if member.id in group.awaiting_sync:
                 deadlines.append(Deadline(Kind.SYNC, GROUP))
-        times = [self.coordinator._deadlines.get(each) for each in deadlines]
-        is_out = any(each is not None and each <= self.now_ms for each in times)
+        times = [self.coordinator._deadlines.get(deadline) for deadline in deadlines]
+        is_out = any(time is not None and time <= self.now_ms for time in times)
         return is_out or self.now_ms - consumer.heard_ms >= SESSION_MS
 
     def change_topics(self, **counts: int) -> None:
@@ -235,10 +239,10 @@ class World(consumer_world.World):
         """A copy of what it sent in a generation before, when it owned less.  Nobody reads the
         answer."""
         late = [
-            each
-            for each in self.joins
-            if each.member_id == consumer.member_id
-            and 0 <= said_by(each).generation_id < consumer.generation
+            join
+            for join in self.joins
+            if join.member_id == consumer.member_id
+            and 0 <= said_by(join).generation_id < consumer.generation
         ]
         if late and self.coordinator.consumer_groups.get(GROUP) is not None:
             self.tickets += 1
@@ -263,7 +267,10 @@ class World(consumer_world.World):
 
     def shared_out(self, leader: ClassicConsumer) -> dict[str, bytes]:
         """What a leader comes to: nobody gets what another has not given up."""
-        said = {each.member_id: read(ConsumerSubscription, each.metadata) for each in leader.leads}
+        said = {
+            member_id.member_id: read(ConsumerSubscription, member_id.metadata)
+            for member_id in leader.leads
+        }
         owners: dict[tuple[str, int], str] = {}
         for each in sorted(said, key=lambda each: said[each].generation_id):
             for topic in said[each].owned_partitions:
@@ -454,7 +461,7 @@ class World(consumer_world.World):
         group = self.group()
         if group is not None and group.state.value == "Stable":
             held = [each for member in group.members.values() for each in member.assigned]
-            counts = [each.partition_count for each in group.topics.values()]
+            counts = [topic.partition_count for topic in group.topics.values()]
             if len(held) != sum(counts):
                 raise Wrong(f"not all work is shared out: {held}")
 
@@ -465,11 +472,11 @@ class World(consumer_world.World):
             raise Wrong("other offsets are in the log")
         if ours.consumer_groups.groups != theirs.consumer_groups.groups:
             raise Wrong("another group is in the log")
-        classic = ours.groups.get(GROUP)
+        classic = ours.classic_groups.get(GROUP)
         self.check_compacted()
         is_settled = classic is not None and classic.state in (State.STABLE, State.EMPTY)
-        if is_settled and meaning(classic) != meaning(theirs.groups.get(GROUP)):
-            raise Wrong(f"the log says {theirs.groups.get(GROUP)}, not {classic}")
+        if is_settled and meaning(classic) != meaning(theirs.classic_groups.get(GROUP)):
+            raise Wrong(f"the log says {theirs.classic_groups.get(GROUP)}, not {classic}")
 
     def check_compacted(self) -> None:
         """What compaction leaves of the log means the same, with its tombstones and without."""
@@ -507,8 +514,8 @@ class World(consumer_world.World):
     def heal(self) -> None:
         """Nothing goes wrong any more: those who stay must come to own everything."""
         self.refuses = False
-        newer = [each for each in self.consumers if isinstance(each, Consumer)]
-        classic = [each for each in self.consumers if isinstance(each, ClassicConsumer)]
+        newer = [consumer for consumer in self.consumers if isinstance(consumer, Consumer)]
+        classic = [consumer for consumer in self.consumers if isinstance(consumer, ClassicConsumer)]
         staying: list[Any] = self.random.choice([newer, classic, self.consumers]) or self.consumers
         for consumer in self.consumers:
             if consumer not in staying:
@@ -529,12 +536,12 @@ class World(consumer_world.World):
     def is_at_work(self, staying: list[Any]) -> bool:
         wanted = {
             (topic_id(name), index)
-            for name in {name for each in staying for name in each.names}
+            for name in {name for consumer in staying for name in consumer.names}
             for index in range(self.topics[name].partition_count if name in self.topics else 0)
         }
-        owned = [partition for each in staying for partition in each.owned]
-        knows = {each.member_id for each in staying} == self.member_ids()
-        is_idle = not any(getattr(each, "must_join", False) for each in staying)
+        owned = [partition for consumer in staying for partition in consumer.owned]
+        knows = {consumer.member_id for consumer in staying} == self.member_ids()
+        is_idle = not any(getattr(consumer, "must_join", False) for consumer in staying)
         return knows and is_idle and len(owned) == len(wanted) and {*owned} == wanted
 
 

@@ -82,12 +82,12 @@ def test_a_leader_without_room_for_a_session_is_told_everything_each_time() -> N
         assert request is not None
         following.answered(request, ErrorCode.NONE, 0)
         assert following.is_refused
-        assert not following.may_overtake
+        assert not following.may_pipeline
     request = following.next_request({}, MAX_BYTES)
     assert request is not None
     following.answered(request, ErrorCode.NONE, 9)
     assert not following.is_refused
-    assert following.may_overtake
+    assert following.may_pipeline
 
 
 def test_with_nothing_to_ask_for_nothing_is_asked_and_the_session_ends() -> None:
@@ -117,10 +117,10 @@ def test_an_answer_is_about_what_its_own_request_asked_for() -> None:
     following.answered(first, ErrorCode.NONE, 77)
     second = following.next_request({}, MAX_BYTES)
     assert second is not None
-    assert following.may_overtake
+    assert following.may_pipeline
     third = following.next_request({(A, 0): at(8, 4), (A, 1): None, (A, 3): at(0)}, MAX_BYTES)
     assert third is not None
-    assert not following.may_overtake
+    assert not following.may_pipeline
     asked = [following.requested_position(second, (A, index)) for index in range(5)]
     assert asked == [at(5), at(5), at(5), None, None]
     following.answered(second, ErrorCode.NONE, 77)
@@ -170,7 +170,7 @@ class BothHalves(RuleBasedStateMachine):
         # What the leader answered each request, and about which positions it was.
         self.answers: list[tuple[ErrorCode, int, dict[tuple[bytes, int], FetchPosition]]] = []
 
-    @precondition(lambda self: not self.sent or self.following.may_overtake)
+    @precondition(lambda self: not self.sent or self.following.may_pipeline)
     @rule(positions=POSITIONS)
     def tell(self, positions: dict[tuple[bytes, int], FetchPosition | None]) -> None:
         for key, position in positions.items():

@@ -156,8 +156,8 @@ def telling_before_it_is_written(patch: Patch) -> None:
 def what_was_not_written_is_kept(patch: Patch) -> None:
     def kept(self: ConsumerGroups, purpose: Any, error: Any, turn: Any) -> None:
         self._ended(purpose)
-        for each in purpose.answers:
-            turn.answer(each.ticket, error_response(each.response, error))
+        for answer in purpose.answers:
+            turn.answer(answer.ticket, error_response(answer.response, error))
 
     patch.setattr(ConsumerGroups, "write_failed", kept)
 

@@ -25,8 +25,8 @@ from hightide.wire.records.consumer_protocol import (
     write,
 )
 from tests.unit.core.consumer_world import topic_id, topics
-from tests.unit.core.group_desk import DELAY_MS, Desk
-from tests.unit.core.test_group_consumers import beat, told
+from tests.unit.core.group_harness import DELAY_MS, Harness
+from tests.unit.core.test_consumer_groups import beat, told
 
 
 def said(*names: str, owned: list[int] | None = None, generation: int = -1) -> bytes:
@@ -46,143 +46,153 @@ def share(*indexes: int) -> bytes:
 def assigned(response: Any) -> list[int]:
     assert response.error_code == ErrorCode.NONE
     found = read(ConsumerAssignment, response.assignment)
-    return [index for each in found.assigned_partitions for index in each.partitions]
+    return [
+        index
+        for assigned_partition in found.assigned_partitions
+        for index in assigned_partition.partitions
+    ]
 
 
 RANGE = {"range": said()}
 
 
 @pytest.fixture
-def desk() -> Desk:
+def harness() -> Harness:
     return new_desk()
 
 
-def new_desk(**rules: Any) -> Desk:
-    desk = Desk(**rules)
-    desk.coordinator.topics_changed(topics(t=4, u=2))
-    return desk
+def new_desk(**rules: Any) -> Harness:
+    harness = Harness(**rules)
+    harness.coordinator.topics_changed(topics(t=4, u=2))
+    return harness
 
 
-def consumer_group(desk: Desk) -> ConsumerGroup:
-    assert "g" not in desk.coordinator.classic_groups
-    found = desk.coordinator.consumer_groups.get("g")
+def consumer_group(harness: Harness) -> ConsumerGroup:
+    assert "g" not in harness.coordinator.classic_groups
+    found = harness.coordinator.consumer_groups.get("g")
     assert found is not None
     return found
 
 
-def classic_group(desk: Desk) -> ClassicGroup:
-    assert desk.coordinator.consumer_groups.get("g") is None
-    return desk.group()
+def classic_group(harness: Harness) -> ClassicGroup:
+    assert harness.coordinator.consumer_groups.get("g") is None
+    return harness.group()
 
 
-def stable(desk: Desk, **how: Any) -> list[JoinGroupResponse]:
+def stable(harness: Harness, **how: Any) -> list[JoinGroupResponse]:
     """Two members, which have two partitions each."""
-    ids = [desk.new_id(protocols=RANGE, **how) for _ in range(2)]
-    tickets = [desk.join(each, protocols=RANGE, **how) for each in ids]
-    desk.wait(DELAY_MS * 2)
-    joined = sorted((desk.answers[each] for each in tickets), key=lambda r: r.leader != r.member_id)
+    ids = [harness.new_id(protocols=RANGE, **how) for _ in range(2)]
+    tickets = [harness.join(member_id, protocols=RANGE, **how) for member_id in ids]
+    harness.wait(DELAY_MS * 2)
+    joined = sorted(
+        (harness.answers[ticket] for ticket in tickets), key=lambda r: r.leader != r.member_id
+    )
     shares = {each.member_id: share(2 * n, 2 * n + 1) for n, each in enumerate(joined)}
-    desk.sync(joined[0], shares)
-    desk.sync(joined[1])
+    harness.sync(joined[0], shares)
+    harness.sync(joined[1])
     return joined
 
 
-def rejoin(desk: Desk, member_id: str, **how: Any) -> JoinGroupResponse:
+def rejoin(harness: Harness, member_id: str, **how: Any) -> JoinGroupResponse:
     protocols = {"range": said(**how)}
-    response = desk.answers[desk.join(member_id, protocols=protocols)]
+    response = harness.answers[harness.join(member_id, protocols=protocols)]
     assert isinstance(response, JoinGroupResponse)
     return response
 
 
-def mixed(desk: Desk) -> list[JoinGroupResponse]:
+def mixed(harness: Harness) -> list[JoinGroupResponse]:
     """A group of two classic members and one of the newer protocol, `n`, that is at work."""
-    members = [each.member_id for each in stable(desk)]
-    epoch = beat(desk, "n").member_epoch
-    joined = [rejoin(desk, each) for each in members]
-    for each in joined:
-        desk.sync(each)
-    beat(desk, "n", epoch)
-    return [rejoin(desk, each) for each in members]
+    members = [each.member_id for each in stable(harness)]
+    epoch = beat(harness, "n").member_epoch
+    joined = [rejoin(harness, member) for member in members]
+    for response in joined:
+        harness.sync(response)
+    beat(harness, "n", epoch)
+    return [rejoin(harness, member) for member in members]
 
 
 # -- from classic to consumer --------------------------------------------------------------------
 
 
-def test_a_member_of_the_newer_protocol_converts_a_group_at_work(desk: Desk) -> None:
-    first, second = stable(desk)
-    response = beat(desk, "n")
+def test_a_member_of_the_newer_protocol_converts_a_group_at_work(harness: Harness) -> None:
+    first, second = stable(harness)
+    response = beat(harness, "n")
     assert (response.error_code, response.member_epoch, told(response)) == (0, 2, [])
-    group = consumer_group(desk)
+    group = consumer_group(harness)
     assert [*group.members] == [first.member_id, second.member_id, "n"]
     member = group.members[first.member_id]
     assert member.classic is not None
     assert (member.epoch, member.state, member.topic_names) == (1, MemberState.STABLE, ("t",))
     assert member.assigned == {(topic_id("t"), 0), (topic_id("t"), 1)}
-    assert consumer_group(desk.moved()) == group
+    assert consumer_group(harness.moved()) == group
     for each in (first, second):
-        told_now = desk.heartbeat(each.member_id, 1)
+        told_now = harness.heartbeat(each.member_id, 1)
         assert told_now == ErrorCode.REBALANCE_IN_PROGRESS
-        again = rejoin(desk, each.member_id)
+        again = rejoin(harness, each.member_id)
         assert (again.error_code, again.generation_id, again.leader) == (0, 2, "")
-    shares = [assigned(desk.answers[desk.sync(rejoin(desk, m))]) for m in group.members if m != "n"]
-    rest = told(beat(desk, "n", 2))
+    shares = [
+        assigned(harness.answers[harness.sync(rejoin(harness, m))])
+        for m in group.members
+        if m != "n"
+    ]
+    rest = told(beat(harness, "n", 2))
     assert rest is not None
     assert sorted(sum(shares, rest)) == [0, 1, 2, 3]
-    assert consumer_group(desk).state is GroupState.STABLE
-    assert desk.heartbeat(first.member_id, 2) == ErrorCode.NONE
+    assert consumer_group(harness).state is GroupState.STABLE
+    assert harness.heartbeat(first.member_id, 2) == ErrorCode.NONE
 
 
-def test_a_conversion_is_one_write_of_tombstones_and_records(desk: Desk) -> None:
-    stable(desk)
-    desk.holds = True
-    beat_ticket = desk.tickets + 1
+def test_a_conversion_is_one_write_of_tombstones_and_records(harness: Harness) -> None:
+    stable(harness)
+    harness.holds = True
+    beat_ticket = harness.tickets + 1
     with pytest.raises(KeyError):
-        beat(desk, "n")
-    (write_of_it,) = desk.writes
-    kinds = [type(each.key).__name__ for each in write_of_it.records]
+        beat(harness, "n")
+    (write_of_it,) = harness.writes
+    kinds = [type(record.key).__name__ for record in write_of_it.records]
     assert kinds[0] == "GroupMetadataKey"
     assert write_of_it.records[0].value is None
     assert {"ConsumerGroupMetadataKey", "ConsumerGroupMemberMetadataKey"} <= {*kinds}
-    assert [decode(*encode(each)) for each in write_of_it.records] == [*write_of_it.records]
-    desk.holds = False
-    desk.commit()
-    assert desk.answers[beat_ticket].member_epoch == 2
+    assert [decode(*encode(record)) for record in write_of_it.records] == [*write_of_it.records]
+    harness.holds = False
+    harness.commit()
+    assert harness.answers[beat_ticket].member_epoch == 2
 
 
-def test_a_conversion_that_could_not_be_written_did_not_happen(desk: Desk) -> None:
-    first, _ = stable(desk)
-    desk.holds = True
-    desk.tickets += 1
+def test_a_conversion_that_could_not_be_written_did_not_happen(harness: Harness) -> None:
+    first, _ = stable(harness)
+    harness.holds = True
+    harness.tickets += 1
     with pytest.raises(KeyError):
-        beat(desk, "n")
-    desk.refuse()
-    desk.holds = False
-    assert classic_group(desk).state is State.STABLE
-    assert desk.heartbeat(first.member_id, 1) == ErrorCode.NONE
-    desk.wait(9000)
-    assert desk.heartbeat(first.member_id, 1) == ErrorCode.NONE
+        beat(harness, "n")
+    harness.refuse()
+    harness.holds = False
+    assert classic_group(harness).state is State.STABLE
+    assert harness.heartbeat(first.member_id, 1) == ErrorCode.NONE
+    harness.wait(9000)
+    assert harness.heartbeat(first.member_id, 1) == ErrorCode.NONE
 
 
-def test_who_waits_for_others_is_told_to_join_again(desk: Desk) -> None:
-    first, second = stable(desk)
-    waiting = desk.join(first.member_id, protocols=RANGE)
-    new = desk.new_id(protocols=RANGE)
-    new_waiting = desk.join(new, protocols=RANGE)
-    assert beat(desk, "n").error_code == ErrorCode.NONE
+def test_who_waits_for_others_is_told_to_join_again(harness: Harness) -> None:
+    first, second = stable(harness)
+    waiting = harness.join(first.member_id, protocols=RANGE)
+    new = harness.new_id(protocols=RANGE)
+    new_waiting = harness.join(new, protocols=RANGE)
+    assert beat(harness, "n").error_code == ErrorCode.NONE
     for ticket in (waiting, new_waiting):
-        assert desk.answers[ticket].error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert {*consumer_group(desk).members} == {first.member_id, second.member_id, "n"}
-    assert rejoin(desk, new).generation_id == 3
-    assert new in consumer_group(desk).members
+        assert harness.answers[ticket].error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert {*consumer_group(harness).members} == {first.member_id, second.member_id, "n"}
+    assert rejoin(harness, new).generation_id == 3
+    assert new in consumer_group(harness).members
 
 
-def test_what_a_member_has_while_the_leader_shares_out_is_what_it_said(desk: Desk) -> None:
-    first, second = stable(desk)
-    leader = desk.join(first.member_id, protocols={"range": said(owned=[0, 1], generation=1)})
-    other = desk.join(second.member_id, protocols={"range": said(owned=[1, 2], generation=0)})
-    assert desk.answers[leader].generation_id == desk.answers[other].generation_id == 2
-    assert told(beat(desk, "n")) == [3]
-    members = consumer_group(desk).members
+def test_what_a_member_has_while_the_leader_shares_out_is_what_it_said(harness: Harness) -> None:
+    first, second = stable(harness)
+    leader = harness.join(first.member_id, protocols={"range": said(owned=[0, 1], generation=1)})
+    other = harness.join(second.member_id, protocols={"range": said(owned=[1, 2], generation=0)})
+    assert harness.answers[leader].generation_id == harness.answers[other].generation_id == 2
+    assert told(beat(harness, "n")) == [3]
+    members = consumer_group(harness).members
     assert members[first.member_id].assigned == {(topic_id("t"), 0), (topic_id("t"), 1)}
     assert members[second.member_id].assigned == {(topic_id("t"), 2)}
 
@@ -197,74 +207,74 @@ def test_what_a_member_has_while_the_leader_shares_out_is_what_it_said(desk: Des
     ],
 )
 def test_some_groups_stay_classic(rules: dict[str, Any], how: dict[str, Any]) -> None:
-    desk = new_desk(**rules)
-    stable(desk, **how)
-    response = beat(desk, "n")
+    harness = new_desk(**rules)
+    stable(harness, **how)
+    response = beat(harness, "n")
     assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert response.error_message
-    assert classic_group(desk).state is State.STABLE
-    assert len(desk.group().members) == 2
+    assert classic_group(harness).state is State.STABLE
+    assert len(harness.group().members) == 2
 
 
 def test_a_conversion_for_a_member_that_is_refused_does_not_happen() -> None:
-    desk = new_desk(consumer_max_size=2)
-    stable(desk)
-    assert beat(desk, "n").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert classic_group(desk).state is State.STABLE
-    assert beat(desk, "n", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert beat(desk, "n", -1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    harness = new_desk(consumer_max_size=2)
+    stable(harness)
+    assert beat(harness, "n").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert classic_group(harness).state is State.STABLE
+    assert beat(harness, "n", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert beat(harness, "n", -1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 # -- classic members of a consumer group ---------------------------------------------------------
 
 
-def test_a_classic_member_joins_a_consumer_group(desk: Desk) -> None:
-    beat(desk, "n")
-    member_id = desk.new_id(protocols=RANGE)
-    assert [*consumer_group(desk).members] == ["n"]
-    joined = rejoin(desk, member_id)
+def test_a_classic_member_joins_a_consumer_group(harness: Harness) -> None:
+    beat(harness, "n")
+    member_id = harness.new_id(protocols=RANGE)
+    assert [*consumer_group(harness).members] == ["n"]
+    joined = rejoin(harness, member_id)
     assert (joined.generation_id, joined.protocol_name) == (2, "range")
-    assert assigned(desk.answers[desk.sync(joined)]) == []
-    assert desk.heartbeat(member_id, 2) == ErrorCode.NONE
-    beat(desk, "n", 1, owned={"t": [0, 1, 2, 3]})
-    assert desk.heartbeat(member_id, 2) == ErrorCode.NONE
-    beat(desk, "n", 1, owned={"t": [0, 1]})
-    assert desk.heartbeat(member_id, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    joined = rejoin(desk, member_id)
+    assert assigned(harness.answers[harness.sync(joined)]) == []
+    assert harness.heartbeat(member_id, 2) == ErrorCode.NONE
+    beat(harness, "n", 1, owned={"t": [0, 1, 2, 3]})
+    assert harness.heartbeat(member_id, 2) == ErrorCode.NONE
+    beat(harness, "n", 1, owned={"t": [0, 1]})
+    assert harness.heartbeat(member_id, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+    joined = rejoin(harness, member_id)
     assert joined.generation_id == 2
-    assert assigned(desk.answers[desk.sync(joined)]) == [2, 3]
-    described = desk.coordinator.administration.describe_consumers("g", "uniform")
-    assert [each.member_type for each in described.members] == [1, 0]
-    moved = desk.moved()
-    assert consumer_group(moved) == consumer_group(desk)
+    assert assigned(harness.answers[harness.sync(joined)]) == [2, 3]
+    described = harness.coordinator.administration.describe_consumers("g", "uniform")
+    assert [member.member_type for member in described.members] == [1, 0]
+    moved = harness.moved()
+    assert consumer_group(moved) == consumer_group(harness)
     assert moved.heartbeat(member_id, 2) == ErrorCode.NONE
 
 
-def test_a_member_that_keeps_what_it_has_gives_up_first(desk: Desk) -> None:
-    first, second = stable(desk)
-    beat(desk, "n", subscribed_topic_names=["t"])
-    beat(desk, "m", subscribed_topic_names=["t"])
-    joined = rejoin(desk, first.member_id, owned=[0, 1], generation=1)
+def test_a_member_that_keeps_what_it_has_gives_up_first(harness: Harness) -> None:
+    first, second = stable(harness)
+    beat(harness, "n", subscribed_topic_names=["t"])
+    beat(harness, "m", subscribed_topic_names=["t"])
+    joined = rejoin(harness, first.member_id, owned=[0, 1], generation=1)
     assert joined.generation_id == 1
-    assert desk.heartbeat(first.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
-    (kept,) = assigned(desk.answers[desk.sync(joined)])
-    late = rejoin(desk, first.member_id, owned=[], generation=0)
+    assert harness.heartbeat(first.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    (kept,) = assigned(harness.answers[harness.sync(joined)])
+    late = rejoin(harness, first.member_id, owned=[], generation=0)
     assert late.generation_id == 1, "what it said in a generation before proves nothing"
-    done = rejoin(desk, first.member_id, owned=[kept], generation=1)
-    assert done.generation_id == consumer_group(desk).epoch
-    assert second.member_id in consumer_group(desk).members
+    done = rejoin(harness, first.member_id, owned=[kept], generation=1)
+    assert done.generation_id == consumer_group(harness).epoch
+    assert second.member_id in consumer_group(harness).members
 
 
-def test_bad_requests_of_classic_members_get_their_errors(desk: Desk) -> None:
-    first, _ = mixed(desk)
+def test_bad_requests_of_classic_members_get_their_errors(harness: Harness) -> None:
+    first, _ = mixed(harness)
     epoch = first.generation_id
-    assert desk.heartbeat("nobody", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert desk.heartbeat("n", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert desk.heartbeat(first.member_id, epoch + 1) == ErrorCode.ILLEGAL_GENERATION
-    assert desk.heartbeat(first.member_id, epoch, "i") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat("nobody", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat("n", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat(first.member_id, epoch + 1) == ErrorCode.ILLEGAL_GENERATION
+    assert harness.heartbeat(first.member_id, epoch, "i") == ErrorCode.UNKNOWN_MEMBER_ID
 
     def sync_error(**changed: Any) -> ErrorCode:
-        return ErrorCode(desk.answers[desk.sync(first, **changed)].error_code)
+        return ErrorCode(harness.answers[harness.sync(first, **changed)].error_code)
 
     assert sync_error() == ErrorCode.NONE
     assert sync_error(generation_id=epoch - 1) == ErrorCode.ILLEGAL_GENERATION
@@ -273,163 +283,163 @@ def test_bad_requests_of_classic_members_get_their_errors(desk: Desk) -> None:
     assert sync_error(protocol_type="connect") == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def join_error(**how: Any) -> ErrorCode:
-        return ErrorCode(desk.answers[desk.join(first.member_id, **how)].error_code)
+        return ErrorCode(harness.answers[harness.join(first.member_id, **how)].error_code)
 
     inconsistent = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert join_error(protocols={"range": b""}) == inconsistent
     assert join_error(protocols={"sticky": said()}) == inconsistent
     assert join_error(protocols=RANGE, protocol_type="connect") == inconsistent
     assert join_error(protocols=RANGE, instance="i") == ErrorCode.UNKNOWN_MEMBER_ID
-    before = consumer_group(desk)
-    beat(desk, "m")
+    before = consumer_group(harness)
+    beat(harness, "m")
     assert sync_error() == ErrorCode.REBALANCE_IN_PROGRESS
-    assert before.members.keys() < consumer_group(desk).members.keys()
+    assert before.members.keys() < consumer_group(harness).members.keys()
 
 
-def test_classic_members_commit_in_their_generation(desk: Desk) -> None:
-    first, _ = mixed(desk)
+def test_classic_members_commit_in_their_generation(harness: Harness) -> None:
+    first, _ = mixed(harness)
     epoch = first.generation_id
-    assert desk.commit_error(5, first.member_id, epoch, version=8) == ErrorCode.NONE
-    wrong = desk.commit_error(6, first.member_id, epoch - 1, version=8)
+    assert harness.commit_error(5, first.member_id, epoch, version=8) == ErrorCode.NONE
+    wrong = harness.commit_error(6, first.member_id, epoch - 1, version=8)
     assert wrong == ErrorCode.ILLEGAL_GENERATION
-    assert desk.commit_error(6) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert desk.fetch() == 5
+    assert harness.commit_error(6) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.fetch() == 5
 
 
 @pytest.mark.parametrize("what", ["session", "join", "sync"])
-def test_a_classic_member_that_is_late_is_out(desk: Desk, what: str) -> None:
-    first, second = mixed(desk)
-    desk.sync(second)
+def test_a_classic_member_that_is_late_is_out(harness: Harness, what: str) -> None:
+    first, second = mixed(harness)
+    harness.sync(second)
     if what != "sync":
-        desk.sync(first)
+        harness.sync(first)
     if what == "join":
-        beat(desk, "m")
+        beat(harness, "m")
     for _ in range(2 if what == "session" else 13):
-        desk.wait(5000)
-        epoch = consumer_group(desk).members["n"].epoch
-        beat(desk, "n", epoch)
+        harness.wait(5000)
+        epoch = consumer_group(harness).members["n"].epoch
+        beat(harness, "n", epoch)
         if what == "join":
-            beat(desk, "m", consumer_group(desk).members["m"].epoch)
-        if second.member_id in consumer_group(desk).members:
-            again = rejoin(desk, second.member_id)
-            desk.sync(again)
-        if what != "session" and first.member_id in consumer_group(desk).members:
-            generation = consumer_group(desk).members[first.member_id].epoch
-            desk.heartbeat(first.member_id, generation)
-    assert first.member_id not in consumer_group(desk).members
-    assert second.member_id in consumer_group(desk).members
+            beat(harness, "m", consumer_group(harness).members["m"].epoch)
+        if second.member_id in consumer_group(harness).members:
+            again = rejoin(harness, second.member_id)
+            harness.sync(again)
+        if what != "session" and first.member_id in consumer_group(harness).members:
+            generation = consumer_group(harness).members[first.member_id].epoch
+            harness.heartbeat(first.member_id, generation)
+    assert first.member_id not in consumer_group(harness).members
+    assert second.member_id in consumer_group(harness).members
 
 
-def test_a_static_classic_member_is_replaced_by_one_of_the_newer_protocol(desk: Desk) -> None:
-    beat(desk, "n")
-    joined = desk.answers[desk.join(instance="i", protocols=RANGE)]
-    back = beat(desk, "new", instance_id="i")
+def test_a_static_classic_member_is_replaced_by_one_of_the_newer_protocol(harness: Harness) -> None:
+    beat(harness, "n")
+    joined = harness.answers[harness.join(instance="i", protocols=RANGE)]
+    back = beat(harness, "new", instance_id="i")
     assert back.error_code == ErrorCode.NONE
-    assert {*consumer_group(desk).members} == {"n", "new"}
-    fenced = desk.heartbeat(joined.member_id, joined.generation_id, "i")
+    assert {*consumer_group(harness).members} == {"n", "new"}
+    fenced = harness.heartbeat(joined.member_id, joined.generation_id, "i")
     assert fenced == ErrorCode.FENCED_INSTANCE_ID
-    again = desk.answers[desk.join(instance="i", protocols=RANGE)]
+    again = harness.answers[harness.join(instance="i", protocols=RANGE)]
     assert again.error_code == ErrorCode.NONE
-    assert beat(desk, "new", 2, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert beat(harness, "new", 2, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
 # -- leaving -------------------------------------------------------------------------------------
 
 
-def test_members_of_both_protocols_are_taken_out_by_leave_group(desk: Desk) -> None:
-    beat(desk, "a", instance_id="i")
-    beat(desk, "b")
-    beat(desk, "c", instance_id="k")
-    member_id = desk.new_id(protocols=RANGE)
-    rejoin(desk, member_id)
+def test_members_of_both_protocols_are_taken_out_by_leave_group(harness: Harness) -> None:
+    beat(harness, "a", instance_id="i")
+    beat(harness, "b")
+    beat(harness, "c", instance_id="k")
+    member_id = harness.new_id(protocols=RANGE)
+    rejoin(harness, member_id)
     gone = [("", "i"), ("b", None), (member_id, None), ("", "x"), ("zz", "k"), ("d", None)]
-    response = desk.leave(*gone, ("b", None))
+    response = harness.leave(*gone, ("b", None))
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
-    codes = [each.error_code for each in response.members]
+    codes = [member.error_code for member in response.members]
     assert codes == [0, 0, 0, unknown, ErrorCode.FENCED_INSTANCE_ID, unknown, unknown]
-    named = [(each.member_id, each.group_instance_id) for each in response.members]
+    named = [(member.member_id, member.group_instance_id) for member in response.members]
     assert named == [*gone, ("b", None)], "as they were asked for"
-    assert [*consumer_group(desk).members] == ["c"]
-    assert consumer_group(desk.moved()) == consumer_group(desk)
+    assert [*consumer_group(harness).members] == ["c"]
+    assert consumer_group(harness.moved()) == consumer_group(harness)
 
 
-def test_a_leave_group_that_could_not_be_written_did_not_happen(desk: Desk) -> None:
-    beat(desk, "a", instance_id="i")
-    desk.holds = True
-    ticket = desk.tickets + 1
+def test_a_leave_group_that_could_not_be_written_did_not_happen(harness: Harness) -> None:
+    beat(harness, "a", instance_id="i")
+    harness.holds = True
+    ticket = harness.tickets + 1
     with pytest.raises(KeyError):
-        desk.leave(("", "i"))
-    desk.refuse()
-    assert desk.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert [*consumer_group(desk).members] == ["a"]
+        harness.leave(("", "i"))
+    harness.refuse()
+    assert harness.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert [*consumer_group(harness).members] == ["a"]
 
 
 # -- from consumer to classic --------------------------------------------------------------------
 
 
-def go(desk: Desk, how: str) -> None:
+def go(harness: Harness, how: str) -> None:
     match how:
         case "leaves":
-            beat(desk, "n", -1)
+            beat(harness, "n", -1)
         case "is taken out":
-            desk.leave(("n", None))
+            harness.leave(("n", None))
         case "is gone":
             for _ in range(6):
-                desk.wait(9000)
-                group = desk.coordinator.consumer_groups.get("g")
+                harness.wait(9000)
+                group = harness.coordinator.consumer_groups.get("g")
                 members = group.members if group else {}
-                for each in members.values():
-                    if each.classic is not None:
-                        desk.heartbeat(each.id, each.epoch)
+                for member in members.values():
+                    if member.classic is not None:
+                        harness.heartbeat(member.id, member.epoch)
 
 
 @pytest.mark.parametrize("how", ["leaves", "is taken out", "is gone"])
-def test_with_its_last_member_the_newer_protocol_goes(desk: Desk, how: str) -> None:
-    joined = mixed(desk)
-    for each in joined:
-        desk.sync(each)
-    go(desk, how)
-    group = classic_group(desk)
+def test_with_its_last_member_the_newer_protocol_goes(harness: Harness, how: str) -> None:
+    joined = mixed(harness)
+    for response in joined:
+        harness.sync(response)
+    go(harness, how)
+    group = classic_group(harness)
     assert group.state is State.PREPARING_REBALANCE
     assert group.generation == joined[0].generation_id
-    assert {*group.members} == {each.member_id for each in joined}
+    assert {*group.members} == {response.member_id for response in joined}
     assert group.last_rebalance is not None
-    for each in joined:
-        told_now = desk.heartbeat(each.member_id, each.generation_id)
+    for response in joined:
+        told_now = harness.heartbeat(response.member_id, response.generation_id)
         assert told_now == ErrorCode.REBALANCE_IN_PROGRESS
-    tickets = [desk.join(each.member_id, protocols=RANGE) for each in joined]
-    again = [desk.answers[each] for each in tickets]
+    tickets = [harness.join(response.member_id, protocols=RANGE) for response in joined]
+    again = [harness.answers[ticket] for ticket in tickets]
     assert {each.generation_id for each in again} == {joined[0].generation_id + 1}
     assert sum(len(each.members) for each in again) == 2
 
 
-def test_after_a_move_the_members_are_called_together(desk: Desk) -> None:
-    joined = mixed(desk)
-    beat(desk, "n", -1)
-    group = desk.group()
-    moved = desk.moved()
+def test_after_a_move_the_members_are_called_together(harness: Harness) -> None:
+    joined = mixed(harness)
+    beat(harness, "n", -1)
+    group = harness.group()
+    moved = harness.moved()
     assert classic_group(moved).state is State.PREPARING_REBALANCE
     assert {*moved.group().members} == {*group.members}
-    tickets = [moved.join(each.member_id, protocols=RANGE) for each in joined]
-    (leader,) = [moved.answers[each] for each in tickets if moved.answers[each].members]
-    moved.sync(leader, {each.member_id: share(0) for each in joined})
+    tickets = [moved.join(response.member_id, protocols=RANGE) for response in joined]
+    (leader,) = [moved.answers[ticket] for ticket in tickets if moved.answers[ticket].members]
+    moved.sync(leader, {response.member_id: share(0) for response in joined})
     assert moved.moved().group().state is State.STABLE
 
 
-def test_a_downgrade_that_could_not_be_written_did_not_happen(desk: Desk) -> None:
-    mixed(desk)
-    before = consumer_group(desk)
-    desk.holds = True
-    ticket = desk.tickets + 1
+def test_a_downgrade_that_could_not_be_written_did_not_happen(harness: Harness) -> None:
+    mixed(harness)
+    before = consumer_group(harness)
+    harness.holds = True
+    ticket = harness.tickets + 1
     with pytest.raises(KeyError):
-        beat(desk, "n", -1)
-    assert classic_group(desk).state is State.PREPARING_REBALANCE
-    desk.refuse()
-    desk.holds = False
-    assert desk.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert consumer_group(desk) == before
-    desk.wait(9000)
-    assert consumer_group(desk) == before
+        beat(harness, "n", -1)
+    assert classic_group(harness).state is State.PREPARING_REBALANCE
+    harness.refuse()
+    harness.holds = False
+    assert harness.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert consumer_group(harness) == before
+    harness.wait(9000)
+    assert consumer_group(harness) == before
 
 
 @pytest.mark.parametrize(
@@ -440,86 +450,88 @@ def test_a_downgrade_that_could_not_be_written_did_not_happen(desk: Desk) -> Non
     ],
 )
 def test_some_groups_stay_of_the_newer_protocol(rules: dict[str, Any]) -> None:
-    desk = new_desk(migration_policy=rules.get("migration_policy", MigrationPolicy.BIDIRECTIONAL))
-    joined = mixed(desk)
-    desk.coordinator.rules = desk.rules = type(desk.rules)(
-        **{name: getattr(desk.rules, name) for name in desk.rules.__slots__} | rules
+    harness = new_desk(
+        migration_policy=rules.get("migration_policy", MigrationPolicy.BIDIRECTIONAL)
     )
-    beat(desk, "n", -1)
-    assert {*consumer_group(desk).members} == {each.member_id for each in joined}
-    assert rejoin(desk, joined[0].member_id).error_code == ErrorCode.NONE
+    joined = mixed(harness)
+    harness.coordinator.rules = harness.rules = type(harness.rules)(
+        **{name: getattr(harness.rules, name) for name in harness.rules.__slots__} | rules
+    )
+    beat(harness, "n", -1)
+    assert {*consumer_group(harness).members} == {response.member_id for response in joined}
+    assert rejoin(harness, joined[0].member_id).error_code == ErrorCode.NONE
 
 
 def test_the_last_static_member_of_the_newer_protocol_comes_back_as_a_classic_one(
-    desk: Desk,
+    harness: Harness,
 ) -> None:
-    members = [each.member_id for each in stable(desk)]
-    beat(desk, "n", instance_id="i")
-    ticket = desk.join(instance="i", protocols=RANGE)
-    assert ticket not in desk.answers
-    assert len(classic_group(desk).members) == 3
-    for each in members:
-        desk.join(each, protocols=RANGE)
-    assert desk.answers[ticket].error_code == ErrorCode.NONE
-    assert desk.answers[ticket].generation_id == 3
+    members = [each.member_id for each in stable(harness)]
+    beat(harness, "n", instance_id="i")
+    ticket = harness.join(instance="i", protocols=RANGE)
+    assert ticket not in harness.answers
+    assert len(classic_group(harness).members) == 3
+    for member in members:
+        harness.join(member, protocols=RANGE)
+    assert harness.answers[ticket].error_code == ErrorCode.NONE
+    assert harness.answers[ticket].generation_id == 3
 
 
 # -- expressions and reasons ---------------------------------------------------------------------
 
 
-def test_what_an_expression_stands_for_is_in_the_log(desk: Desk) -> None:
-    beat(desk, "a", subscribed_topic_names=None, subscribed_topic_regex="[tu]+")
-    assert consumer_group(desk).expressions == {"[tu]+": {"t", "u"}}
-    assert consumer_group(desk.moved()) == consumer_group(desk)
-    written = len(desk.log)
-    beat(desk, "a", 1)
-    assert len(desk.log) == written
-    desk.coordinator.topics_changed(topics(t=4, tt=1))
-    beat(desk, "a", 1, owned={"t": [0, 1, 2, 3]})
-    assert consumer_group(desk.moved()).expressions == {"[tu]+": {"t", "tt"}}
-    beat(desk, "a", 2, subscribed_topic_names=["t"], subscribed_topic_regex="")
-    assert consumer_group(desk).expressions == {}
-    assert consumer_group(desk.moved()) == consumer_group(desk)
+def test_what_an_expression_stands_for_is_in_the_log(harness: Harness) -> None:
+    beat(harness, "a", subscribed_topic_names=None, subscribed_topic_regex="[tu]+")
+    assert consumer_group(harness).expressions == {"[tu]+": {"t", "u"}}
+    assert consumer_group(harness.moved()) == consumer_group(harness)
+    written = len(harness.log)
+    beat(harness, "a", 1)
+    assert len(harness.log) == written
+    harness.coordinator.topics_changed(topics(t=4, tt=1))
+    beat(harness, "a", 1, owned={"t": [0, 1, 2, 3]})
+    assert consumer_group(harness.moved()).expressions == {"[tu]+": {"t", "tt"}}
+    beat(harness, "a", 2, subscribed_topic_names=["t"], subscribed_topic_regex="")
+    assert consumer_group(harness).expressions == {}
+    assert consumer_group(harness.moved()) == consumer_group(harness)
 
 
-def test_the_reason_of_the_last_rebalance_is_known(desk: Desk) -> None:
+def test_the_reason_of_the_last_rebalance_is_known(harness: Harness) -> None:
     def last() -> tuple[str, int]:
-        found = desk.coordinator.administration.find("g")
+        found = harness.coordinator.administration.find("g")
         assert found is not None
         assert found.last_rebalance is not None
-        assert found.last_rebalance.at_ms == desk.now_ms
+        assert found.last_rebalance.at_ms == harness.now_ms
         return found.last_rebalance.reason, found.last_rebalance.generation
 
-    beat(desk, "a")
+    beat(harness, "a")
     assert last() == ("a joined", 0)
-    beat(desk, "a", 1, subscribed_topic_names=["t", "u"])
+    beat(harness, "a", 1, subscribed_topic_names=["t", "u"])
     assert last() == ("a changed its subscription", 1)
-    desk.coordinator.topics_changed(topics(t=5, u=2))
-    beat(desk, "a", 2)
+    harness.coordinator.topics_changed(topics(t=5, u=2))
+    beat(harness, "a", 2)
     assert last() == ("the topics changed", 2)
-    beat(desk, "b")
-    desk.leave(("b", None))
+    beat(harness, "b")
+    harness.leave(("b", None))
     assert last() == ("left: b", 4)
-    desk.wait(45_000)
-    found = desk.coordinator.administration.last_rebalance("g")
+    harness.wait(45_000)
+    found = harness.coordinator.administration.last_rebalance("g")
     assert found is not None
     assert found.reason == "the session of a expired"
-    assert desk.coordinator.administration.last_rebalance("nobody") is None
+    assert harness.coordinator.administration.last_rebalance("nobody") is None
 
 
-def test_a_tombstone_of_a_group_that_is_not_there_makes_none(desk: Desk) -> None:
-    beat(desk, "a")
-    records = consumer_group(desk).tombstones()
+def test_a_tombstone_of_a_group_that_is_not_there_makes_none(harness: Harness) -> None:
+    beat(harness, "a")
+    records = consumer_group(harness).tombstones()
     other = new_desk()
     for offset, record in enumerate(records[:-1]):
         other.coordinator.replay(record, offset)
     assert other.coordinator.consumer_groups.groups == {}
 
 
-def test_a_state_of_a_later_version_is_led_out_of(desk: Desk) -> None:
-    beat(desk, "a")
+def test_a_state_of_a_later_version_is_led_out_of(harness: Harness) -> None:
+    beat(harness, "a")
     other = new_desk()
-    for offset, (record, _) in enumerate(desk.log):
+    for offset, (record, _) in enumerate(harness.log):
         if isinstance(record.value, ConsumerGroupCurrentMemberAssignmentValue):
             record.value.state = 7
         other.coordinator.replay(record, offset)
@@ -529,10 +541,12 @@ def test_a_state_of_a_later_version_is_led_out_of(desk: Desk) -> None:
     assert consumer_group(other).state is GroupState.STABLE
 
 
-def test_an_id_of_a_topic_that_came_again_is_another(desk: Desk) -> None:
-    stable(desk)
+def test_an_id_of_a_topic_that_came_again_is_another(harness: Harness) -> None:
+    stable(harness)
     again = {"t": topics(t=4)["t"]._replace(id=uuid.UUID(int=7))}
-    desk.coordinator.topics_changed(again)
-    beat(desk, "n")
-    ids = {topic for each in consumer_group(desk).members.values() for topic, _ in each.assigned}
+    harness.coordinator.topics_changed(again)
+    beat(harness, "n")
+    ids = {
+        topic for member in consumer_group(harness).members.values() for topic, _ in member.assigned
+    }
     assert ids <= {uuid.UUID(int=7)}

@@ -37,7 +37,7 @@ def move(weight: float) -> Callable[[Callable[[World, Random], None]], Any]:
 
 
 def somebody(world: World, random: Random, kind: type) -> Any:
-    found = [each for each in world.consumers if isinstance(each, kind)]
+    found = [consumer for consumer in world.consumers if isinstance(consumer, kind)]
     return random.choice(found) if found else None
 
 
@@ -90,7 +90,7 @@ def some_go_on(world: World, random: Random) -> None:
 @move(4)
 def those_of_one_protocol_go_on(world: World, random: Random) -> None:
     kind = random.choice([Consumer, ClassicConsumer, ClassicConsumer])
-    consumers = [each for each in world.consumers if isinstance(each, kind)]
+    consumers = [consumer for consumer in world.consumers if isinstance(consumer, kind)]
     if kind is ClassicConsumer and random.random() < 0.4:
         for consumer in consumers:
             consumer.must_join = True
@@ -218,7 +218,7 @@ Patch = pytest.MonkeyPatch
 
 def a_converted_group_has_nothing(patch: Patch) -> None:
     def nothing(_: Any, members: Any, *__: Any) -> Any:
-        return {each.id: frozenset() for each in members}
+        return {member.id: frozenset() for member in members}
 
     patch.setattr(migration, "_assignments", nothing)
 
@@ -261,8 +261,8 @@ def a_group_is_lost_if_it_cannot_be_converted(patch: Patch) -> None:
 def a_group_is_converted_though_it_cannot_be_written(patch: Patch) -> None:
     def kept(self: ConsumerGroups, purpose: Any, error: Any, turn: Any) -> None:
         self._ended(purpose)
-        for each in purpose.answers:
-            turn.answer(each.ticket, error_response(each.response, error))
+        for answer in purpose.answers:
+            turn.answer(answer.ticket, error_response(answer.response, error))
 
     patch.setattr(ConsumerGroups, "write_failed", kept)
 
@@ -276,7 +276,7 @@ def the_newer_kind_stays_in_the_log(patch: Patch) -> None:
         if more.get("founded") is not None:
             (*_, turn) = how
             write = turn.writes.pop()
-            records = tuple(each for each in write.records if each.value is not None)
+            records = tuple(record for record in write.records if record.value is not None)
             turn.writes.append(Write(records, write.purpose))
         return after
 

@@ -272,7 +272,7 @@ def test_a_marker_of_an_older_coordinator_is_refused() -> None:
 def test_a_marker_fences_a_producer_that_wrote_nothing_yet() -> None:
     it = Leader()
     assert it.mark(Producer(A.id, 3), commit=False)
-    with pytest.raises(KafkaError, match="its current one is 3"):
+    with pytest.raises(KafkaError, match="its current epoch is 3"):
         it.open(A)
     assert it.commit() == it.end
     assert not len(it.index)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hightide.core.groups.classic.subscription import subscribed_topics, whole_subscription
+from hightide.core.groups.classic.classic_group import read_subscription, subscribed_topics
 from hightide.wire.errors import WireError
 from hightide.wire.records.consumer_protocol import (
     ConsumerAssignment,
@@ -77,6 +77,6 @@ def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_subscription_or_none(data: bytes) -> None:
-    whole_subscription(data)
+    read_subscription(data)
     with suppress(WireError):
         read(ConsumerAssignment, data)

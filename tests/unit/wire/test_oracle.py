@@ -51,7 +51,7 @@ OURS = (
     | both("PublishState", 0)
     | both("DescribeReplicas", 0)
     | both("GroupStatus", 0)
-    | both("OpenMarkerLane", 0)
+    | both("OpenMarkerConnection", 0)
 )
 NO_ORACLE = OURS | both("ControlledShutdown", 2, 3)
 NEWER_GROUPS = both("ConsumerGroupHeartbeat", 0, 1) | both("ConsumerGroupDescribe", 0, 1)

@@ -15,7 +15,7 @@ from hightide.wire.messages.group_status import (
     RebalanceStatus,
     TopicCommits,
 )
-from hightide.wire.messages.markers import OpenMarkerLaneRequest, OpenMarkerLaneResponse
+from hightide.wire.messages.markers import OpenMarkerConnectionRequest, OpenMarkerConnectionResponse
 from hightide.wire.messages.replicas import (
     DescribedReplica,
     DescribedTopic,
@@ -218,11 +218,11 @@ BYTES = [
         "   02 68 0010 03 6e6f ffffffff ffffffffffffffff 00 ff 01 00 00",
     ),
     (
-        OpenMarkerLaneRequest(sender_id=1, sender_epoch=2, number=3, broker_epoch=4),
+        OpenMarkerConnectionRequest(sender_id=1, sender_epoch=2, number=3, broker_epoch=4),
         0,
         "00000001 0000000000000002 0000000000000003 0000000000000004 00",
     ),
-    (OpenMarkerLaneResponse(error_code=77), 0, "004d 00"),
+    (OpenMarkerConnectionResponse(error_code=77), 0, "004d 00"),
 ]
 
 

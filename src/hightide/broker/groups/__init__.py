@@ -1,7 +1,9 @@
-"""The group coordinator's shell: the machine of `core.groups` on the partitions led here.
+"""The group coordinators of a broker: the shell around `core.groups`.
 
-`groups` is what the rest of the broker knows of it.  `partition` drives the machine of one
-partition of `__consumer_offsets`: it loads it, appends what it decides and answers what it says.
+group_partitions   the partitions of `__consumer_offsets` that this broker leads
+group_partition    the coordinator of one partition: loading, requests, writes, time
+batches            writes as record batches, and back
+re2_patterns       the regular expressions of subscriptions
 """
 
 from hightide.broker.groups.group_partitions import GroupPartitions

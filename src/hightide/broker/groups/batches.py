@@ -1,8 +1,7 @@
-"""Writes of a coordinator as batches of records, and the other way round.
+"""The coordinator's writes as record batches, and back.
 
-Almost all of them are offsets, one record for each partition of each commit, so these are put
-together and taken apart by hand: the codec that is made from their declaration takes several times
-as long.
+Almost all records are offsets, one for each partition of each commit.  So offset records are
+encoded and decoded by hand: the generated codec takes several times as long.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PLAIN_RECORD_BYTES = 64
 
 
 def batch_of(writes: Sequence[Write], now_ms: int, codec: Codec) -> bytearray:
-    """One batch with the records of writes that have the same producer, or none."""
+    """Build one batch of the records of writes that have the same producer, or none."""
     first = writes[0]
     return build(
         _records(writes, now_ms),
@@ -45,26 +44,26 @@ def batch_of(writes: Sequence[Write], now_ms: int, codec: Codec) -> bytearray:
 def _records(
     writes: Iterable[Write], now_ms: int
 ) -> Iterator[tuple[int, int, bytes, bytes | None, Headers]]:
-    nth = 0
+    index = 0
     for write in writes:
         for record in write.records:
             key, value = encoded(record)
-            yield nth, now_ms, key, value, ()
-            nth += 1
+            yield index, now_ms, key, value, ()
+            index += 1
 
 
 def encoded(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """The bytes of key and value, as `encode` makes them."""
+    """Return the bytes of key and value, as `encode` does."""
     key, value = record
     if type(key) is not OffsetCommitKey or type(value) is not OffsetCommitValue:
         return encode(record)
     if value.expire_timestamp != NO_EXPIRY:
         return encode(record)
-    note = value.metadata.encode()
-    front = _FRONT.pack(_VALUE_VERSION, value.offset, value.leader_epoch, len(note))
+    metadata = value.metadata.encode()
+    front = _FRONT.pack(_VALUE_VERSION, value.offset, value.leader_epoch, len(metadata))
     return (
         _key(key.group, key.topic, key.partition),
-        front + note + _TIME.pack(value.commit_timestamp),
+        front + metadata + _TIME.pack(value.commit_timestamp),
     )
 
 
@@ -76,23 +75,23 @@ def _key(group: str, topic: str, partition: int) -> bytes:
 
 
 def decoded(key: bytes | None, value: bytes | None) -> GroupRecord | None:
-    """The record that these bytes are, as `decode` finds it."""
+    """Return the record of these bytes, as `decode` does."""
     if value is not None and key is not None and value[:2] == _VALUE_3 and key[:2] == _KEY_1:
         try:
             _, offset, leader_epoch, length = _FRONT.unpack_from(value)
-            note_end = _FRONT.size + length
-            if length >= 0 and note_end + _TIME.size == len(value):
-                note = value[_FRONT.size : note_end].decode()
-                (time_ms,) = _TIME.unpack_from(value, note_end)
+            metadata_end = _FRONT.size + length
+            if length >= 0 and metadata_end + _TIME.size == len(value):
+                metadata = value[_FRONT.size : metadata_end].decode()
+                (time_ms,) = _TIME.unpack_from(value, metadata_end)
                 found = OffsetCommitValue(
                     offset=offset,
                     leader_epoch=leader_epoch,
-                    metadata=note,
+                    metadata=metadata,
                     commit_timestamp=time_ms,
                 )
                 return GroupRecord(_decoded_key(key), found)
         except (error, UnicodeDecodeError):
-            pass  # it says what is wrong
+            pass  # `decode` raises the error
     return decode(key, value)
 
 
@@ -105,7 +104,7 @@ def _decoded_key(key: bytes) -> OffsetCommitKey:
 
 
 def approximate_size(write: Write) -> int:
-    """About the bytes of a commit's records; not less if their metadata is long."""
+    """Estimate the bytes of a commit's records; long metadata is counted."""
     size = 0
     for _, value in write.records:
         size += _PLAIN_RECORD_BYTES

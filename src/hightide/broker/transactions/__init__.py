@@ -1,9 +1,11 @@
-"""Transactions, as a broker serves them: the shell around `core.transactions`.
+"""The transaction coordinators of a broker: the shell around `core.transactions`.
 
-transactions   who coordinates which transactional id, and what is asked of them
-hosted         one coordinator with the partition that it writes to
-markers        the markers that end transactions, sent to the leaders of partitions
-lanes          the connections that markers come over: none may bring a late copy
+transaction_partitions   the partitions of `__transaction_state` that this broker leads
+transaction_partition    the coordinator of one partition: loading, requests, writes, time
+marker_delivery          transaction markers, delivered to the leaders of partitions
+marker_sender            the connection over which markers go to one broker
+marker_fencing           the receiver's side: refuses late copies of markers
+partition_verifier       asks the coordinator before a leader appends to a transaction
 """
 
 from hightide.broker.transactions.transaction_partitions import TransactionPartitions

@@ -1,12 +1,12 @@
-"""Sends the markers that end transactions to the leaders of their partitions, until all have them.
+"""Delivers transaction markers to the leaders of their partitions, until all have them.
 
-    add ──▶ Outbox ──▶ this broker leads: written at once
-                  └──▶ Lane ──▶ another broker ──▶ answered ──▶ Hosted.marked
+    add ──▶ PendingMarkers ──▶ this broker leads: written at once
+                          └──▶ MarkerSender ──▶ another broker ──▶ response ──▶ marked
 
-**No late copy.**  A transaction is completed only when no copy of its markers can still be written:
-one that comes later would end the next transaction of the producer.  So what was sent without an
-answer keeps its transaction in doubt, wherever its markers went in the end, until the broker that
-did not answer has confirmed another lane or is known to be in another life.
+**No late copy.**  A transaction is complete only when no copy of its markers can still be written:
+a late copy would end the producer's next transaction.  So a request without a response leaves its
+transactions in doubt, even if their markers reach all partitions another way, until the broker that
+did not respond has confirmed a newer connection or has another broker epoch.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ASK_AGAIN_S = 0.1
+_RETRY_S = 0.1
 
 
-class Markers:
-    """The outbox of a broker, and the lanes to the others."""
+class MarkerDelivery:
+    """The pending markers of a broker, and the senders to the other brokers."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._outbox = PendingMarkers()
+        self._pending_markers = PendingMarkers()
         self._owners: dict[Ending, TransactionPartition] = {}
-        self._lanes: dict[int, MarkerSender] = {}
+        self._senders: dict[int, MarkerSender] = {}
         self._numbers = itertools.count(1)
-        # Of endings in doubt, the partitions that have the marker all the same.
-        self._held: dict[Ending, set[Partition]] = {}
-        self._unheard: set[int] = set()
+        # The partitions of transactions in doubt that already have the marker.
+        self._marked_in_doubt: dict[Ending, set[Partition]] = {}
+        self._unreachable: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_woken = False
@@ -53,38 +53,38 @@ class Markers:
 
     def add(self, ending: Ending, owner: TransactionPartition) -> None:
         self._owners[ending] = owner
-        self._outbox.add(ending)
+        self._pending_markers.add(ending)
         self._wake()
 
     def drop(self, endings: Iterable[Ending]) -> None:
-        """Their coordinator is none any more; whoever is next sends them again."""
+        """Drop markers of a partition that resigns; its next coordinator sends them again."""
         endings = list(endings)
-        self._outbox.drop(endings)
+        self._pending_markers.drop(endings)
         for ending in endings:
             self._forget(ending)
 
     def cluster_changed(self) -> None:
-        """Others may be alive, or lead."""
-        for lane in list(self._lanes.values()):
-            if self._broker.picture.live.get(lane.broker_id) != lane.epoch:
-                self._retire(lane)
+        """Retire the senders to brokers with another broker epoch, and find the new leaders."""
+        for sender in list(self._senders.values()):
+            if self._broker.metadata_image.live.get(sender.broker_id) != sender.epoch:
+                self._retire(sender)
         if self._owners:
             self._wake()
 
     async def stop(self) -> None:
         self._is_stopped = True
-        for lane in self._lanes.values():
-            lane.close()
+        for sender in self._senders.values():
+            sender.close()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # -- what is due -----------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Send soon: what is decided in one turn of the loop goes together."""
+        """Send soon: the markers of one turn of the event loop go together."""
         if not self._is_woken and not self._is_stopped:
             self._is_woken = True
             asyncio.get_running_loop().call_soon(self._send)
@@ -93,131 +93,138 @@ class Markers:
         self._is_woken = False
         if self._is_stopped:
             return
-        due = self._outbox.due(self._leader_of, self._broker.monotonic_ms())
+        due = self._pending_markers.due(self._leader_of, self._broker.monotonic_ms())
         for progress in due.progress:
-            self._tell(progress)
+            self._report(progress)
         for broker_id, request in due.requests.items():
             if broker_id == self._broker.broker_id:
-                self._write_here(request)
+                self._write_locally(request)
             else:
                 self._start(self._deliver(broker_id, request))
-        self._schedule()
+        self._set_timer()
 
     def _leader_of(self, partition: Partition) -> int | None:
-        picture = self._broker.picture
-        state = picture.state(*partition)
-        return None if state is None else picture.leader(state)
+        image = self._broker.metadata_image
+        state = image.state(*partition)
+        return None if state is None else image.leader(state)
 
-    def _schedule(self) -> None:
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        at_ms = self._outbox.deadline_ms()
+        at_ms = self._pending_markers.deadline_ms()
         if at_ms is not None:
             wait_s = max(0, at_ms - self._broker.monotonic_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
 
-    # -- here ------------------------------------------------------------------------------
+    # -- this broker -----------------------------------------------------------------------
 
-    def _write_here(self, request: WriteTxnMarkersRequest) -> None:
-        """What this broker leads itself needs no socket, and no copy can be late."""
+    def _write_locally(self, request: WriteTxnMarkersRequest) -> None:
+        """Write the markers of partitions that this broker leads: no copy of these can be late."""
         try:
             result = write_markers(self._broker, request)
         except Exception:
-            self._stumbled(self._broker.broker_id)
+            self._local_write_failed(self._broker.broker_id)
             return
         if isinstance(result, WriteTxnMarkersResponse):
             self._answered(self._broker.broker_id, result)
         else:
-            self._start(self._written_here(result))
+            self._start(self._await_local_write(result))
 
-    async def _written_here(self, result: Awaitable[WriteTxnMarkersResponse]) -> None:
+    async def _await_local_write(self, result: Awaitable[WriteTxnMarkersResponse]) -> None:
         try:
             response = await result
         except Exception:
-            self._stumbled(self._broker.broker_id)
+            self._local_write_failed(self._broker.broker_id)
             return
         self._answered(self._broker.broker_id, response)
 
-    def _stumbled(self, broker_id: int) -> None:
-        log.exception("markers for broker %d could not be written", broker_id)
-        self._outbox.unanswered(broker_id, self._broker.monotonic_ms())
+    def _local_write_failed(self, broker_id: int) -> None:
+        log.exception("transaction markers could not be written on broker %d", broker_id)
+        self._pending_markers.unanswered(broker_id, self._broker.monotonic_ms())
         self._wake()
 
     def _answered(self, broker_id: int, response: WriteTxnMarkersResponse) -> None:
-        for progress in self._outbox.answered(broker_id, response, self._broker.monotonic_ms()):
-            self._tell(progress)
+        for progress in self._pending_markers.answered(
+            broker_id, response, self._broker.monotonic_ms()
+        ):
+            self._report(progress)
         self._wake()
 
-    # -- elsewhere -------------------------------------------------------------------------
+    # -- other brokers ---------------------------------------------------------------------
 
     async def _deliver(self, broker_id: int, request: WriteTxnMarkersRequest) -> None:
-        lane = self._lane(broker_id)
+        sender = self._sender_for(broker_id)
         try:
-            if lane is None:
-                raise ConnectionFailed(f"broker {broker_id} is not alive")
-            connection = await lane.open()
+            if sender is None:
+                raise ConnectionFailed(f"broker {broker_id} is down")
+            connection = await sender.open()
         except ConnectionFailed as failure:
-            # It is tried many times in a second, and an operator wants to read it once.
-            if broker_id not in self._unheard:
-                log.info("markers for broker %d are sent later: %s", broker_id, failure)
-            self._unheard.add(broker_id)
-            self._outbox.unanswered(broker_id, self._broker.monotonic_ms())
+            # There are many attempts in a second: log only the first.
+            if broker_id not in self._unreachable:
+                log.info("transaction markers wait for broker %d: %s", broker_id, failure)
+            self._unreachable.add(broker_id)
+            self._pending_markers.unanswered(broker_id, self._broker.monotonic_ms())
             self._wake()
             return
-        self._unheard.discard(broker_id)
-        self._assured(lane)
+        self._unreachable.discard(broker_id)
+        self._confirmed(sender)
         try:
-            response = await lane.send(connection, request)
+            response = await sender.send(connection, request)
         except ConnectionFailed as failure:
-            log.info("markers for broker %d are sent again: %s", broker_id, failure)
-            lane.doubts.update(self._outbox.unanswered(broker_id, self._broker.monotonic_ms()))
-            self._start(self._reassure(lane))
+            log.info("transaction markers are sent to broker %d again: %s", broker_id, failure)
+            sender.in_doubt.update(
+                self._pending_markers.unanswered(broker_id, self._broker.monotonic_ms())
+            )
+            self._start(self._reconnect(sender))
             self._wake()
             return
         self._answered(broker_id, response)
 
-    def _lane(self, broker_id: int) -> MarkerSender | None:
-        """The lane to a broker as it lives now."""
-        lane, epoch = self._lanes.get(broker_id), self._broker.picture.live.get(broker_id)
-        if lane is not None and lane.epoch != epoch:
-            self._retire(lane)
-            lane = None
-        if lane is None and epoch is not None:
-            lane = self._lanes[broker_id] = MarkerSender(
+    def _sender_for(self, broker_id: int) -> MarkerSender | None:
+        """Return the sender to a broker in its current broker epoch, or None if it is down."""
+        sender, epoch = (
+            self._senders.get(broker_id),
+            self._broker.metadata_image.live.get(broker_id),
+        )
+        if sender is not None and sender.epoch != epoch:
+            self._retire(sender)
+            sender = None
+        if sender is None and epoch is not None:
+            sender = self._senders[broker_id] = MarkerSender(
                 self._broker, broker_id, epoch, self._numbers
             )
-        return lane
+        return sender
 
-    async def _reassure(self, lane: MarkerSender) -> None:
-        """Open a new lane although there may be nothing to send: what is in doubt waits for it."""
-        while lane.doubts and self._lanes.get(lane.broker_id) is lane:
+    async def _reconnect(self, sender: MarkerSender) -> None:
+        """Open a new connection, even with nothing to send: transactions in doubt wait for it."""
+        while sender.in_doubt and self._senders.get(sender.broker_id) is sender:
             try:
-                await lane.open()
+                await sender.open()
             except ConnectionFailed:
-                await asyncio.sleep(_ASK_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
             else:
-                self._assured(lane)
+                self._confirmed(sender)
 
-    def _retire(self, lane: MarkerSender) -> None:
-        """The broker has another life: it takes nothing that was meant for this one."""
-        del self._lanes[lane.broker_id]
-        lane.close()
-        self._assured(lane)
+    def _retire(self, sender: MarkerSender) -> None:
+        """Drop a sender: in its new epoch the broker accepts no markers for the old one."""
+        del self._senders[sender.broker_id]
+        sender.close()
+        self._confirmed(sender)
 
-    def _assured(self, lane: MarkerSender) -> None:
-        """Nothing that was sent without an answer can be written there any more."""
-        doubts, lane.doubts = lane.doubts, set()
-        for ending in doubts:
-            if ending in self._held and not self._is_in_doubt(ending):
-                self._tell(Progress(ending, frozenset(self._held.pop(ending))))
+    def _confirmed(self, sender: MarkerSender) -> None:
+        """Settle the transactions in doubt: the broker writes no earlier markers any more."""
+        in_doubt, sender.in_doubt = sender.in_doubt, set()
+        for ending in in_doubt:
+            if ending in self._marked_in_doubt and not self._is_in_doubt(ending):
+                self._report(Progress(ending, frozenset(self._marked_in_doubt.pop(ending))))
 
     def _is_in_doubt(self, ending: Ending) -> bool:
-        return any(ending in lane.doubts for lane in self._lanes.values())
+        return any(ending in sender.in_doubt for sender in self._senders.values())
 
-    # -- what came of it -------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------
 
-    def _tell(self, progress: Progress) -> None:
+    def _report(self, progress: Progress) -> None:
         ending = progress.ending
         owner = self._owners.get(ending)
         if owner is None:
@@ -226,7 +233,7 @@ class Markers:
             self._forget(ending)
             owner.fenced(ending)
         elif self._is_in_doubt(ending):
-            self._held.setdefault(ending, set()).update(progress.marked)
+            self._marked_in_doubt.setdefault(ending, set()).update(progress.marked)
         else:
             owner.marked(ending, progress.marked)
             if not owner.is_ending(ending):
@@ -234,9 +241,9 @@ class Markers:
 
     def _forget(self, ending: Ending) -> None:
         self._owners.pop(ending, None)
-        self._held.pop(ending, None)
-        for lane in self._lanes.values():
-            lane.doubts.discard(ending)
+        self._marked_in_doubt.pop(ending, None)
+        for sender in self._senders.values():
+            sender.in_doubt.discard(ending)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -246,4 +253,4 @@ class Markers:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
-            log.error("sending markers failed", exc_info=failure)
+            log.error("sending transaction markers failed", exc_info=failure)

@@ -1,9 +1,10 @@
-"""The way that markers go to one other broker, in one of its lives.
+"""Sends transaction markers to one other broker, in one of its broker epochs.
 
-One request at a time, over a connection of its own whose number the broker has confirmed.  After a
-request without an answer nobody knows whether its markers are there, or still on their way: the
-connection is replaced, and until the broker has confirmed the next, or is in another life, the
-endings that were in it are in doubt (`transactions/lanes.py` is the other side).
+Markers go one request at a time over a dedicated connection, whose number the receiver has
+confirmed. After a request without a response its markers may be written, or may still arrive.  So
+the connection is replaced, and the transactions of the request are in doubt until the receiver has
+confirmed the next connection or has another broker epoch.  `marker_fencing.py` is the receiver's
+side.
 """
 
 from __future__ import annotations
@@ -15,44 +16,48 @@ from typing import TYPE_CHECKING, Any
 from hightide.client.connection import Connection, ConnectionFailed
 from hightide.core.transactions.transaction_coordinator import Ending
 from hightide.wire.errors import ErrorCode
-from hightide.wire.messages.markers import OpenMarkerLaneRequest, OpenMarkerLaneResponse
+from hightide.wire.messages.markers import OpenMarkerConnectionRequest, OpenMarkerConnectionResponse
 from hightide.wire.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from hightide.wire.types import api_of
 
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
-_LANE = "markers"
-_OPEN_MS = 5_000
+_PURPOSE = "markers"
+_OPEN_TIMEOUT_MS = 5_000
 
 
 class MarkerSender:
-    """The connection to a broker, and what may still be on its way over older ones."""
+    """The connection to a broker, and the transactions whose markers may still arrive there."""
 
     def __init__(self, broker: Broker, broker_id: int, epoch: int, numbers: Iterator[int]) -> None:
         self.broker_id = broker_id
         self.epoch = epoch
-        self.doubts: set[Ending] = set()
+        self.in_doubt: set[Ending] = set()
         self._broker = broker
         self._connection: Connection | None = None
         self._numbers = numbers
-        self._one_at_a_time = asyncio.Lock()
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opening_lock = asyncio.Lock()
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self) -> Connection:
-        """A connection that the broker knows to be the newest; ConnectionFailed if there is none.
-        Whatever went over others before is refused there from now on."""
-        async with self._one_at_a_time:
+        """Return a connection that the receiver has confirmed as the newest, or ConnectionFailed.
+
+        From then on the receiver refuses markers over earlier connections.
+        """
+        async with self._opening_lock:
             if self._connection is not None and self._connection.is_open():
                 return self._connection
             opening = asyncio.ensure_future(self._open())
-            waits: list[asyncio.Future[Any]] = [opening, self._over]
+            waits: list[asyncio.Future[Any]] = [opening, self._closed]
             try:
                 await asyncio.wait(
-                    waits, timeout=_OPEN_MS / 1000, return_when=asyncio.FIRST_COMPLETED
+                    waits, timeout=_OPEN_TIMEOUT_MS / 1000, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not opening.done():
-                    raise ConnectionFailed(f"broker {self.broker_id} takes no markers")
+                    raise ConnectionFailed(
+                        f"broker {self.broker_id} did not confirm a connection for markers"
+                    )
                 self._connection = opening.result()
             finally:
                 opening.cancel()
@@ -60,22 +65,24 @@ class MarkerSender:
 
     async def _open(self) -> Connection:
         broker = self._broker
-        endpoint = broker.picture.endpoint(self.broker_id, broker.settings.inter_broker_listener())
-        if endpoint is None or self._over.done():
-            raise ConnectionFailed(f"broker {self.broker_id} is not there")
-        connection = await broker.peers.connection(endpoint, _LANE)
-        request = OpenMarkerLaneRequest(
+        endpoint = broker.metadata_image.endpoint(
+            self.broker_id, broker.settings.inter_broker_listener()
+        )
+        if endpoint is None or self._closed.done():
+            raise ConnectionFailed(f"broker {self.broker_id} is down")
+        connection = await broker.peers.connection(endpoint, _PURPOSE)
+        request = OpenMarkerConnectionRequest(
             sender_id=broker.broker_id,
             sender_epoch=broker.broker_epoch,
             number=next(self._numbers),
             broker_epoch=self.epoch,
         )
         try:
-            answer: OpenMarkerLaneResponse = await connection.send(
-                request, version=0, timeout_ms=_OPEN_MS
+            response: OpenMarkerConnectionResponse = await connection.send(
+                request, version=0, timeout_ms=_OPEN_TIMEOUT_MS
             )
-            if answer.error_code != ErrorCode.NONE:
-                raise ConnectionFailed(f"broker {self.broker_id} is in another life")
+            if response.error_code != ErrorCode.NONE:
+                raise ConnectionFailed(f"broker {self.broker_id} refused it: another broker epoch")
         except BaseException:
             connection.close()
             raise
@@ -84,7 +91,7 @@ class MarkerSender:
     async def send(
         self, connection: Connection, request: WriteTxnMarkersRequest
     ) -> WriteTxnMarkersResponse:
-        """Deliver markers.  ConnectionFailed: nobody knows whether they are there."""
+        """Send markers.  After ConnectionFailed it is unknown whether they are written."""
         _, version = api_of(WriteTxnMarkersRequest).versions
         try:
             response: WriteTxnMarkersResponse = await connection.send(
@@ -98,8 +105,8 @@ class MarkerSender:
         return response
 
     def close(self) -> None:
-        """The broker is in another life, or this one sends nothing any more."""
-        if not self._over.done():
-            self._over.set_result(None)
+        """Close the sender: the receiver has another broker epoch, or this broker stops."""
+        if not self._closed.done():
+            self._closed.set_result(None)
         if self._connection is not None:
             self._connection.close()

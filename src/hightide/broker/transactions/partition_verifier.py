@@ -1,15 +1,14 @@
-"""Asking the coordinator whether a transaction really contains the partition it writes to.
+"""Verifies with the coordinator that a partition is part of a transaction (KIP-890).
 
     Produce, first batch of a transaction ──▶ a guard of the partition ──▶ coordinator ──▶ append
                                                      ▲
                                 a marker, or another batch that opens the transaction, voids it
 
-What the rules are is in `core/transactions/verification.py`.  Whoever asks here gets a guard, and
-shows it when he appends: between the two a marker may have come, and then the answer is worth
-nothing.
+The rules are in `core/transactions/verification.py`.  A verification returns a guard, and the
+append presents it: if a marker was written in between, the guard is void.
 
-A Produce stays where it is until the answer is there, in the buffer of its connection, which serves
-nothing else meanwhile: so a producer's batches stay in order, and take no more memory than others.
+A Produce that waits for a verification stays in the buffer of its connection, which serves nothing
+else meanwhile.  So a producer's batches stay in order, and take no extra memory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Unverified(NamedTuple):
-    """A batch that the coordinator must be asked about."""
+    """A batch that must be verified with the coordinator."""
 
     replica: Replica
     producer: Producer
@@ -39,14 +38,14 @@ class Unverified(NamedTuple):
 
 
 class Verifier:
-    """Asks for all partitions that this broker leads."""
+    """Verifies transactions for all partitions that this broker leads."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._asking: set[asyncio.Task[None]] = set()
 
     def is_needed(self, replica: Replica, producer: Producer, sequence: int, count: int) -> bool:
-        """Whether this batch may be appended only after the coordinator was asked."""
+        """Whether this batch may be appended only after a verification."""
         log_ = replica.log
         transactions = log_.transactions
         transactions.verifies = self._broker.settings.transaction_partition_verification_enable
@@ -55,13 +54,16 @@ class Verifier:
         try:
             return log_.producers.check(producer.id, producer.epoch, sequence, count) is None
         except KafkaError:
-            return False  # it is refused, or a repetition that only the log knows of
+            return False  # the log refuses the batch, or answers it as a duplicate
 
     async def verify(
         self, replica: Replica, transactional_id: str, producer: Producer, sequence: int
     ) -> Guard | None:
-        """A guard to append with; None if none is needed.  KafkaError, in the coordinator's words,
-        if the partition is not part of the transaction or nobody can say."""
+        """Return a guard to append with, or None if none is needed.
+
+        KafkaError, with the coordinator's error, if the partition is not part of the transaction or
+        that cannot be determined.
+        """
         transactions = replica.log.transactions
         transactions.verifies = self._broker.settings.transaction_partition_verification_enable
         guard = transactions.begin_verification(producer, sequence, self._broker.now_ms())
@@ -74,9 +76,9 @@ class Verifier:
         return guard
 
     def verdict_now(self, transactional_id: str, batch: Unverified) -> Guard | KafkaError | None:
-        """What the coordinator says if it is this broker; None if another must be asked."""
+        """Verify a batch if this broker is the coordinator; None if another must be asked."""
         replica, producer, sequence = batch
-        # Before the answer: though it be a refusal, nothing may come in before this batch.
+        # Before the coordinator decides: even if it refuses, no other batch may overtake this one.
         guard = replica.log.transactions.begin_verification(
             producer, sequence, self._broker.now_ms()
         )
@@ -86,26 +88,26 @@ class Verifier:
             return None
         return guard if code == ErrorCode.NONE else _refusal(code, replica, transactional_id)
 
-    def ask(self, connection: Connection, transactional_id: str, wanted: list[Unverified]) -> None:
-        """Ask for a Produce, which is served again when all answers are there."""
+    def ask(self, connection: Connection, transactional_id: str, batches: list[Unverified]) -> None:
+        """Verify the batches of a Produce request, which is served again when all are decided."""
         asking = asyncio.get_running_loop().create_task(
-            self._ask(connection, transactional_id, wanted)
+            self._ask(connection, transactional_id, batches)
         )
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
 
     async def _ask(
-        self, connection: Connection, transactional_id: str, wanted: list[Unverified]
+        self, connection: Connection, transactional_id: str, batches: list[Unverified]
     ) -> None:
         try:
             verdicts = await asyncio.gather(
-                *(self._verdict(transactional_id, each) for each in wanted)
+                *(self._verdict(transactional_id, batch) for batch in batches)
             )
         except Exception:
-            log.exception("verifying a transaction failed")
+            log.exception("verifying the transaction of %r failed", transactional_id)
             connection.abort("a request failed inside the broker")
             return
-        found = zip((each.replica for each in wanted), verdicts, strict=True)
+        found = zip((batch.replica for batch in batches), verdicts, strict=True)
         connection.verified = {**connection.verified, **dict(found)}
         connection.unblock(VERIFYING)
 
@@ -118,7 +120,7 @@ class Verifier:
             return refusal
 
     async def stop(self) -> None:
-        """Wait for no more answers; whoever waits for them has gone."""
+        """Cancel all verifications; their connections are closed."""
         for asking in self._asking:
             asking.cancel()
         if self._asking:
@@ -128,6 +130,6 @@ class Verifier:
 def _refusal(code: ErrorCode, replica: Replica, transactional_id: str) -> KafkaError:
     return KafkaError(
         code,
-        f"the transaction of {transactional_id} is not known to contain"
-        f" {replica.topic}-{replica.partition}",
+        f"{replica.topic}-{replica.partition} could not be verified as part of the transaction of"
+        f" {transactional_id}",
     )

@@ -1,11 +1,11 @@
-"""One coordinator of transactions, with the partition of `__transaction_state` that it writes to.
+"""The transaction coordinator of one partition of `__transaction_state`, in one leader epoch.
 
-    asked ──▶ Coordinator ──▶ answer                              nothing is to be written
-                         └──▶ write ──▶ CoordinatorLog ──▶ committed ──▶ answer, and markers
-                                           └─▶ not yet ──▶ who asked waits, and not for ever
+    request ──▶ TransactionCoordinator ──▶ answer                     nothing to write
+                                  └──▶ write ──▶ CoordinatorLog ──▶ committed ──▶ answer, markers
+                                                        └──▶ not yet ──▶ pending, with a timeout
 
-Where a record is committed at once, as in a partition of one replica, the answer is there at once,
-and nobody has to wait: `carry_out` gives either the answer or something to wait for.
+In a partition with one replica a record is committed at once, and so is the answer: `carry_out`
+returns either the answer or an awaitable of it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOAD_AGAIN_S = 1.0
-# After a failover, for a moment; whoever asked is told to come again.
+# Errors for a moment after a failover; the client retries.
 _TRANSIENT = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NOT_COORDINATOR = Answer(ErrorCode.NOT_COORDINATOR)
 
 
 class _PendingRequest:
-    """Whoever waits for a write; it may be answered before it waits."""
+    """A request that waits for a write; the answer may come before anything awaits it."""
 
     __slots__ = ("answer", "future")
 
@@ -55,26 +55,26 @@ class _PendingRequest:
         self.answer: Answer | None = None
         self.future: asyncio.Future[Answer] | None = None
 
-    def tell(self, answer: Answer) -> None:
+    def reply(self, answer: Answer) -> None:
         self.answer = answer
         if self.future is not None and not self.future.done():
             self.future.set_result(answer)
 
 
 class TransactionPartition:
-    """A coordinator while its partition is led here, in one leader epoch."""
+    """A coordinator with its log, its timer and its pending requests."""
 
     def __init__(
         self,
         coordinator_log: CoordinatorLog,
-        markers: MarkerDelivery,
+        marker_delivery: MarkerDelivery,
         limits: Limits,
         now_ms: Callable[[], int],
         timeout_ms: Callable[[], int],
     ) -> None:
         self.coordinator_log = coordinator_log
         self.coordinator = TransactionCoordinator(coordinator_log.epoch, limits)
-        self._markers = markers
+        self._marker_delivery = marker_delivery
         self._limits = limits
         self._now_ms = now_ms
         self._timeout_ms = timeout_ms
@@ -85,30 +85,30 @@ class TransactionPartition:
         self._loading = asyncio.get_running_loop().create_task(self._load())
 
     def __repr__(self) -> str:
-        return f"<{self._name} in epoch {self.coordinator_log.epoch}>"
+        return f"<TransactionPartition {self._name} in leader epoch {self.coordinator_log.epoch}>"
 
     @property
     def _name(self) -> str:
         return f"{self.coordinator_log.replica.topic}-{self.coordinator_log.replica.partition}"
 
-    # -- life ------------------------------------------------------------------------------
+    # -- loading ---------------------------------------------------------------------------
 
     async def _load(self) -> None:
         while not self.coordinator_log.is_over:
             try:
-                await self.coordinator_log.replay(self._visit)
+                await self.coordinator_log.replay(self._replay)
             except CoordinatorLogClosed:
                 return
             except Exception:
-                # Until it succeeds, clients are told that the coordinator is loading.
-                log.exception("the transactions of %s cannot be loaded", self._name)
+                # Until a retry succeeds, clients get COORDINATOR_LOAD_IN_PROGRESS.
+                log.exception("%s: loading failed, retrying", self._name)
                 self.coordinator = TransactionCoordinator(self.coordinator_log.epoch, self._limits)
                 await asyncio.sleep(_LOAD_AGAIN_S)
                 continue
-            self._begin()
+            self._finish_loading()
             return
 
-    def _visit(self, header: BatchHeader, view: memoryview) -> None:
+    def _replay(self, header: BatchHeader, view: memoryview) -> None:
         if header.is_control:
             return
         for record in records(view):
@@ -119,15 +119,14 @@ class TransactionPartition:
                     known = None if value is None else Transaction.of(value)
                     self.coordinator.apply(transactional_id, known)
             except Corrupt as damage:
-                log.error("%s: offset %d is passed over: %s", self._name, record.offset, damage)
+                log.error("%s: skipped offset %d: %s", self._name, record.offset, damage)
 
-    def _begin(self) -> None:
-        """All is known: bring to an end what a predecessor has begun."""
+    def _finish_loading(self) -> None:
+        """Complete the transactions that the last coordinator was ending."""
         followed = self.coordinator.loaded(self._now_ms())
         if known := len(self.coordinator.transactions):
-            log.info(
-                "%s: coordinating %d ids in epoch %d", self._name, known, self.coordinator_log.epoch
-            )
+            epoch = self.coordinator_log.epoch
+            log.info("%s: loaded %d transactional ids in leader epoch %d", self._name, known, epoch)
         for changes in followed:
             self._follow(changes)
         self.coordinator_log.settle()
@@ -137,23 +136,23 @@ class TransactionPartition:
         self._limits = limits
         self.coordinator.configured(limits)
 
-    def end(self) -> None:
-        """The partition is led here no more, in this epoch."""
+    def resign(self) -> None:
+        """Refuse all pending requests: this broker does not lead the partition in this epoch."""
         self.coordinator_log.end()
         self._loading.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self._markers.drop(self.coordinator.endings)
+        self._marker_delivery.drop(self.coordinator.endings)
         pending, self._pending = self._pending, {}
         for request in pending.values():
-            request.tell(_NOT_COORDINATOR)
+            request.reply(_NOT_COORDINATOR)
         for transactional_id in list(self._watchers):
             self._wake_watchers(transactional_id)
 
-    # -- what is asked ---------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def carry_out(self, changes: Changes) -> Answer | Awaitable[Answer]:
-        """Do what the coordinator wants done for somebody, who gets its answer now or later."""
+        """Carry out the coordinator's decision about a request; return its answer, now or later."""
         write = changes.write
         if write is None:
             assert changes.answer is not None
@@ -176,7 +175,7 @@ class TransactionPartition:
             return delayed or _NOT_COORDINATOR
 
     async def changed(self, transactional_id: str, timeout_s: float) -> None:
-        """Returns when something else is known of an id, or the time is up."""
+        """Return when the state of a transactional id has changed, or at the timeout."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watchers = self._watchers.setdefault(transactional_id, [])
         watchers.append(future)
@@ -188,11 +187,11 @@ class TransactionPartition:
         for future in self._watchers.pop(transactional_id, ()):
             future.set_result(None)
 
-    # -- what follows ----------------------------------------------------------------------
+    # -- writes ----------------------------------------------------------------------------
 
     def _follow(self, changes: Changes) -> None:
         if changes.ending is not None:
-            self._markers.add(changes.ending, self)
+            self._marker_delivery.add(changes.ending, self)
         if changes.write is not None:
             self._write(changes.write)
 
@@ -218,19 +217,19 @@ class TransactionPartition:
     def _answer(self, write: Write, changes: Changes) -> None:
         request = self._pending.pop(write, None)
         if request is not None:
-            request.tell(changes.answer or _NOT_COORDINATOR)
+            request.reply(changes.answer or _NOT_COORDINATOR)
 
     def marked(self, ending: Ending, partitions: Iterable[Partition]) -> None:
-        """These partitions have the marker that ends a transaction, or are gone."""
+        """Report that partitions have the marker of an ending transaction, or are deleted."""
         self._follow(self.coordinator.marked(ending, partitions, self._now_ms()))
         self.coordinator_log.settle()
 
     def is_ending(self, ending: Ending) -> bool:
-        """Whether some of its markers are still missing."""
+        """Whether some markers of the transaction are still missing."""
         return self.coordinator.is_ending(ending)
 
     def fenced(self, ending: Ending) -> None:
-        """A newer coordinator of the transaction is known to one of its partitions."""
+        """Give up a transaction: one of its partitions knows a newer coordinator."""
         self.coordinator.fenced(ending)
 
     # -- time ------------------------------------------------------------------------------

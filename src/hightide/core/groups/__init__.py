@@ -1,5 +1,5 @@
-"""The group coordinator: members, generations and committed offsets, as machines.
+"""The group coordinator: members, generations and committed offsets, without input or output.
 
-A `Coordinator` answers for the groups of one partition of `__consumer_offsets`, and what it must
-not forget is a replay of that partition.  `coordinator.py` is where to begin.
+A `GroupCoordinator` serves the groups of one partition of `__consumer_offsets`.  Its durable state
+is a replay of that partition.  Start reading at `group_coordinator.py`.
 """

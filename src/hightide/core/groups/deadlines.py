@@ -1,8 +1,7 @@
-"""What happens if nothing else does before: sessions that end, phases of a rebalance that take too
-long, a look for old offsets.
+"""Deadlines of a coordinator: sessions, phases of a rebalance, the expiry of offsets.
 
-A session is put off by every heartbeat and ends almost never.  So a deadline that is put off costs
-a write to a dict, and the queue is put right when the earlier time comes up.
+Every heartbeat postpones a session, and sessions rarely end.  So postponing a deadline costs one
+write to a dict; the queue is corrected when the earlier time comes up.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 
 class Kind(IntEnum):
-    """What comes to its end."""
+    """What a deadline limits."""
 
     SESSION = 0
     JOIN = 1
@@ -21,13 +20,13 @@ class Kind(IntEnum):
     EXPIRY = 3
     CONSUMER_SESSION = 4
     REVOCATION = 5
-    # Of members of a consumer group that speak the classic protocol.
+    # Members of a consumer group that use the classic protocol.
     MEMBER_JOIN = 6
     MEMBER_SYNC = 7
 
 
 class Deadline(NamedTuple):
-    """What a time was set for."""
+    """The key of a deadline: its kind, and the group and member it belongs to."""
 
     kind: Kind
     group_id: str = ""
@@ -35,13 +34,13 @@ class Deadline(NamedTuple):
 
 
 class Deadlines:
-    """The times that were set, the soonest first."""
+    """A queue of deadlines, soonest first."""
 
     __slots__ = ("_at_ms", "_queue", "_queued_ms")
 
     def __init__(self) -> None:
         self._at_ms: dict[Deadline, int] = {}
-        # When each of them is looked at next: not later than its time.
+        # When the queue looks at each deadline next: not later than its time.
         self._queued_ms: dict[Deadline, int] = {}
         self._queue: list[tuple[int, Deadline]] = []
 
@@ -60,7 +59,7 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """The soonest; None when there is nothing to wait for."""
+        """The time of the soonest deadline, or None."""
         while self._queue:
             queued_ms, deadline = self._queue[0]
             at_ms = self._at_ms.get(deadline)
@@ -72,7 +71,7 @@ class Deadlines:
         return None
 
     def due(self, now_ms: int) -> Deadline | None:
-        """One that has come, which is forgotten; None when there is none any more."""
+        """Remove and return a deadline that has passed, or None."""
         next_ms = self.next_ms
         if next_ms is None or next_ms > now_ms:
             return None

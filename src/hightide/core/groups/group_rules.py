@@ -1,4 +1,4 @@
-"""What an operator decides about groups: the settings, in the shape that the machines use."""
+"""The settings of the group coordinator, as the core uses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MINUTE_MS = 60 * 1000
 
 
 class MigrationPolicy(Enum):
-    """In which direction a group may change its protocol while it has members."""
+    """In which direction a group with members may change its protocol."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -27,7 +27,7 @@ class MigrationPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Each is named like its setting; the defaults are Kafka's."""
+    """Named like the settings; the defaults are Kafka's."""
 
     initial_rebalance_delay_ms: int = 3000
     min_session_timeout_ms: int = 6000
@@ -37,8 +37,8 @@ class Rules:
     offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
     offsets_retention_check_interval_ms: int = 10 * MINUTE_MS
     new_member_join_timeout_ms: int = 5 * MINUTE_MS
-    """How long a JoinGroup of a new member may wait.  Its sender does not know its id yet and
-    cannot send heartbeats, so nothing else tells whether it is there.  No setting in Kafka."""
+    """How long the JoinGroup of a new member may wait.  The client does not know its member id yet
+    and cannot send heartbeats, so nothing else limits the wait.  Kafka has no setting for it."""
     consumer_session_timeout_ms: int = 45 * 1000
     consumer_heartbeat_interval_ms: int = 5000
     consumer_max_size: int = 1000

@@ -1,11 +1,12 @@
-"""How a group changes its protocol while its members are at work.
+"""Migration of a group with members between the classic and the consumer protocol (KIP-848).
 
-    classic group ── a member of the newer protocol joins ──▶ consumer group, in which the others
-                                                              go on to speak the classic protocol
-    consumer group ── its last member of the newer protocol goes ──▶ classic group
+    classic group ── a member joins with the consumer protocol ──▶ consumer group, in which the
+                                                                   others keep the classic protocol
+    consumer group ── its last member with the consumer protocol leaves ──▶ classic group
 
-Everybody stays a member, in the generation or epoch that he knows, and keeps what he has until he
-is told otherwise.  The records that take out the one kind and bring in the other are one write.
+Every member stays, in the generation or epoch that it knows, and keeps its partitions until the
+coordinator revokes them.  The tombstones of the one group and the records of the other are one
+write.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from hightide.core.groups import responses
-from hightide.core.groups.classic.classic_group import ClassicGroup, Member, State
+from hightide.core.groups.classic.classic_group import (
+    CONSUMER,
+    ClassicGroup,
+    Member,
+    State,
+    read_subscription,
+)
 from hightide.core.groups.classic.rebalance import complete_join, keep_session, prepare
-from hightide.core.groups.classic.subscription import CONSUMER, whole_subscription
-from hightide.core.groups.consumer.assignors import Share
+from hightide.core.groups.consumer.assignors import Assignment
 from hightide.core.groups.consumer.consumer_group import (
-    NOTHING,
+    NO_PARTITIONS,
+    ClassicMember,
     ConsumerGroup,
     ConsumerMember,
-    SpeaksClassic,
     Topic,
     by_topic,
 )
@@ -43,19 +49,19 @@ from hightide.wire.records.consumer_protocol import (
 
 
 class Conversion(NamedTuple):
-    """A consumer group that takes the place of a classic one."""
+    """A consumer group that replaces a classic one."""
 
     group: ConsumerGroup
     records: list[GroupRecord]
-    """What takes out the one and brings in the other."""
+    """The tombstones of the classic group and the records of the consumer group."""
     replaced: ClassicGroup
 
 
 # -- from classic to consumer --------------------------------------------------------------
 
 
-def upgraded(classic: ClassicGroup, topics: Mapping[str, Topic], rules: Rules) -> Conversion:
-    """GROUP_ID_NOT_FOUND, saying why, if the group cannot be of the newer protocol."""
+def upgrade(classic: ClassicGroup, topics: Mapping[str, Topic], rules: Rules) -> Conversion:
+    """Convert a classic group; GROUP_ID_NOT_FOUND, with the reason, if it must stay classic."""
     records = []
     if classic.is_stored:
         records.append(GroupRecord(GroupMetadataKey(group=classic.id), None))
@@ -73,113 +79,115 @@ def _consumer_group(
     if not rules.migration_policy.allows_upgrade:
         problem = f"group.consumer.migration.policy is {rules.migration_policy.value}"
     elif not classic.is_consumer:
-        problem = f"its members are of the kind {classic.protocol_type}"
+        problem = f"its protocol type is {classic.protocol_type}"
     elif len(classic.members) > rules.consumer_max_size:
         problem = f"{len(classic.members)} members are more than {rules.consumer_max_size}"
     if problem is not None:
         raise _not_upgraded(classic, problem)
-    # Who is new has not been told anything, not even that he is a member: he joins again.
-    staying = [each for each in classic.members.values() if not each.is_new]
-    said = {each.id: _said(classic, each) for each in staying}
-    shares = _shares(classic, staying, said, topics)
+    # A new member has no response yet, not even its member id: it joins again.
+    staying = [member for member in classic.members.values() if not member.is_new]
+    subscriptions = {member.id: _subscription_of(classic, member) for member in staying}
+    assignments = _assignments(classic, staying, subscriptions, topics)
     generation = classic.generation
     members = {
-        each.id: ConsumerMember(
-            each.id,
-            each.instance_id,
-            said[each.id].rack_id,
-            each.client_id,
-            each.client_host,
-            tuple(sorted({*said[each.id].topics})),
-            rebalance_timeout_ms=each.rebalance_timeout_ms,
-            classic=SpeaksClassic(each.session_timeout_ms, each.protocols),
+        member.id: ConsumerMember(
+            member.id,
+            member.instance_id,
+            subscriptions[member.id].rack_id,
+            member.client_id,
+            member.client_host,
+            tuple(sorted({*subscriptions[member.id].topics})),
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            classic=ClassicMember(member.session_timeout_ms, member.protocols),
             epoch=generation,
             previous_epoch=generation,
-            assigned=shares[each.id],
+            assigned=assignments[member.id],
         )
-        for each in staying
+        for member in staying
     }
-    return ConsumerGroup(classic.id, generation, generation, members, shares)
+    return ConsumerGroup(classic.id, generation, generation, members, assignments)
 
 
-def _said(classic: ClassicGroup, member: Member) -> ConsumerSubscription:
-    names = [each.name for each in member.protocols]
+def _subscription_of(classic: ClassicGroup, member: Member) -> ConsumerSubscription:
+    names = [protocol.name for protocol in member.protocols]
     protocol = classic.protocol if classic.protocol in names else names[0]
-    said = whole_subscription(member.metadata(protocol))
-    if said is None:
-        raise _not_upgraded(classic, f"{member.id} does not say what it subscribes to")
-    return said
+    subscriptions = read_subscription(member.metadata(protocol))
+    if subscriptions is None:
+        raise _not_upgraded(classic, f"the subscription of {member.id} cannot be read")
+    return subscriptions
 
 
-def _shares(
+def _assignments(
     classic: ClassicGroup,
     members: Iterable[Member],
-    said: Mapping[str, ConsumerSubscription],
+    subscriptions: Mapping[str, ConsumerSubscription],
     topics: Mapping[str, Topic],
-) -> dict[str, Share]:
-    """What everybody has.
+) -> dict[str, Assignment]:
+    """Return the partitions that each member owns.
 
-    While the leader shares out the work nobody has an assignment, but whoever does not give up
-    everything to join again has what he said then.  Of two who say so, the one is right who was a
-    member in the later generation.
+    During a rebalance no member has an assignment, but a cooperative member that joins again still
+    owns the partitions in its subscription.  If two members claim a partition, the member of the
+    later generation owns it.
     """
-    shares: dict[str, Share] = {}
+    assignments: dict[str, Assignment] = {}
     claims = []
-    for each in members:
-        shares[each.id] = NOTHING
-        claim = _by_id(said[each.id].owned_partitions, topics)
-        rank = 1, -said[each.id].generation_id
-        if each.assignment:
+    for member in members:
+        assignments[member.id] = NO_PARTITIONS
+        claim = _by_id(subscriptions[member.id].owned_partitions, topics)
+        rank = 1, -subscriptions[member.id].generation_id
+        if member.assignment:
             try:
-                assignment = read(ConsumerAssignment, each.assignment)
+                assignment = read(ConsumerAssignment, member.assignment)
             except WireError as error:
-                raise _not_upgraded(classic, f"{each.id} has an assignment: {error}") from error
+                raise _not_upgraded(
+                    classic, f"the assignment of {member.id} cannot be read: {error}"
+                ) from error
             claim, rank = _by_id(assignment.assigned_partitions, topics), (0, 0)
-        claims.append((rank, each.id, claim))
+        claims.append((rank, member.id, claim))
     taken: set[tuple[uuid.UUID, int]] = set()
-    for _, member_id, claim in sorted(claims, key=lambda each: each[:2]):
-        shares[member_id] = claim - taken
+    for _, member_id, claim in sorted(claims, key=lambda claim: claim[:2]):
+        assignments[member_id] = claim - taken
         taken |= claim
-    return shares
+    return assignments
 
 
-def _by_id(partitions: Iterable[ConsumerPartitions], topics: Mapping[str, Topic]) -> Share:
+def _by_id(partitions: Iterable[ConsumerPartitions], topics: Mapping[str, Topic]) -> Assignment:
     return frozenset(
-        (topics[each.topic].id, index)
-        for each in partitions
-        if each.topic in topics
-        for index in each.partitions
+        (topics[partition.topic].id, index)
+        for partition in partitions
+        if partition.topic in topics
+        for index in partition.partitions
     )
 
 
 def _not_upgraded(classic: ClassicGroup, problem: str) -> KafkaError:
-    detail = f"{classic.id} is a group of the classic protocol and stays one: {problem}"
+    detail = f"group {classic.id} uses the classic protocol and cannot change it: {problem}"
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
 
 
-def released(classic: ClassicGroup, turn: Turn) -> None:
-    """The group is a consumer group from now on: whoever waits is told to join that."""
-    again = ErrorCode.REBALANCE_IN_PROGRESS
+def release_waiting(classic: ClassicGroup, turn: Turn) -> None:
+    """Answer the requests that wait in the classic group: their members join the consumer group."""
+    rejoin = ErrorCode.REBALANCE_IN_PROGRESS
     for member in [*classic.members.values()]:
         if member.joining is not None:
-            turn.answer(member.joining, responses.not_joined(again, member.id))
+            turn.answer(member.joining, responses.join_error(rejoin, member.id))
         if member.syncing is not None:
-            turn.answer(member.syncing, responses.not_synced(again))
+            turn.answer(member.syncing, responses.sync_error(rejoin))
         member.joining = member.syncing = None
         turn.deadlines.cancel(Deadline(Kind.SESSION, classic.id, member.id))
         if member.is_new:
             classic.remove(member.id)
-    # What is being written of it takes effect for nobody.
+    # An assignment that is being written has no effect.
     classic.assigning = None
     for kind in (Kind.JOIN, Kind.SYNC):
         turn.deadlines.cancel(Deadline(kind, classic.id))
 
 
-def reinstated(classic: ClassicGroup, turn: Turn) -> None:
-    """It is a classic group as before, since the change could not be written."""
+def restore_classic(classic: ClassicGroup, turn: Turn) -> None:
+    """Restore the sessions of a classic group whose conversion could not be written."""
     for member in classic.members.values():
         keep_session(classic, member, turn)
-    reason = "it could not change to the newer protocol"
+    reason = "the change to the consumer protocol could not be written"
     at_ms = turn.now_ms + max(1, classic.rebalance_timeout_ms)
     if classic.state is State.STABLE and classic.awaiting_sync:
         turn.deadlines.set(Deadline(Kind.SYNC, classic.id), at_ms)
@@ -187,7 +195,7 @@ def reinstated(classic: ClassicGroup, turn: Turn) -> None:
         prepare(classic, reason, turn)
     elif classic.state is State.PREPARING_REBALANCE:
         classic.is_initial = False
-        # Nobody waits any more.  Those who do not come again in time are out, as ever.
+        # No request waits any more.  Members that do not join again in time are removed, as usual.
         turn.deadlines.set(Deadline(Kind.JOIN, classic.id), at_ms)
         if not classic.members:
             complete_join(classic, turn)
@@ -197,19 +205,19 @@ def reinstated(classic: ClassicGroup, turn: Turn) -> None:
 
 
 def can_downgrade(group: ConsumerGroup, leaving: Collection[str], rules: Rules) -> bool:
-    """Whether those who stay all speak the classic protocol, and one goes who does not."""
-    staying = [each for each in group.members.values() if each.id not in leaving]
+    """Whether all members that stay use the classic protocol, and one that leaves does not."""
+    staying = [member for member in group.members.values() if member.id not in leaving]
     return (
         bool(staying)
-        and all(each.classic is not None for each in staying)
-        and any(group.members[each].classic is None for each in leaving)
+        and all(member.classic is not None for member in staying)
+        and any(group.members[member_id].classic is None for member_id in leaving)
         and len(staying) <= rules.max_size
         and rules.migration_policy.allows_downgrade
     )
 
 
-def downgraded(group: ConsumerGroup, leaving: Collection[str], now_ms: int) -> ClassicGroup:
-    """The classic group of those who stay, with what they have been told to have."""
+def downgrade(group: ConsumerGroup, leaving: Collection[str], now_ms: int) -> ClassicGroup:
+    """Return the classic group of the members that stay, with their current assignments."""
     classic = ClassicGroup(
         group.id,
         State.STABLE,
@@ -219,20 +227,20 @@ def downgraded(group: ConsumerGroup, leaving: Collection[str], now_ms: int) -> C
         is_stored=True,
         is_converted=True,
     )
-    for each in group.members.values():
-        if each.id not in leaving:
-            assert each.classic is not None
+    for member in group.members.values():
+        if member.id not in leaving:
+            assert member.classic is not None
             classic.add(
                 Member(
-                    each.id,
-                    each.instance_id,
-                    each.client_id,
-                    each.client_host,
-                    each.rebalance_timeout_ms,
-                    each.classic.session_timeout_ms,
+                    member.id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.rebalance_timeout_ms,
+                    member.classic.session_timeout_ms,
                     CONSUMER,
-                    each.classic.protocols,
-                    assignment_of(group, each),
+                    member.classic.protocols,
+                    assignment_of(group, member),
                 )
             )
     classic.protocol = classic.selected_protocol()
@@ -241,23 +249,23 @@ def downgraded(group: ConsumerGroup, leaving: Collection[str], now_ms: int) -> C
 
 
 def assignment_of(group: ConsumerGroup, member: ConsumerMember) -> bytes:
-    """What the member has, as a leader would tell it.  Topics that are gone have no name."""
+    """Encode a member's partitions as a leader would.  Deleted topics have no name: left out."""
     assert member.classic is not None
     names = {topic.id: name for name, topic in group.topics.items()}
     partitions = [
-        ConsumerPartitions(topic=names[each.topic_id], partitions=each.partitions)
-        for each in by_topic(member.assigned)
-        if each.topic_id in names
+        ConsumerPartitions(topic=names[topic.topic_id], partitions=topic.partitions)
+        for topic in by_topic(member.assigned)
+        if topic.topic_id in names
     ]
     version = version_of(member.classic.protocols[0].metadata)
     return write(ConsumerAssignment(assigned_partitions=partitions), version)
 
 
-def withdrawn(classic: ClassicGroup, error: ErrorCode, turn: Turn) -> None:
-    """It did not come to be, since the change could not be written."""
+def withdraw_classic(classic: ClassicGroup, error: ErrorCode, turn: Turn) -> None:
+    """Withdraw a classic group whose creation could not be written."""
     for member in classic.members.values():
         if member.joining is not None:
-            turn.answer(member.joining, responses.not_joined(error))
+            turn.answer(member.joining, responses.join_error(error))
     for member_id in [*classic.members, *classic.pending]:
         turn.deadlines.cancel(Deadline(Kind.SESSION, classic.id, member_id))
     for kind in (Kind.JOIN, Kind.SYNC):

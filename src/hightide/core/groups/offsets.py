@@ -1,10 +1,10 @@
-"""Committed offsets: a function of the offset records in the log, in the order of the log.
+"""Committed offsets: a function of the offset records, in the order of the log.
 
-    commit ──▶ record ──▶ written ──▶ committed
-    commit in a transaction ──▶ record ──▶ written ──▶ held back ──▶ marker ──▶ committed, or not
+    OffsetCommit ──▶ record ──▶ written ──▶ committed
+    TxnOffsetCommit ──▶ record ──▶ written ──▶ pending ──▶ marker ──▶ committed, or dropped
 
-Of two commits the later record counts.  A transaction that commits is as late as its records are,
-not as its marker is: what compaction leaves of the log must mean the same.
+Of two commits the later record wins.  The offsets of a committed transaction are ordered by their
+own records, not by its marker, so that a compacted log means the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-class Committed(NamedTuple):
-    """How far a group has come in one partition."""
+class CommittedOffset(NamedTuple):
+    """The committed offset of a group in one partition."""
 
     offset: int
     leader_epoch: int
@@ -35,33 +35,33 @@ class Committed(NamedTuple):
     committed_ms: int
     expires_ms: int
     record_offset: int
-    """Where in the log the commit is."""
+    """The offset of the commit's record in `__consumer_offsets`."""
 
     def is_expired(self, since_ms: int, now_ms: int, retention_ms: int) -> bool:
-        """A commit may bring a time of its own, as those of old clients do."""
+        """Whether the retention is over.  Old clients set the expiry time in the commit itself."""
         if self.expires_ms != NO_EXPIRY:
             return now_ms >= self.expires_ms
         return now_ms - since_ms >= retention_ms
 
 
-_Offsets = dict[TopicPartition, Committed]
+_Offsets = dict[TopicPartition, CommittedOffset]
 
 
 class Offsets:
-    """The offsets of all groups of a coordinator."""
+    """The committed and pending offsets of all groups of a coordinator."""
 
-    __slots__ = ("_committed", "_transactional", "_under_way")
+    __slots__ = ("_committed", "_in_flight", "_transactional")
 
-    def __init__(self, under_way: Collection[Write] = ()) -> None:
+    def __init__(self, in_flight: Collection[Write] = ()) -> None:
         self._committed: dict[str, _Offsets] = {}
-        # Written in transactions that have not ended: producer id → group → offsets.
+        # Written in open transactions: producer id → group → offsets.
         self._transactional: dict[int, dict[str, _Offsets]] = {}
-        # What is being written, of offsets and of anything else.  It is asked for so seldom, and
-        # changes so often, that it is looked through instead of being kept by groups.
-        self._under_way = under_way
+        # All writes in flight, not only of offsets.  It changes with every commit and is needed
+        # rarely, so it is scanned instead of being indexed by group.
+        self._in_flight = in_flight
 
     def __eq__(self, other: object) -> bool:
-        """Equal in what a replay of the log can know."""
+        """Compare what a replay of the log can restore."""
         if not isinstance(other, Offsets):
             return NotImplemented
         return (self._committed, self._transactional) == (other._committed, other._transactional)
@@ -71,45 +71,45 @@ class Offsets:
     # -- questions -------------------------------------------------------------------------
 
     def of(self, group_id: str) -> _Offsets:
-        """What the group has committed.  Not to be changed."""
+        """Return the committed offsets of a group.  The caller must not change the mapping."""
         return self._committed.get(group_id, {})
 
     def is_in_transaction(self, group_id: str) -> bool:
         return any(group_id in groups for groups in self._transactional.values())
 
     def unstable(self, group_id: str) -> set[TopicPartition]:
-        """Where another offset may turn out to be committed already."""
-        found = {_of(key) for key in self._on_their_way() if key.group == group_id}
+        """Return the partitions with an offset that is written or pending but not yet committed."""
+        partitions = {_of(key) for key in self._in_flight_keys() if key.group == group_id}
         for groups in self._transactional.values():
-            found.update(groups.get(group_id, ()))
-        return found
+            partitions.update(groups.get(group_id, ()))
+        return partitions
 
-    def _on_their_way(self) -> Iterator[OffsetCommitKey]:
-        for write in self._under_way:
+    def _in_flight_keys(self) -> Iterator[OffsetCommitKey]:
+        for write in self._in_flight:
             for key, _ in write.records:
                 if isinstance(key, OffsetCommitKey):
                     yield key
 
     def is_void(self, group_id: str) -> bool:
-        """Whether the group has no offsets and none are on their way."""
+        """Whether the group has no offsets, committed, pending or in flight."""
         return group_id not in self._committed and not self.unstable(group_id)
 
     def tombstones(self, group_id: str) -> list[GroupRecord]:
-        """What takes back all that the group has, and all that is on its way."""
+        """Return tombstones for all offsets of a group, including those in flight."""
         partitions = self.of(group_id).keys() | self.unstable(group_id)
-        return [tombstone(group_id, each) for each in sorted(partitions)]
+        return [tombstone(group_id, partition) for partition in sorted(partitions)]
 
     def tombstones_of(self, topic: str) -> Iterator[GroupRecord]:
-        """What takes back the offsets that any group has in a topic."""
-        on_their_way = {key.group for key in self._on_their_way() if key.topic == topic}
-        groups = {*self._committed, *on_their_way}.union(*self._transactional.values())
+        """Yield tombstones for the offsets of all groups in a topic."""
+        in_flight_groups = {key.group for key in self._in_flight_keys() if key.topic == topic}
+        groups = {*self._committed, *in_flight_groups}.union(*self._transactional.values())
         for group_id in sorted(groups):
             partitions = {*self.of(group_id)}
-            if group_id in on_their_way or self.is_in_transaction(group_id):
+            if group_id in in_flight_groups or self.is_in_transaction(group_id):
                 partitions |= self.unstable(group_id)
-            for each in sorted(partitions):
-                if each.topic == topic:
-                    yield tombstone(group_id, each)
+            for partition in sorted(partitions):
+                if partition.topic == topic:
+                    yield tombstone(group_id, partition)
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Offsets:
         record_offset: int,
         producer_id: int = NO_PRODUCER,
     ) -> None:
-        """A record is in the log at this offset."""
+        """Apply a record that is in the log at this offset."""
         partition = _of(key)
         if value is None:
             _discard(self._committed, key.group, partition)
@@ -133,7 +133,7 @@ class Offsets:
         offsets = groups.get(key.group)
         if offsets is None:
             offsets = groups[key.group] = {}
-        offsets[partition] = Committed(
+        offsets[partition] = CommittedOffset(
             value.offset,
             value.leader_epoch,
             value.metadata,
@@ -143,7 +143,7 @@ class Offsets:
         )
 
     def transaction_ended(self, producer_id: int, is_committed: bool) -> set[str]:
-        """The marker is in the log.  Returns the groups that the transaction touched."""
+        """Apply a transaction marker; return the groups with offsets in the transaction."""
         groups = self._transactional.pop(producer_id, {})
         if is_committed:
             for group_id, offsets in groups.items():
@@ -158,7 +158,7 @@ class Offsets:
 
 
 def _of(key: OffsetCommitKey) -> TopicPartition:
-    # As TopicPartition(…) makes it, in half the time.
+    # Equal to TopicPartition(…), in half the time.
     return tuple.__new__(TopicPartition, (key.topic, key.partition))
 
 

@@ -1,4 +1,4 @@
-"""Answers that are made in more than one place."""
+"""Responses of the group APIs that more than one module sends."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hightide.wire.messages.groups import (
 
 UNKNOWN_MEMBER = ""
 NO_GENERATION = -1
-# Versions of LeaveGroup below this one name a single member, and have one error for all.
-SEVERAL_LEAVE = 3
+# Before this version, LeaveGroup names a single member and its response has a single error.
+BATCH_LEAVE_VERSION = 3
 
 
-def not_joined(error: ErrorCode, member_id: str = UNKNOWN_MEMBER) -> JoinGroupResponse:
+def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=error,
         generation_id=NO_GENERATION,
-        # Before version 7 null cannot be said, and is what an empty name means.
+        # Not None: before version 7 the field is not nullable.
         protocol_name="",
         leader="",
         member_id=member_id,
@@ -34,7 +34,7 @@ def not_joined(error: ErrorCode, member_id: str = UNKNOWN_MEMBER) -> JoinGroupRe
     )
 
 
-def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
+def join_response(group: ClassicGroup, member: Member) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
         generation_id=group.generation,
@@ -46,11 +46,11 @@ def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
     )
 
 
-def not_synced(error: ErrorCode) -> SyncGroupResponse:
+def sync_error(error: ErrorCode) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=error, assignment=b"")
 
 
-def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+def sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,
         protocol_type=group.protocol_type,
@@ -59,35 +59,37 @@ def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     )
 
 
-def heartbeat(error: ErrorCode) -> HeartbeatResponse:
+def heartbeat_response(error: ErrorCode) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=error)
 
 
-def nobody_left(request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
-    """None of them is a member, since there is no such group."""
+def unknown_members_response(request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+    """Build the response to a LeaveGroup for a group that does not exist."""
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
-    if version < SEVERAL_LEAVE:
+    if version < BATCH_LEAVE_VERSION:
         return LeaveGroupResponse(error_code=unknown)
     members = [
         MemberResponse(
-            member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=unknown
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            error_code=unknown,
         )
-        for each in request.members
+        for member in request.members
     ]
     return LeaveGroupResponse(members=members)
 
 
-def not_beaten(error: ErrorCode, detail: str) -> ConsumerGroupHeartbeatResponse:
+def consumer_heartbeat_error(error: ErrorCode, detail: str) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=detail)
 
 
-def instead_of(response: Any, error: ErrorCode) -> Any:
-    """What is told if that cannot be: what it says was not written."""
+def error_response(response: Any, error: ErrorCode) -> Any:
+    """Build the error that replaces a response whose write failed."""
     match response:
         case JoinGroupResponse(member_id=member_id):
-            return not_joined(error, member_id)
+            return join_error(error, member_id)
         case SyncGroupResponse():
-            return not_synced(error)
+            return sync_error(error)
         case LeaveGroupResponse():
             return LeaveGroupResponse(error_code=error)
-    return not_beaten(error, f"it could not be written: {error.meaning}")
+    return consumer_heartbeat_error(error, f"the change could not be written: {error.meaning}")

@@ -1,10 +1,10 @@
-"""One turn of a coordinator: a fact goes in, and this is what comes out.
+"""One turn of a coordinator: the input is a fact, the output is answers and writes.
 
-    fact, now_ms ──▶ answers ──▶ leave at once
+    fact, now_ms ──▶ answers ──▶ sent at once
                 └──▶ writes ──▶ appended in this order ──▶ written, write_failed ──▶ the next turn
 
-An answer belongs to the request that brought its ticket; the shell chooses the tickets.  What must
-not be said before it is written is not among the answers: it comes when `written` is told.
+An answer belongs to the request with the same ticket; the shell chooses the tickets.  An answer
+that depends on a write is not in this outcome: the call to `written` returns it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Ticket = int
 
 
 class Answer(NamedTuple):
-    """What a request gets."""
+    """The response to the request with this ticket."""
 
     ticket: Ticket
     response: Any
 
 
 class Client(NamedTuple):
-    """Who sent a request."""
+    """The sender of a request."""
 
     id: str
     host: str
@@ -39,26 +39,29 @@ class Client(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """Records to be appended together.  Hand the same object back to `written`, in the order of the
-    log, or to `write_failed` if they are not in the log and never will be.  Not to be changed."""
+    """Records to append as one batch.
+
+    Pass the same object to `written`, in the order of the log, or to `write_failed` if the records
+    are not in the log and never will be.  Immutable.
+    """
 
     records: tuple[GroupRecord, ...]
     purpose: object
-    """What follows when they are written; the machine's own business."""
+    """What to do once the records are committed; private to the coordinator."""
     producer_id: int = NO_PRODUCER
     producer_epoch: int = -1
-    """If there is a producer, the batch belongs to its transaction."""
+    """With a producer, the batch is part of its transaction."""
 
 
 class Outcome(NamedTuple):
-    """What the shell has to do after a turn."""
+    """What the shell must do after a turn: send the answers, append the writes."""
 
     answers: list[Answer]
     writes: list[Write]
 
 
 class Turn:
-    """What is being done about one fact."""
+    """The answers and writes collected while one fact is handled."""
 
     __slots__ = ("answers", "deadlines", "now_ms", "rules", "writes")
 
@@ -76,7 +79,7 @@ class Turn:
         self.writes.append(Write(records, purpose))
 
 
-_TOLD_AS: Mapping[ErrorCode, ErrorCode] = {
+_CLIENT_ERRORS: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -89,8 +92,8 @@ _TOLD_AS: Mapping[ErrorCode, ErrorCode] = {
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
-def told_as(error: ErrorCode, *, of_offsets: bool = False) -> ErrorCode:
-    """What a client is told when records could not be written: it knows groups, and no logs."""
+def client_error(error: ErrorCode, *, of_offsets: bool = False) -> ErrorCode:
+    """Translate the error of a failed append into one that group clients understand."""
     if of_offsets and error in _TOO_LARGE:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return _TOLD_AS.get(error, error)
+    return _CLIENT_ERRORS.get(error, error)

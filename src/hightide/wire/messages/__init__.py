@@ -70,7 +70,7 @@ APIS: dict[int, tuple[str, str]] = {
     30001: ("PublishState", "replication"),
     30002: ("DescribeReplicas", "replicas"),
     30003: ("GroupStatus", "group_status"),
-    30004: ("OpenMarkerLane", "markers"),
+    30004: ("OpenMarkerConnection", "markers"),
 }
 
 

@@ -6,7 +6,7 @@ from hightide.wire.types import i16, i32, i64, message
 
 
 @message(key=30004, versions=(0, 0), flexible=0)
-class OpenMarkerLaneRequest:
+class OpenMarkerConnectionRequest:
     """Markers will come over this connection, and over no older one of the same sender."""
 
     sender_id: i32
@@ -17,7 +17,7 @@ class OpenMarkerLaneRequest:
 
 
 @message(key=30004, versions=(0, 0), flexible=0)
-class OpenMarkerLaneResponse:
+class OpenMarkerConnectionResponse:
     """STALE_BROKER_EPOCH if a newer one is open, or a former life of the broker was meant."""
 
     error_code: i16 = 0

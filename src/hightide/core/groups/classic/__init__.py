@@ -1,1 +1,1 @@
-"""Groups of the classic protocol: JoinGroup, SyncGroup, LeaveGroup and rebalances."""
+"""Groups of the classic protocol: JoinGroup, SyncGroup, LeaveGroup and their rebalance."""

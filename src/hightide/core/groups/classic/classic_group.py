@@ -1,28 +1,28 @@
-"""A group of the classic protocol: its members, and how far its rebalance has come.
+"""The state of a group of the classic protocol: its members and its rebalance.
 
                 a member joins
-      Empty ─────────────────────▶ PreparingRebalance ◀─── somebody comes, goes or changes ───┐
+      Empty ─────────────────────▶ PreparingRebalance ◀── a member joins, leaves or changes ──┐
         ▲                            │            ▲                                           │
-        │      nobody is left        │ all joined │                                           │
+        │     no member is left      │ all joined │                                           │
         └────────────────────────────┤            │                                           │
                                      ▼            │                                           │
-                           CompletingRebalance ───┴─── the leader's shares are written ──▶ Stable
+                           CompletingRebalance ───┴──── the assignment is written ────────▶ Stable
 
-A generation begins when all have joined.  Its leader shares out the work, and nobody is told a
-share before all of them are written.  Dead is a group that is not there.
+A generation begins when all members have joined.  Its leader computes the assignment, and no member
+gets its part before the whole assignment is written.  A group that does not exist is Dead.
 
-This is the state and what can be asked of it.  What makes it change is in `rebalance.py`.
+This module holds the state and its queries.  `rebalance.py` makes it change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from struct import Struct, error
 from typing import NamedTuple
 
-from hightide.core.groups.classic.subscription import CONSUMER, subscribed_topics
 from hightide.core.groups.turn import Ticket
-from hightide.wire.errors import ErrorCode
+from hightide.wire.errors import ErrorCode, WireError
 from hightide.wire.messages.groups import JoinGroupResponseMember
 from hightide.wire.records.consumer_offsets import (
     GroupMetadataKey,
@@ -30,12 +30,18 @@ from hightide.wire.records.consumer_offsets import (
     GroupMetadataValue,
     GroupRecord,
 )
+from hightide.wire.records.consumer_protocol import ConsumerSubscription, read
 
-NO_TIME = -1
+CONSUMER = "consumer"
+"""The protocol type of consumers."""
+NO_TIMESTAMP = -1
+
+_VERSION_AND_COUNT = Struct(">hi")
+_LENGTH = Struct(">h")
 
 
 class State(Enum):
-    """Named as clients see it."""
+    """The state of a group, named as clients see it."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -53,7 +59,7 @@ _BEFORE = {
 
 
 class Protocol(NamedTuple):
-    """A way of sharing out the work that a member can follow, with what it says about itself."""
+    """A protocol that a member supports (for consumers, an assignor), and the member's metadata."""
 
     name: str
     metadata: bytes
@@ -61,21 +67,21 @@ class Protocol(NamedTuple):
 
 @dataclass(slots=True)
 class Member:
-    """One member, and the request of it that waits, if one does."""
+    """A member, and its JoinGroup or SyncGroup that waits for an answer, if any."""
 
     id: str
     instance_id: str | None
-    """What names a static member through its restarts."""
+    """The group.instance.id of a static member; it survives restarts."""
     client_id: str
     client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocol_type: str
     protocols: tuple[Protocol, ...]
-    """In the order in which the member would have them."""
+    """In the order of the member's preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Not told its id yet, so that heartbeats cannot be expected of it."""
+    """The member does not know its id yet, so it cannot send heartbeats."""
     joining: Ticket | None = None
     syncing: Ticket | None = None
 
@@ -84,53 +90,53 @@ class Member:
         return self.joining is not None or self.syncing is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
+        return next((known.metadata for known in self.protocols if known.name == protocol), b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Why a group last began to share out its work anew."""
+    """Why and when a group began its last rebalance."""
 
     reason: str
     at_ms: int
     generation: int
-    """The generation that it ended."""
+    """The generation that the rebalance ended."""
 
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """One group."""
+    """A group of the classic protocol."""
 
     id: str
     state: State = State.EMPTY
-    state_ms: int = NO_TIME
+    state_ms: int = NO_TIMESTAMP
     generation: int = 0
     protocol_type: str | None = None
-    """Without one the group is simple: somebody commits offsets and shares out the work himself."""
+    """None for a simple group, whose consumers only commit offsets."""
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     """Group instance id → member id."""
     pending: set[str] = field(default_factory=set)
-    """Member ids that were given out and have not been used to join yet."""
+    """Member ids that were handed out (MEMBER_ID_REQUIRED) and have not joined yet."""
     awaiting_sync: set[str] = field(default_factory=set)
-    """Members of this generation that have not asked for their assignment yet."""
+    """Members of this generation that have not sent SyncGroup yet."""
     subscribed: frozenset[str] | None = frozenset()
-    """Topics that consumers subscribe to; None if it cannot be known."""
+    """The topics that the consumers subscribe to; None if unknown."""
     is_initial: bool = False
-    """This rebalance is the first of a group that was empty, and may wait for more members."""
+    """This is the first rebalance of an empty group, which may wait for more members."""
     has_grown: bool = False
-    """A member has come since the initial rebalance was last put off."""
+    """A member has joined since the initial rebalance was last delayed."""
     initial_remaining_ms: int = 0
-    """How long the initial rebalance may still be put off."""
+    """How long the initial rebalance may still be delayed."""
     assigning: int | None = None
     """The generation whose assignment is being written."""
     is_stored: bool = False
     """The log has a record of this group, or is about to have one."""
     is_converted: bool = False
-    """It was of the newer protocol, and its members have not come together since.  The log tells by
-    naming no leader, so that a successor calls them together."""
+    """The group used the consumer protocol, and has not rebalanced since.  Its record names no
+    leader, so that the next coordinator starts the rebalance too."""
     last_rebalance: Rebalance | None = None
 
     # -- questions -------------------------------------------------------------------------
@@ -151,15 +157,15 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for: all must be given the time to finish their work."""
-        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
+        """The longest timeout of any member: every member needs time to finish its work."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
     def can_rebalance(self) -> bool:
         return self.state in _BEFORE[State.PREPARING_REBALANCE]
 
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether this is a member, and the one that its group instance id belongs to now."""
+        """Return why the ids do not name a current member, or NONE."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -169,34 +175,38 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports(self, protocol_type: str, names: set[str]) -> bool:
-        """Whether a member with these protocols could be one of the group."""
+        """Whether a member with these protocols can join the group."""
         if self.state is State.EMPTY or not self.members:
             return bool(protocol_type) and bool(names)
         return self.protocol_type == protocol_type and not names.isdisjoint(self.candidates())
 
     def candidates(self) -> set[str]:
-        """Protocols that all members can follow."""
-        offered = [{each.name for each in member.protocols} for member in self.members.values()]
+        """Return the protocols that all members support."""
+        offered = [
+            {protocol.name for protocol in member.protocols} for member in self.members.values()
+        ]
         return set.intersection(*offered) if offered else set()
 
     def selected_protocol(self) -> str:
-        """What most members would have, of what all of them can follow."""
+        """Return the protocol that most members prefer, of those that all support."""
         candidates = self.candidates()
-        assert candidates, "nobody joins who shares no protocol with the others"
+        assert candidates, "a member without a common protocol must not join"
         votes: dict[str, int] = {}
         for member in self.members.values():
-            choice = next(each.name for each in member.protocols if each.name in candidates)
+            choice = next(
+                protocol.name for protocol in member.protocols if protocol.name in candidates
+            )
             votes[choice] = votes.get(choice, 0) + 1
         return max(sorted(votes), key=votes.__getitem__)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether offsets of the topic may still be needed.  If it is not known, they may."""
+        """Whether a member may still use offsets of the topic; True if that is unknown."""
         if self.subscribed is None:
             return self.is_consumer
         return topic in self.subscribed
 
     def for_leader(self) -> list[JoinGroupResponseMember]:
-        """What the leader needs to know in order to share out the work."""
+        """Return the members as the leader needs them to compute the assignment."""
         return [
             JoinGroupResponseMember(
                 member_id=member.id,
@@ -227,7 +237,7 @@ class ClassicGroup:
         self.pending.discard(member.id)
 
     def remove(self, member_id: str) -> None:
-        """A member, or an id that was only given out."""
+        """Remove a member, or a pending member id."""
         self.pending.discard(member_id)
         self.awaiting_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -237,7 +247,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old_id: str, member: Member) -> None:
-        """The static member's new incarnation takes the old one's place."""
+        """Replace a static member by the same member after its restart."""
         assert member.instance_id is not None
         self.members = {
             member.id if member_id == old_id else member_id: (
@@ -253,11 +263,11 @@ class ClassicGroup:
             self.leader = member.id
 
     def elect_leader(self) -> bool:
-        """See that somebody leads who is there; False if nobody is."""
+        """Choose a leader among the members that have joined; return False if none has."""
         if self.leader is not None and self.members[self.leader].joining is not None:
             return True
         present = next(
-            (each.id for each in self.members.values() if each.joining is not None), None
+            (member.id for member in self.members.values() if member.joining is not None), None
         )
         if present is not None:
             self.leader = present
@@ -291,19 +301,19 @@ class ClassicGroup:
     # -- the log ---------------------------------------------------------------------------
 
     def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
-        """What is to be known of this generation after the coordinator has moved elsewhere."""
+        """Return the record from which the next coordinator restores this generation."""
         members = [
             GroupMetadataMember(
-                member_id=each.id,
-                group_instance_id=each.instance_id,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                rebalance_timeout=each.rebalance_timeout_ms,
-                session_timeout=each.session_timeout_ms,
-                subscription=each.metadata(self.protocol),
-                assignment=each.assignment if assignments is None else assignments[each.id],
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(self.protocol),
+                assignment=member.assignment if assignments is None else assignments[member.id],
             )
-            for each in self.members.values()
+            for member in self.members.values()
         ]
         value = GroupMetadataValue(
             protocol_type=self.protocol_type or "",
@@ -317,7 +327,7 @@ class ClassicGroup:
 
     @classmethod
     def replayed(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        """The group that a record tells of."""
+        """Restore a group from its record."""
         group = cls(
             group_id,
             State.STABLE if value.members else State.EMPTY,
@@ -328,19 +338,19 @@ class ClassicGroup:
             is_stored=True,
             is_converted=bool(value.members) and value.leader is None,
         )
-        for each in value.members:
-            timeout_ms = each.rebalance_timeout
+        for member in value.members:
+            timeout_ms = member.rebalance_timeout
             group.add(
                 Member(
-                    each.member_id,
-                    each.group_instance_id,
-                    each.client_id,
-                    each.client_host,
-                    each.session_timeout if timeout_ms < 0 else timeout_ms,
-                    each.session_timeout,
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.session_timeout if timeout_ms < 0 else timeout_ms,
+                    member.session_timeout,
                     value.protocol_type,
-                    (Protocol(value.protocol or "", each.subscription),),
-                    each.assignment,
+                    (Protocol(value.protocol or "", member.subscription),),
+                    member.assignment,
                 )
             )
         group.leader = value.leader if value.leader in group.members else group.leader
@@ -348,25 +358,66 @@ class ClassicGroup:
         return group
 
     def check(self) -> None:
-        """Assert what must hold between any two facts."""
+        """Assert the invariants that hold between any two facts."""
         assert bool(self.members) == (self.leader is not None)
         assert self.leader is None or self.leader in self.members
         assert not self.pending & self.members.keys()
         assert self.awaiting_sync <= self.members.keys()
         static = {
-            each.instance_id: each.id
-            for each in self.members.values()
-            if each.instance_id is not None
+            member.instance_id: member.id
+            for member in self.members.values()
+            if member.instance_id is not None
         }
         assert static == self.static_members
-        assert all(key == each.id for key, each in self.members.items())
+        assert all(key == member.id for key, member in self.members.items())
         match self.state:
             case State.EMPTY:
                 assert not self.members
             case State.PREPARING_REBALANCE:
-                assert all(each.syncing is None for each in self.members.values())
+                assert all(member.syncing is None for member in self.members.values())
                 assert not self.awaiting_sync
             case State.COMPLETING_REBALANCE | State.STABLE:
                 assert self.members
                 assert self.protocol in self.candidates()
         assert self.assigning is None or self.state is State.COMPLETING_REBALANCE
+
+
+# -- subscriptions -------------------------------------------------------------------------
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """Return the topics of a consumer's subscription, or None if the metadata is not one.
+
+    The layout, of which only the part common to all versions is read:
+
+        version 2 | topic count 4 | topic … | user data | fields of later versions
+
+    This is enough to know which offsets are still in use.
+    """
+    topics = set()
+    try:
+        version, count = _VERSION_AND_COUNT.unpack_from(metadata)
+        if version < 0 or not 0 <= count <= len(metadata):
+            return None
+        at = _VERSION_AND_COUNT.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(metadata, at)
+            at += _LENGTH.size
+            if not 0 <= length <= len(metadata) - at:
+                return None
+            topics.add(str(metadata[at : at + length], "utf-8"))
+            at += length
+    except (error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)
+
+
+def read_subscription(metadata: bytes) -> ConsumerSubscription | None:
+    """Return a consumer's whole subscription, or None if the metadata is not one.
+
+    Needed only for groups that change, or have changed, to the consumer protocol.
+    """
+    try:
+        return read(ConsumerSubscription, metadata)
+    except WireError:
+        return None

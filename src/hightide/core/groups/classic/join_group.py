@@ -1,12 +1,12 @@
-"""JoinGroup: who may join a classic group, and what that means for the others.
+"""JoinGroup: which clients may join a classic group, and what follows for the other members.
 
-    no member id, dynamic ──▶ is given one, and told to come again with it (from version 4 on)
-    no member id, static ───▶ new, or the next incarnation of a member that is known: the old one is
-                              fenced, and if nothing else changes the others need not even notice
-    a member id ────────────▶ came back with the id it was given, or joins again
+    no member id, dynamic ──▶ gets an id and MEMBER_ID_REQUIRED, and joins with it (since version 4)
+    no member id, static ───▶ new, or a known static member after a restart: the old member id is
+                              fenced; if nothing else changes, there is no rebalance
+    a member id ────────────▶ joins with the id it got, or joins again
 
-A member that asks again in the same generation with nothing new is told what it was told before:
-its answer may have been lost.
+A member that joins again in the same generation, with nothing changed, gets the same response: the
+first one may have been lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hightide.core.groups.classic.rebalance import (
 )
 from hightide.core.groups.deadlines import Deadline, Kind
 from hightide.core.groups.group_rules import Rules
-from hightide.core.groups.turn import Client, Ticket, Turn, told_as
+from hightide.core.groups.turn import Client, Ticket, Turn, client_error
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import JoinGroupRequest
 
@@ -33,29 +33,32 @@ SKIP_ASSIGNMENT = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """A request to join, with what the shell knows of its sender."""
+class JoinAttempt:
+    """A JoinGroup request, with what the shell knows about its sender."""
 
     ticket: Ticket
     request: JoinGroupRequest
     version: int
     client: Client
     new_member_id: str
-    """For a sender that has none."""
+    """Used if the client has no member id."""
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        return tuple(Protocol(each.name, each.metadata) for each in self.request.protocols)
+        return tuple(
+            Protocol(protocol.name, protocol.metadata) for protocol in self.request.protocols
+        )
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        asked_ms = self.request.rebalance_timeout_ms
-        # Version 0 has one timeout for both.
-        return self.request.session_timeout_ms if asked_ms < 0 else asked_ms
+        timeout_ms = self.request.rebalance_timeout_ms
+        # Version 0 has one timeout for session and rebalance.
+        return self.request.session_timeout_ms if timeout_ms < 0 else timeout_ms
 
-    def why(self, what: str) -> str:
+    def reason(self, event: str) -> str:
+        """The event that causes a rebalance, with the reason that the client gives."""
         reason = self.request.reason
-        return f"{what}: {reason}" if reason else what
+        return f"{event}: {reason}" if reason else event
 
     def member(self, member_id: str) -> Member:
         return Member(
@@ -72,19 +75,19 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
-    """The record of a generation in which a static member has got another member id."""
+class ReplacementWritten:
+    """The record of a generation in which a static member has a new member id."""
 
     group: ClassicGroup
     generation: int
-    join: Join
+    join: JoinAttempt
     before: Member
     member: Member
     leader_before: str | None
 
 
 def request_error(request: JoinGroupRequest, rules: Rules) -> ErrorCode:
-    """What is wrong with a request, whatever its group is like."""
+    """Return why no group accepts this request, or NONE."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     least_ms, most_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
@@ -93,109 +96,114 @@ def request_error(request: JoinGroupRequest, rules: Rules) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def join(group: ClassicGroup, asked: Join, turn: Turn) -> None:
-    request = asked.request
+def join(group: ClassicGroup, attempt: JoinAttempt, turn: Turn) -> None:
+    request = attempt.request
     member_id = request.member_id
     if not _has_room_for(group, member_id, turn):
         remove(group, member_id, turn)
-        turn.answer(asked.ticket, responses.not_joined(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        turn.answer(attempt.ticket, responses.join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
         complete_if_all_joined(group, turn)
-    elif not group.supports(request.protocol_type, {each.name for each in request.protocols}):
+    elif not group.supports(
+        request.protocol_type, {protocol.name for protocol in request.protocols}
+    ):
         error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        turn.answer(asked.ticket, responses.not_joined(error, member_id))
+        turn.answer(attempt.ticket, responses.join_error(error, member_id))
     elif member_id:
-        _join_with_id(group, asked, turn)
+        _join_with_id(group, attempt, turn)
     elif request.group_instance_id is not None:
         old_id = group.static_members.get(request.group_instance_id)
         if old_id is None:
-            _add(group, asked, asked.new_member_id, turn)
+            _add(group, attempt, attempt.new_member_id, turn)
         else:
-            _replace(group, asked, group.members[old_id], turn)
-    elif asked.version >= MEMBER_ID_REQUIRED:
-        _give_id(group, asked, turn)
+            _replace(group, attempt, group.members[old_id], turn)
+    elif attempt.version >= MEMBER_ID_REQUIRED:
+        _hand_out_id(group, attempt, turn)
     else:
-        _add(group, asked, asked.new_member_id, turn)
+        _add(group, attempt, attempt.new_member_id, turn)
 
 
 def _has_room_for(group: ClassicGroup, member_id: str, turn: Turn) -> bool:
-    most = turn.rules.max_size
+    max_size = turn.rules.max_size
     member = group.members.get(member_id)
     match group.state:
         case State.PREPARING_REBALANCE:
-            # The limit may have been lowered: those who come first stay.
+            # The limit may have been lowered: the members that join first stay.
             is_joining = member is not None and member.joining is not None
-            return is_joining or group.joining_count < most
+            return is_joining or group.joining_count < max_size
         case State.COMPLETING_REBALANCE | State.STABLE:
-            return member is not None or len(group.members) < most
+            return member is not None or len(group.members) < max_size
     return True
 
 
-def _give_id(group: ClassicGroup, asked: Join, turn: Turn) -> None:
-    """Otherwise a client that gives up and tries again would leave a member behind each time."""
-    member_id = asked.new_member_id
+def _hand_out_id(group: ClassicGroup, attempt: JoinAttempt, turn: Turn) -> None:
+    """Hand out a member id.
+
+    Without this round trip, a client that gives up and retries leaves a member behind each time.
+    """
+    member_id = attempt.new_member_id
     group.pending.add(member_id)
-    at_ms = turn.now_ms + asked.request.session_timeout_ms
+    at_ms = turn.now_ms + attempt.request.session_timeout_ms
     turn.deadlines.set(Deadline(Kind.SESSION, group.id, member_id), at_ms)
-    turn.answer(asked.ticket, responses.not_joined(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+    turn.answer(attempt.ticket, responses.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
-def _join_with_id(group: ClassicGroup, asked: Join, turn: Turn) -> None:
-    request = asked.request
+def _join_with_id(group: ClassicGroup, attempt: JoinAttempt, turn: Turn) -> None:
+    request = attempt.request
     member_id = request.member_id
     if member_id in group.pending and request.group_instance_id is None:
-        _add(group, asked, member_id, turn)
+        _add(group, attempt, member_id, turn)
         return
     error = group.member_error(member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        turn.answer(asked.ticket, responses.not_joined(error, member_id))
+        turn.answer(attempt.ticket, responses.join_error(error, member_id))
         return
     member = group.members[member_id]
-    is_changed = member.protocols != asked.protocols
+    is_changed = member.protocols != attempt.protocols
     match group.state:
         case State.PREPARING_REBALANCE:
-            _update(member, asked, turn)
+            _update(member, attempt, turn)
             complete_if_all_joined(group, turn)
         case State.COMPLETING_REBALANCE if is_changed:
-            _update(member, asked, turn)
-            prepare(group, asked.why(f"{member_id} has changed what it offers"), turn)
+            _update(member, attempt, turn)
+            prepare(group, attempt.reason(f"{member_id} changed its protocols"), turn)
         case State.STABLE if is_changed or group.leader == member_id:
-            _update(member, asked, turn)
+            _update(member, attempt, turn)
             who = "the leader" if group.leader == member_id else "member"
-            prepare(group, asked.why(f"{who} {member_id} joined again"), turn)
+            prepare(group, attempt.reason(f"{who} {member_id} joined again"), turn)
         case _:
-            turn.answer(asked.ticket, responses.joined(group, member))
+            turn.answer(attempt.ticket, responses.join_response(group, member))
 
 
-def _add(group: ClassicGroup, asked: Join, member_id: str, turn: Turn) -> None:
+def _add(group: ClassicGroup, attempt: JoinAttempt, member_id: str, turn: Turn) -> None:
     group.has_grown = True
-    member = asked.member(member_id)
+    member = attempt.member(member_id)
     member.is_new = True
     group.add(member)
     keep_session(group, member, turn, turn.rules.new_member_join_timeout_ms)
-    prepare_or_complete(group, asked.why(f"{member_id} joined"), turn)
+    prepare_or_complete(group, attempt.reason(f"{member_id} joined"), turn)
 
 
-def _update(member: Member, asked: Join, turn: Turn) -> None:
+def _update(member: Member, attempt: JoinAttempt, turn: Turn) -> None:
     if member.joining is not None:
-        # It has asked again, so nobody reads the first answer.
-        again = responses.not_joined(ErrorCode.REBALANCE_IN_PROGRESS, member.id)
+        # The client has sent JoinGroup again, so it does not read the first response.
+        again = responses.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.id)
         turn.answer(member.joining, again)
-    member.joining = asked.ticket
-    member.protocols = asked.protocols
-    member.rebalance_timeout_ms = asked.rebalance_timeout_ms
-    member.session_timeout_ms = asked.request.session_timeout_ms
+    member.joining = attempt.ticket
+    member.protocols = attempt.protocols
+    member.rebalance_timeout_ms = attempt.rebalance_timeout_ms
+    member.session_timeout_ms = attempt.request.session_timeout_ms
 
 
-def _replace(group: ClassicGroup, asked: Join, before: Member, turn: Turn) -> None:
-    """A static member has restarted.  Whoever had its instance id until now is fenced."""
-    member = asked.member(asked.new_member_id)
+def _replace(group: ClassicGroup, attempt: JoinAttempt, before: Member, turn: Turn) -> None:
+    """Replace a static member that has restarted, and fence its old member id."""
+    member = attempt.member(attempt.new_member_id)
     member.assignment = before.assignment
     leader_before = group.leader
     fenced = ErrorCode.FENCED_INSTANCE_ID
     if before.joining is not None:
-        turn.answer(before.joining, responses.not_joined(fenced, before.id))
+        turn.answer(before.joining, responses.join_error(fenced, before.id))
     if before.syncing is not None:
-        turn.answer(before.syncing, responses.not_synced(fenced))
+        turn.answer(before.syncing, responses.sync_error(fenced))
     turn.deadlines.cancel(Deadline(Kind.SESSION, group.id, before.id))
     group.replace(before.id, member)
     keep_session(group, member, turn)
@@ -203,46 +211,48 @@ def _replace(group: ClassicGroup, asked: Join, before: Member, turn: Turn) -> No
     if group.state is State.PREPARING_REBALANCE:
         complete_if_all_joined(group, turn)
     elif group.state is State.COMPLETING_REBALANCE:
-        # The leader is sharing out the work to an id that is gone.
-        prepare(group, asked.why(restarted), turn)
+        # The leader is computing an assignment for the old member id.
+        prepare(group, attempt.reason(restarted), turn)
     elif group.selected_protocol() != group.protocol:
-        prepare(group, asked.why(f"{restarted} with other protocols"), turn)
+        prepare(group, attempt.reason(f"{restarted} with other protocols"), turn)
     else:
         before = replace(before, joining=None, syncing=None)
-        purpose = Replaced(group, group.generation, asked, before, member, leader_before)
+        purpose = ReplacementWritten(
+            group, group.generation, attempt, before, member, leader_before
+        )
         turn.write(purpose, group.record())
 
 
-def replaced(written: Replaced, turn: Turn) -> None:
-    """The new id is safe, so it can be told.  Nothing else has changed, unless meanwhile."""
-    group, member, asked = written.group, written.member, written.join
+def replacement_written(written: ReplacementWritten, turn: Turn) -> None:
+    """Send the new member id, which is committed now, unless a rebalance has begun."""
+    group, member, attempt = written.group, written.member, written.join
     if not _is_current(written):
         return
-    response = responses.joined(group, member)
-    if asked.version >= SKIP_ASSIGNMENT:
+    response = responses.join_response(group, member)
+    if attempt.version >= SKIP_ASSIGNMENT:
         response.skip_assignment = group.leader == member.id
     else:
-        # A leader that it does not know to be itself: the work is shared out already.
+        # The old leader id: a member that knew itself to be the leader would assign again.
         response.leader = written.leader_before or ""
         response.members = []
     member.joining = None
-    turn.answer(asked.ticket, response)
+    turn.answer(attempt.ticket, response)
     keep_session(group, member, turn)
 
 
-def not_replaced(failed: Replaced, error: ErrorCode, turn: Turn) -> None:
-    """The member that was there is there again."""
+def replacement_failed(failed: ReplacementWritten, error: ErrorCode, turn: Turn) -> None:
+    """Restore the old member, since the new member id could not be written."""
     group, member = failed.group, failed.member
     if not _is_current(failed):
         return
     turn.deadlines.cancel(Deadline(Kind.SESSION, group.id, member.id))
     group.replace(member.id, failed.before)
     keep_session(group, failed.before, turn)
-    turn.answer(failed.join.ticket, responses.not_joined(told_as(error)))
+    turn.answer(failed.join.ticket, responses.join_error(client_error(error)))
 
 
-def _is_current(written: Replaced) -> bool:
-    """Whether the member still waits for this.  If a rebalance has begun, it waits for that."""
+def _is_current(written: ReplacementWritten) -> bool:
+    """Whether the member still waits for this write, and not for a rebalance."""
     group, member = written.group, written.member
     return (
         group.state is State.STABLE

@@ -1,10 +1,10 @@
-"""LeaveGroup: members that go of their own accord, or are taken out by an administrator."""
+"""LeaveGroup: members that leave, or that an administrator removes."""
 
 from __future__ import annotations
 
 from hightide.core.groups.classic.classic_group import ClassicGroup
-from hightide.core.groups.classic.rebalance import remove, somebody_left
-from hightide.core.groups.responses import SEVERAL_LEAVE
+from hightide.core.groups.classic.rebalance import member_left, remove
+from hightide.core.groups.responses import BATCH_LEAVE_VERSION
 from hightide.core.groups.turn import Ticket, Turn
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import (
@@ -16,15 +16,15 @@ from hightide.wire.messages.groups import (
 
 
 def identities(request: LeaveGroupRequest, version: int) -> list[MemberIdentity]:
-    """Who shall go."""
-    if version < SEVERAL_LEAVE:
+    """Return the members that the request names."""
+    if version < BATCH_LEAVE_VERSION:
         return [MemberIdentity(member_id=request.member_id)]
     return request.members
 
 
-def left(results: list[MemberResponse], version: int) -> LeaveGroupResponse:
-    """The answer, with who has gone."""
-    if version < SEVERAL_LEAVE:
+def leave_response(results: list[MemberResponse], version: int) -> LeaveGroupResponse:
+    """Build the response from the results of the members."""
+    if version < BATCH_LEAVE_VERSION:
         return LeaveGroupResponse(error_code=results[0].error_code)
     return LeaveGroupResponse(members=results)
 
@@ -32,29 +32,29 @@ def left(results: list[MemberResponse], version: int) -> LeaveGroupResponse:
 def leave(
     group: ClassicGroup, ticket: Ticket, request: LeaveGroupRequest, version: int, turn: Turn
 ) -> None:
-    gone = []
+    removed = []
     results = []
-    for each in identities(request, version):
-        error = _remove(group, each, turn)
+    for identity in identities(request, version):
+        error = _remove(group, identity, turn)
         if error is ErrorCode.NONE:
-            name = each.member_id or f"static member {each.group_instance_id}"
-            gone.append(f"{name} ({each.reason})" if each.reason else name)
+            name = identity.member_id or f"static member {identity.group_instance_id}"
+            removed.append(f"{name} ({identity.reason})" if identity.reason else name)
         results.append(
             MemberResponse(
-                member_id=each.member_id,
-                group_instance_id=each.group_instance_id,
+                member_id=identity.member_id,
+                group_instance_id=identity.group_instance_id,
                 error_code=error,
             )
         )
-    turn.answer(ticket, left(results, version))
-    if gone:
-        somebody_left(group, f"left: {', '.join(gone)}", turn)
+    turn.answer(ticket, leave_response(results, version))
+    if removed:
+        member_left(group, f"left: {', '.join(removed)}", turn)
 
 
 def _remove(group: ClassicGroup, identity: MemberIdentity, turn: Turn) -> ErrorCode:
     member_id = identity.member_id
     if not member_id and identity.group_instance_id is not None:
-        # An administrator knows instances only.
+        # An administrator names the instance only.
         known = group.static_members.get(identity.group_instance_id)
         if known is None:
             return ErrorCode.UNKNOWN_MEMBER_ID

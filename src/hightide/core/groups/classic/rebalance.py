@@ -1,12 +1,12 @@
-"""How a classic group comes to its next generation.
+"""The rebalance of a classic group, from one generation to the next.
 
-    prepare ──▶ all members join, or the time is up ──▶ complete_join ──▶ they ask for their share
-                                                                                  │
-    Stable, shares are told ◀── assigned ◀── written ◀── assign: the leader's ────┘
+    prepare ──▶ all members join, or time out ──▶ complete_join ──▶ members send SyncGroup
+                                                                              │
+    Stable, members get it ◀── assignment_written ◀── write ◀── leader's assignment
 
-Whoever does not come in time is out.  What is under way when somebody comes or goes is given up:
-the members that wait for their share are told to join again, and a record of the old generation
-that is still being written takes effect for nobody.
+A member that does not join in time is removed.  When a member joins or leaves during a rebalance,
+the rebalance starts over: members that wait in SyncGroup get REBALANCE_IN_PROGRESS, and a record of
+the old generation that is still being written has no effect.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from hightide.core.groups import responses
 from hightide.core.groups.classic.classic_group import ClassicGroup, Member, Rebalance, State
 from hightide.core.groups.deadlines import Deadline, Kind
-from hightide.core.groups.turn import Ticket, Turn, told_as
+from hightide.core.groups.turn import Ticket, Turn, client_error
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import SyncGroupRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A record that nobody waits for: of a group that has become empty."""
+class EmptyGroupWritten:
+    """The record of a group that has become empty.  No request waits for it."""
 
     group: ClassicGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
-    """The record of a generation with what its leader has given to each."""
+class AssignmentWritten:
+    """The record of a generation with the leader's assignment."""
 
     group: ClassicGroup
     generation: int
@@ -43,22 +43,22 @@ class Assigned:
 def keep_session(
     group: ClassicGroup, member: Member, turn: Turn, timeout_ms: int | None = None
 ) -> None:
-    """A sign of life."""
+    """Extend the session of a member."""
     if timeout_ms is None:
         timeout_ms = member.session_timeout_ms
     turn.deadlines.set(Deadline(Kind.SESSION, group.id, member.id), turn.now_ms + timeout_ms)
 
 
 def remove(group: ClassicGroup, member_id: str, turn: Turn) -> None:
-    """Take out a member, or an id that was given out.  What follows for the others comes after."""
+    """Remove a member or a pending member id.  The caller decides whether the group rebalances."""
     member = group.members.get(member_id)
     if member is not None:
-        # It may be alive and just late.  Then it joins again as somebody new.
+        # The client may be alive and just late.  Then it joins again as a new member.
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         if member.joining is not None:
-            turn.answer(member.joining, responses.not_joined(unknown))
+            turn.answer(member.joining, responses.join_error(unknown))
         if member.syncing is not None:
-            turn.answer(member.syncing, responses.not_synced(unknown))
+            turn.answer(member.syncing, responses.sync_error(unknown))
     group.remove(member_id)
     turn.deadlines.cancel(Deadline(Kind.SESSION, group.id, member_id))
 
@@ -69,14 +69,15 @@ def session_ended(group: ClassicGroup, member_id: str, turn: Turn) -> None:
         complete_if_all_joined(group, turn)
         return
     member = group.members.get(member_id)
-    # Who waits for the others cannot send heartbeats; the session begins anew with the answer.
+    # A member that waits in JoinGroup or SyncGroup cannot send heartbeats.  Its session starts
+    # again with the response.
     if member is None or (member.is_waiting and not member.is_new):
         return
     remove(group, member_id, turn)
-    somebody_left(group, f"the session of {member_id} has ended", turn)
+    member_left(group, f"the session of {member_id} expired", turn)
 
 
-def somebody_left(group: ClassicGroup, reason: str, turn: Turn) -> None:
+def member_left(group: ClassicGroup, reason: str, turn: Turn) -> None:
     match group.state:
         case State.STABLE | State.COMPLETING_REBALANCE:
             prepare(group, reason, turn)
@@ -95,10 +96,10 @@ def prepare_or_complete(group: ClassicGroup, reason: str, turn: Turn) -> None:
 
 
 def prepare(group: ClassicGroup, reason: str, turn: Turn) -> None:
-    """Call all members together."""
+    """Start a rebalance: all members must join again."""
     group.last_rebalance = Rebalance(reason, turn.now_ms, group.generation)
     if group.state is State.COMPLETING_REBALANCE:
-        _take_back(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
+        _withdraw_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
     group.awaiting_sync.clear()
     turn.deadlines.cancel(Deadline(Kind.SYNC, group.id))
     group.is_initial = group.state is State.EMPTY
@@ -115,13 +116,16 @@ def prepare(group: ClassicGroup, reason: str, turn: Turn) -> None:
 
 
 def complete_if_all_joined(group: ClassicGroup, turn: Turn) -> None:
-    """The first generation waits in any case: others may be about to come."""
+    """Begin the generation if all members have joined.
+
+    The initial rebalance of a group waits in any case: more members may be about to join.
+    """
     preparing = group.state is State.PREPARING_REBALANCE
     if preparing and not group.is_initial and group.have_all_joined:
         complete_join(group, turn)
 
 
-def join_time_is_up(group: ClassicGroup, turn: Turn) -> None:
+def join_timed_out(group: ClassicGroup, turn: Turn) -> None:
     if group.state is not State.PREPARING_REBALANCE:
         return
     if group.is_initial and group.has_grown and group.initial_remaining_ms > 0:
@@ -134,10 +138,10 @@ def join_time_is_up(group: ClassicGroup, turn: Turn) -> None:
 
 
 def complete_join(group: ClassicGroup, turn: Turn) -> None:
-    """Begin a generation with those who have come.
+    """Begin a generation with the members that have joined.
 
-    Static members stay though they have not come: they may be restarting, and what they have is
-    kept for them until their sessions end.
+    Static members stay even if they have not joined: they may be restarting, and keep their
+    assignment until their sessions end.
     """
     turn.deadlines.cancel(Deadline(Kind.JOIN, group.id))
     for member in [*group.members.values()]:
@@ -149,11 +153,11 @@ def complete_join(group: ClassicGroup, turn: Turn) -> None:
     group.begin_generation(turn.now_ms)
     if group.state is State.EMPTY:
         group.is_stored = True
-        turn.write(Stored(group), group.record())
+        turn.write(EmptyGroupWritten(group), group.record())
         return
     for member in group.members.values():
         if member.joining is not None:
-            turn.answer(member.joining, responses.joined(group, member))
+            turn.answer(member.joining, responses.join_response(group, member))
         member.joining = None
         member.is_new = False
         member.assignment = b""
@@ -164,19 +168,19 @@ def complete_join(group: ClassicGroup, turn: Turn) -> None:
 
 
 def _await_joins(group: ClassicGroup, turn: Turn) -> None:
-    # If nobody comes the same is done again, so it must take some time.
+    # If no member joins, the same deadline is set again, so it must lie in the future.
     at_ms = turn.now_ms + max(1, group.rebalance_timeout_ms)
     turn.deadlines.set(Deadline(Kind.JOIN, group.id), at_ms)
 
 
-# -- sharing out ---------------------------------------------------------------------------
+# -- assignments ---------------------------------------------------------------------------
 
 
 def sync(group: ClassicGroup, ticket: Ticket, request: SyncGroupRequest, turn: Turn) -> None:
-    """A member asks for its share; the leader brings those of all."""
+    """Handle SyncGroup: a member asks for its assignment; the leader brings those of all."""
     error = _sync_error(group, request)
     if error is not ErrorCode.NONE:
-        turn.answer(ticket, responses.not_synced(error))
+        turn.answer(ticket, responses.sync_error(error))
         return
     member = group.members[request.member_id]
     group.awaiting_sync.discard(member.id)
@@ -184,19 +188,21 @@ def sync(group: ClassicGroup, ticket: Ticket, request: SyncGroupRequest, turn: T
         turn.deadlines.cancel(Deadline(Kind.SYNC, group.id))
     if group.state is State.STABLE:
         keep_session(group, member, turn)
-        turn.answer(ticket, responses.synced(group, member))
+        turn.answer(ticket, responses.sync_response(group, member))
         return
     if member.syncing is not None:
-        # It has asked again, so nobody reads the first answer.
-        turn.answer(member.syncing, responses.not_synced(ErrorCode.REBALANCE_IN_PROGRESS))
+        # The client has sent SyncGroup again, so it does not read the first response.
+        turn.answer(member.syncing, responses.sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
     member.syncing = ticket
-    # Once is enough: a second assignment for the generation would be one too many.
+    # A generation has one assignment: a second one is ignored while the first is being written.
     if group.leader == member.id and group.assigning is None:
-        given = {each.member_id: each.assignment for each in request.assignments}
-        assignments = {each: given.get(each, b"") for each in group.members}
+        sent = {assigned.member_id: assigned.assignment for assigned in request.assignments}
+        assignments = {member_id: sent.get(member_id, b"") for member_id in group.members}
         group.assigning = group.generation
         group.is_stored = True
-        turn.write(Assigned(group, group.generation, assignments), group.record(assignments))
+        turn.write(
+            AssignmentWritten(group, group.generation, assignments), group.record(assignments)
+        )
 
 
 def _sync_error(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
@@ -205,56 +211,56 @@ def _sync_error(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
         return error
     if request.generation_id != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    for asked, ours in (
+    for requested, ours in (
         (request.protocol_type, group.protocol_type),
         (request.protocol_name, group.protocol),
     ):
-        if asked is not None and ours is not None and asked != ours:
+        if requested is not None and ours is not None and requested != ours:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is State.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
 
 
-def assigned(written: Assigned, turn: Turn) -> None:
-    """The shares are safe, so they can be told."""
+def assignment_written(written: AssignmentWritten, turn: Turn) -> None:
+    """Send the assignments, which are committed now."""
     group = written.group
     if group.assigning != written.generation:
-        return  # The group has moved on.
+        return  # Another rebalance has begun.
     group.assigning = None
     group.move_to(State.STABLE, turn.now_ms)
     for member in group.members.values():
         member.assignment = written.assignments[member.id]
         if member.syncing is not None:
-            turn.answer(member.syncing, responses.synced(group, member))
+            turn.answer(member.syncing, responses.sync_response(group, member))
             member.syncing = None
             keep_session(group, member, turn)
 
 
-def not_assigned(failed: Assigned, error: ErrorCode, turn: Turn) -> None:
-    """The shares could not be written, so there are none."""
+def assignment_failed(failed: AssignmentWritten, error: ErrorCode, turn: Turn) -> None:
+    """Start over, since the assignment could not be written."""
     group = failed.group
     if group.assigning != failed.generation:
         return
-    _take_back(group, told_as(error), turn)
+    _withdraw_assignments(group, client_error(error), turn)
     prepare(group, f"the assignment could not be written: {error.name}", turn)
 
 
-def sync_time_is_up(group: ClassicGroup, turn: Turn) -> None:
+def sync_timed_out(group: ClassicGroup, turn: Turn) -> None:
     if not group.awaiting_sync:
         return
     late = sorted(group.awaiting_sync)
     for member_id in late:
         remove(group, member_id, turn)
-    reason = f"{', '.join(late)} did not ask for their assignment in time"
+    reason = f"{', '.join(late)} did not send SyncGroup in time"
     prepare(group, reason, turn)
 
 
-def _take_back(group: ClassicGroup, error: ErrorCode, turn: Turn) -> None:
+def _withdraw_assignments(group: ClassicGroup, error: ErrorCode, turn: Turn) -> None:
     group.assigning = None
     for member in group.members.values():
         member.assignment = b""
         if member.syncing is not None:
-            turn.answer(member.syncing, responses.not_synced(error))
+            turn.answer(member.syncing, responses.sync_error(error))
             member.syncing = None
             keep_session(group, member, turn)

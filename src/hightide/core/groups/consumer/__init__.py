@@ -1,5 +1,5 @@
-"""Groups of the newer protocol (KIP-848): the coordinator shares out the work, member by member.
+"""Groups of the consumer protocol (KIP-848): the coordinator assigns partitions, member by member.
 
-There is no moment at which all stand still.  `group.py` is what is known of a group, `assignors.py`
-makes the shares, and `reconciliation.py` leads each member to its own.
+The group never stops as a whole.  `consumer_group.py` is the state of a group, `assignors.py`
+computes the target assignment, and `reconciliation.py` moves each member towards it.
 """

@@ -1,12 +1,12 @@
-"""What is known of a group of the newer protocol: a value, made of its records.
+"""The state of a group of the consumer protocol: an immutable value, built from its records.
 
-    group epoch         grows when members or what they subscribe to change
-    assignment epoch    the group epoch that the target was made for
-    target              who shall have what
-    member epoch        the assignment epoch that a member has come to
+    group epoch         grows when members, subscriptions or topics change
+    assignment epoch    the group epoch that the target assignment was computed for
+    target              the partitions that each member should own
+    member epoch        the assignment epoch that a member has reconciled to
 
-Nothing is changed in place: `with_records` gives the group that records lead to.  What is decided
-is therefore a list of records, and a decision that could not be written is undone by forgetting it.
+Nothing changes in place: `with_records` returns the group after some records.  So a decision is a
+list of records, and a decision that could not be written is undone by dropping it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 from hightide.core.groups.classic.classic_group import Protocol, Rebalance
-from hightide.core.groups.consumer.assignors import Partition, Share
+from hightide.core.groups.consumer.assignors import Assignment, Partition
 from hightide.wire.records.consumer_offsets import (
     AssignedPartitions,
     ClassicMemberMetadata,
@@ -41,13 +41,13 @@ from hightide.wire.records.consumer_offsets import (
     SubscribedTopic,
 )
 
-LEFT_FOR_NOW = -2
+STATIC_LEAVE = -2
 """The epoch of a static member that is restarting."""
-NOTHING: Share = frozenset()
+NO_PARTITIONS: Assignment = frozenset()
 
 
 class GroupState(Enum):
-    """Named as clients see it."""
+    """The state of a group, named as clients see it."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -56,34 +56,34 @@ class GroupState(Enum):
 
 
 class MemberState(IntEnum):
-    """Numbered as in the log."""
+    """The state of a member, numbered as in the log."""
 
     STABLE = 0
-    """It has what it shall have in its epoch."""
+    """The member owns its target of its epoch."""
     UNREVOKED_PARTITIONS = 1
-    """It has been told to give something up, and has not yet said that it did."""
+    """The member must revoke partitions, and has not reported that it did."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for something that others have not given up yet."""
+    """The member waits for partitions that other members still own."""
 
 
 class Topic(NamedTuple):
-    """A topic as it was when the work was shared out."""
+    """A topic as it was when the target assignment was computed."""
 
     id: uuid.UUID
     partition_count: int
 
 
-class SpeaksClassic(NamedTuple):
-    """What is known of a member that speaks the classic protocol."""
+class ClassicMember(NamedTuple):
+    """What only members of the classic protocol have."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
-    """All of them say the same; which of them is used means nothing here."""
+    """All carry the same subscription; the choice between them has no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """One member."""
+    """A member of a consumer group."""
 
     id: str
     instance_id: str | None = None
@@ -94,17 +94,17 @@ class ConsumerMember:
     topic_regex: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
-    classic: SpeaksClassic | None = None
-    """Set if it sends JoinGroup, SyncGroup and Heartbeat."""
+    classic: ClassicMember | None = None
+    """Set if the member uses JoinGroup, SyncGroup and Heartbeat."""
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Share = NOTHING
-    revoking: Share = NOTHING
+    assigned: Assignment = NO_PARTITIONS
+    revoking: Assignment = NO_PARTITIONS
 
     @property
-    def holds(self) -> Share:
-        """What nobody else may have yet."""
+    def holds(self) -> Assignment:
+        """The partitions that no other member may own yet."""
         return self.assigned | self.revoking
 
     def metadata(self, group_id: str) -> GroupRecord:
@@ -136,18 +136,18 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """One group."""
+    """A group of the consumer protocol."""
 
     id: str
     epoch: int = 0
     assignment_epoch: int = 0
     members: Mapping[str, ConsumerMember] = field(default_factory=dict)
-    target: Mapping[str, Share] = field(default_factory=dict)
+    target: Mapping[str, Assignment] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
     expressions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """What each regular expression of a subscription stands for."""
+    """The topics that each regular expression of a subscription matches."""
     last_rebalance: Rebalance | None = field(default=None, compare=False)
-    """When the group epoch last grew, and why.  Not in the log."""
+    """When and why the group epoch last grew.  Not in the log."""
 
     @property
     def state(self) -> GroupState:
@@ -162,22 +162,24 @@ class ConsumerGroup:
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         members = self.members.values()
-        return next((each for each in members if each.instance_id == instance_id), None)
+        return next((member for member in members if member.instance_id == instance_id), None)
 
     def owners(self) -> dict[Partition, str]:
-        return {each: member.id for member in self.members.values() for each in member.holds}
+        return {
+            partition: member.id for member in self.members.values() for partition in member.holds
+        }
 
     def is_waiting(self, member: ConsumerMember) -> bool:
-        """Whether something that it shall have has not been given up by others yet."""
+        """Whether another member still owns a partition of this member's target."""
         owners = self.owners()
-        missing = self.target.get(member.id, NOTHING) - member.assigned
-        return any(owners.get(each, member.id) != member.id for each in missing)
+        missing = self.target.get(member.id, NO_PARTITIONS) - member.assigned
+        return any(owners.get(partition, member.id) != member.id for partition in missing)
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.topics
 
     def preferred_assignor(self, default: str) -> str:
-        """What most members ask for."""
+        """Return the assignor that most members request."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.assignor is not None:
@@ -187,43 +189,45 @@ class ConsumerGroup:
     # -- the log ---------------------------------------------------------------------------
 
     def with_records(self, records: Iterable[GroupRecord]) -> ConsumerGroup | None:
-        """What they lead to; None if they take the group away."""
+        """Return the group after these records, or None if they delete it."""
         draft = _Draft(self)
         for record in records:
-            draft.take(record)
+            draft.apply(record)
         return draft.group()
 
     def records(self) -> list[GroupRecord]:
-        """What makes the group."""
+        """Return the records that create the group."""
         members = self.members.values()
         return [
-            *(each.metadata(self.id) for each in members),
-            *(expression_record(self.id, *each, 0) for each in self.expressions.items()),
+            *(member.metadata(self.id) for member in members),
+            *(expression_record(self.id, *item, 0) for item in self.expressions.items()),
             *([topics_record(self.id, self.topics)] if self.topics else []),
             epoch_record(self.id, self.epoch),
-            *(target_record(self.id, *each) for each in self.target.items()),
+            *(target_record(self.id, *item) for item in self.target.items()),
             assignment_epoch_record(self.id, self.assignment_epoch),
-            *(each.current(self.id) for each in members),
+            *(member.current(self.id) for member in members),
         ]
 
     def tombstones(self) -> list[GroupRecord]:
-        """What takes the group out of the log."""
-        records = [each for member in self.members for each in gone(self.id, member)]
+        """Return the records that delete the group."""
+        records = [
+            record for member in self.members for record in member_tombstones(self.id, member)
+        ]
         return [
             *records,
-            *(expression_record(self.id, each, None, 0) for each in self.expressions),
+            *(expression_record(self.id, expression, None, 0) for expression in self.expressions),
             GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(group=self.id), None),
             GroupRecord(ConsumerGroupPartitionMetadataKey(group=self.id), None),
             GroupRecord(ConsumerGroupMetadataKey(group=self.id), None),
         ]
 
     def check(self) -> None:
-        """Assert what must hold between any two facts."""
+        """Assert the invariants that hold between any two facts."""
         assert self.assignment_epoch <= self.epoch
         assert self.target.keys() <= self.members.keys()
-        held = [each for member in self.members.values() for each in member.holds]
+        held = [partition for member in self.members.values() for partition in member.holds]
         assert len(held) == len(set(held)), "a partition has one owner"
-        shared = [each for share in self.target.values() for each in share]
+        shared = [partition for assignment in self.target.values() for partition in assignment]
         assert len(shared) == len(set(shared))
         for member in self.members.values():
             assert not member.assigned & member.revoking
@@ -233,7 +237,7 @@ class ConsumerGroup:
 
 
 class _Draft:
-    """A group while records are applied to it.  What they do not touch is not copied."""
+    """A group while records are applied to it.  Mappings without a change are not copied."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self._before = group
@@ -246,13 +250,13 @@ class _Draft:
         return replace(self._before, **self._changed) if self._changed else self._before
 
     def _own(self, name: str) -> dict[str, Any]:
-        """A mapping of the group that can be written to."""
+        """Return a mapping of the group as a copy that can be written to."""
         if name not in self._changed:
             self._changed[name] = {**getattr(self._before, name)}
         found: dict[str, Any] = self._changed[name]
         return found
 
-    def take(self, record: GroupRecord) -> None:
+    def apply(self, record: GroupRecord) -> None:
         self._is_gone = False
         match record:
             case GroupRecord(ConsumerGroupMetadataKey(), None):
@@ -264,8 +268,8 @@ class _Draft:
             case GroupRecord(ConsumerGroupPartitionMetadataKey(), value):
                 topics: dict[str, Topic] = {}
                 if isinstance(value, ConsumerGroupPartitionMetadataValue):
-                    for each in value.topics:
-                        topics[each.topic_name] = Topic(each.topic_id, each.num_partitions)
+                    for topic in value.topics:
+                        topics[topic.topic_name] = Topic(topic.topic_id, topic.num_partitions)
                 self._changed["topics"] = topics
             case GroupRecord(ConsumerGroupTargetAssignmentMetadataKey(), value):
                 self._changed["assignment_epoch"] = 0
@@ -275,16 +279,16 @@ class _Draft:
                 target = self._own("target")
                 target.pop(key.member_id, None)
                 if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
-                    target[key.member_id] = as_share(value.topic_partitions)
+                    target[key.member_id] = as_assignment(value.topic_partitions)
             case GroupRecord(ConsumerGroupRegularExpressionKey() as key, value):
                 expressions = self._own("expressions")
                 expressions.pop(key.regular_expression, None)
                 if isinstance(value, ConsumerGroupRegularExpressionValue):
                     expressions[key.regular_expression] = frozenset(value.topics)
             case _:
-                self._take_member(record)
+                self._apply_member(record)
 
-    def _take_member(self, record: GroupRecord) -> None:
+    def _apply_member(self, record: GroupRecord) -> None:
         members: dict[str, ConsumerMember] = self._own("members")
         match record:
             case GroupRecord(ConsumerGroupMemberMetadataKey(member_id=member_id), None):
@@ -314,8 +318,8 @@ class _Draft:
                     epoch=current.member_epoch,
                     previous_epoch=current.previous_member_epoch,
                     state=_as_state(current),
-                    assigned=as_share(current.assigned_partitions),
-                    revoking=as_share(current.partitions_pending_revocation),
+                    assigned=as_assignment(current.assigned_partitions),
+                    revoking=as_assignment(current.partitions_pending_revocation),
                 )
             case GroupRecord(ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id), None):
                 if member_id in members:
@@ -324,13 +328,13 @@ class _Draft:
                         epoch=0,
                         previous_epoch=0,
                         state=MemberState.STABLE,
-                        assigned=NOTHING,
-                        revoking=NOTHING,
+                        assigned=NO_PARTITIONS,
+                        revoking=NO_PARTITIONS,
                     )
 
 
 def _as_state(current: ConsumerGroupCurrentMemberAssignmentValue) -> MemberState:
-    """A state that later versions may add is one that the next heartbeat leads out of."""
+    """Read a member's state; map one of a later version to one that the next heartbeat resolves."""
     try:
         return MemberState(current.state)
     except ValueError:
@@ -339,8 +343,8 @@ def _as_state(current: ConsumerGroupCurrentMemberAssignmentValue) -> MemberState
         return MemberState.UNRELEASED_PARTITIONS
 
 
-def gone(group_id: str, member_id: str) -> list[GroupRecord]:
-    """What takes a member out of the log."""
+def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
+    """Return the records that delete a member."""
     return [
         GroupRecord(
             ConsumerGroupCurrentMemberAssignmentKey(group=group_id, member_id=member_id), None
@@ -372,9 +376,9 @@ def topics_record(group_id: str, topics: Mapping[str, Topic]) -> GroupRecord:
     return GroupRecord(ConsumerGroupPartitionMetadataKey(group=group_id), value)
 
 
-def target_record(group_id: str, member_id: str, share: Share) -> GroupRecord:
+def target_record(group_id: str, member_id: str, assignment: Assignment) -> GroupRecord:
     key = ConsumerGroupTargetAssignmentMemberKey(group=group_id, member_id=member_id)
-    value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=by_topic(share))
+    value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=by_topic(assignment))
     return GroupRecord(key, value)
 
 
@@ -386,41 +390,44 @@ def assignment_epoch_record(group_id: str, epoch: int) -> GroupRecord:
 def expression_record(
     group_id: str, expression: str, topics: Iterable[str] | None, now_ms: int
 ) -> GroupRecord:
-    """The topics that it stands for now; None: nobody subscribes by it any more."""
+    """Return the record of the topics that an expression matches; None: it is not used any more."""
     key = ConsumerGroupRegularExpressionKey(group=group_id, regular_expression=expression)
     if topics is None:
         return GroupRecord(key, None)
-    # Kafka's version of the metadata.  One that is not known says: look again.
+    # The version of Kafka's metadata image.  An unknown version makes Kafka match again.
     value = ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=0, timestamp=now_ms)
     return GroupRecord(key, value)
 
 
-def _classic_metadata(classic: SpeaksClassic | None) -> ClassicMemberMetadata | None:
+def _classic_metadata(classic: ClassicMember | None) -> ClassicMemberMetadata | None:
     if classic is None:
         return None
     return ClassicMemberMetadata(
         session_timeout_ms=classic.session_timeout_ms,
         supported_protocols=[
-            ClassicProtocol(name=each.name, metadata=each.metadata) for each in classic.protocols
+            ClassicProtocol(name=protocol.name, metadata=protocol.metadata)
+            for protocol in classic.protocols
         ],
     )
 
 
-def _as_classic(metadata: ClassicMemberMetadata | None) -> SpeaksClassic | None:
+def _as_classic(metadata: ClassicMemberMetadata | None) -> ClassicMember | None:
     if metadata is None:
         return None
-    protocols = (Protocol(each.name, each.metadata) for each in metadata.supported_protocols)
-    return SpeaksClassic(metadata.session_timeout_ms, tuple(protocols))
+    protocols = (
+        Protocol(protocol.name, protocol.metadata) for protocol in metadata.supported_protocols
+    )
+    return ClassicMember(metadata.session_timeout_ms, tuple(protocols))
 
 
-def by_topic(share: Iterable[Partition]) -> list[AssignedPartitions]:
+def by_topic(assignment: Iterable[Partition]) -> list[AssignedPartitions]:
     topics: dict[uuid.UUID, list[int]] = {}
-    for topic, index in sorted(share):
+    for topic, index in sorted(assignment):
         topics.setdefault(topic, []).append(index)
     return [
         AssignedPartitions(topic_id=topic, partitions=indexes) for topic, indexes in topics.items()
     ]
 
 
-def as_share(topics: Iterable[AssignedPartitions]) -> Share:
-    return frozenset((each.topic_id, index) for each in topics for index in each.partitions)
+def as_assignment(topics: Iterable[AssignedPartitions]) -> Assignment:
+    return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)

@@ -1,10 +1,9 @@
-"""ConsumerGroupHeartbeat: joining, leaving, and everything between, in one request.
+"""ConsumerGroupHeartbeat: joining, leaving and reconciling, in one request.
 
-    what the member says ──▶ member changed? ──▶ group epoch grows ──▶ new target ──▶ member's step
+    request ──▶ member changed? ──▶ group epoch grows ──▶ new target ──▶ member reconciles
 
-All of it is decided at once and comes out as records.  Epochs fence: a member that is not in the
-epoch in which the coordinator has it must give up what it has and join anew, unless it only missed
-the last answer.
+All of it is decided in one turn, as records.  Epochs fence: a member in another epoch than the
+coordinator's must give up its partitions and join again, unless it only missed the last response.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from hightide.core.groups.consumer.assignors import ASSIGNORS, Share, Subscriber
+from hightide.core.groups.consumer.assignors import ASSIGNORS, Assignment, Subscriber
 from hightide.core.groups.consumer.consumer_group import (
-    LEFT_FOR_NOW,
-    NOTHING,
+    NO_PARTITIONS,
+    STATIC_LEAVE,
+    ClassicMember,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
-    SpeaksClassic,
     Topic,
     assignment_epoch_record,
     by_topic,
     epoch_record,
     expression_record,
-    gone,
+    member_tombstones,
     target_record,
     topics_record,
 )
@@ -47,8 +46,8 @@ LEAVE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """A heartbeat, with what the shell knows."""
+class MemberHeartbeat:
+    """A heartbeat, with what it is decided upon."""
 
     request: ConsumerGroupHeartbeatRequest
     client: Client
@@ -56,24 +55,24 @@ class Beat:
     """All topics of the cluster."""
     compile_pattern: PatternCompiler
     now_ms: int
-    classic: SpeaksClassic | None = None
-    """Set if this was said in a JoinGroup."""
+    classic: ClassicMember | None = None
+    """Set if the heartbeat was a JoinGroup."""
 
     @property
-    def owned(self) -> Share | None:
+    def owned(self) -> Assignment | None:
         owned = self.request.topic_partitions
         if owned is None:
             return None
-        return frozenset((each.topic_id, index) for each in owned for index in each.partitions)
+        return frozenset((topic.topic_id, index) for topic in owned for index in topic.partitions)
 
     @property
     def is_full(self) -> bool:
-        """Whether the member tells everything, since it has joined or has missed something."""
+        """Whether the request has all fields: the member joins, or has missed a response."""
         request = self.request
         subscribes = request.subscribed_topic_names, request.subscribed_topic_regex
         return request.member_epoch == JOIN or (
             request.rebalance_timeout_ms != -1
-            and any(each is not None for each in subscribes)
+            and any(subscription is not None for subscription in subscribes)
             and request.topic_partitions is not None
         )
 
@@ -90,39 +89,39 @@ def check_request(
     epoch = request.member_epoch
     problem = None
     if not request.group_id:
-        problem = "a group needs an id"
+        problem = "GroupId must not be empty"
     elif request.instance_id == "" or request.rack_id == "":
-        problem = "an instance or rack that is given has a name"
-    elif epoch < LEFT_FOR_NOW:
-        problem = f"there is no member epoch {epoch}"
+        problem = "InstanceId and RackId must not be empty strings"
+    elif epoch < STATIC_LEAVE:
+        problem = f"MemberEpoch is {epoch}, but must be at least {STATIC_LEAVE}"
     elif epoch != JOIN and not request.member_id:
-        problem = "a member that has joined has an id"
-    elif epoch == LEFT_FOR_NOW and request.instance_id is None:
-        problem = "only a static member leaves for a while"
+        problem = "MemberId must be set, except to join"
+    elif epoch == STATIC_LEAVE and request.instance_id is None:
+        problem = f"MemberEpoch {STATIC_LEAVE} is for static members, but InstanceId is not set"
     elif epoch == JOIN:
         if request.rebalance_timeout_ms == -1:
-            problem = "who joins says how long a rebalance may take"
+            problem = "RebalanceTimeoutMs must be set to join"
         elif request.topic_partitions is None or request.topic_partitions:
-            problem = "who joins owns nothing yet, and says so"
+            problem = "TopicPartitions must be empty to join"
         elif not request.subscribed_topic_names and not request.subscribed_topic_regex:
-            problem = "who joins says what it subscribes to"
+            problem = "SubscribedTopicNames or SubscribedTopicRegex must be set to join"
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
     if request.server_assignor is not None and request.server_assignor not in assignors:
         known = ", ".join(assignors)
-        detail = f"{request.server_assignor} is none of the assignors: {known}"
+        detail = f"assignor {request.server_assignor} is not supported, only {known}"
         raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, detail)
     if request.subscribed_topic_regex:
         compile_pattern(request.subscribed_topic_regex)
 
 
-# -- who is it -----------------------------------------------------------------------------
+# -- the member ----------------------------------------------------------------------------
 
 
-def find(
-    group: ConsumerGroup, beat: Beat, member_id: str, max_size: int
+def find_member(
+    group: ConsumerGroup, beat: MemberHeartbeat, member_id: str, max_size: int
 ) -> tuple[ConsumerMember, list[GroupRecord]]:
-    """The member as it was, new or not, and the records that give a static one its new id."""
+    """Return the member before this heartbeat, and the records that replace a static member."""
     request = beat.request
     joins = request.member_epoch == JOIN
     known: ConsumerMember | None = group.members.get(member_id)
@@ -131,21 +130,23 @@ def find(
         if known is not None and not joins and known.id != member_id:
             raise KafkaError(
                 ErrorCode.FENCED_INSTANCE_ID,
-                f"instance {request.instance_id} belongs to member {known.id} now",
+                f"instance {request.instance_id} is member {known.id} now",
             )
-        # One that asks again to join has only missed the answer.
-        is_another = known is not None and (known.id != member_id or known.epoch == LEFT_FOR_NOW)
+        # A member that joins a second time has only missed the response.
+        is_another = known is not None and (known.id != member_id or known.epoch == STATIC_LEAVE)
         if known is not None and joins and is_another:
-            # Members of the classic protocol do not say that they restart.
-            if known.epoch != LEFT_FOR_NOW and known.classic is None:
+            # Members of the classic protocol do not announce a restart.
+            if known.epoch != STATIC_LEAVE and known.classic is None:
                 raise KafkaError(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"instance {known.instance_id} is member {known.id}, which has not left",
                 )
-            return replaced(group, known, member_id)
+            return replace_static_member(group, known, member_id)
     if known is None:
         if not joins:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of group {group.id}"
+            )
         if len(group.members) >= max_size:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         return ConsumerMember(member_id), []
@@ -153,21 +154,21 @@ def find(
     return known, []
 
 
-def replaced(
+def replace_static_member(
     group: ConsumerGroup, known: ConsumerMember, member_id: str
 ) -> tuple[ConsumerMember, list[GroupRecord]]:
-    """A static member is back: it takes over from itself."""
+    """Give a static member that has restarted a new member id."""
     member = replace(known, id=member_id, epoch=0, previous_epoch=0)
-    records = [] if known.id == member_id else gone(group.id, known.id)
+    records = [] if known.id == member_id else member_tombstones(group.id, known.id)
     records += [
         member.metadata(group.id),
-        target_record(group.id, member_id, group.target.get(known.id, NOTHING)),
+        target_record(group.id, member_id, group.target.get(known.id, NO_PARTITIONS)),
         member.current(group.id),
     ]
     return member, records
 
 
-def _check_epoch(member: ConsumerMember, epoch: int, owned: Share | None) -> None:
+def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
     if epoch == member.epoch:
         return
     has_missed_answer = (
@@ -176,22 +177,22 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Share | None) -> Non
     if epoch > member.epoch or not has_missed_answer:
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"{member.id} is in epoch {member.epoch}, not {epoch}, and must join anew",
+            f"{member.id} is in epoch {member.epoch}, not {epoch}, and must join again",
         )
 
 
-# -- what follows --------------------------------------------------------------------------
+# -- decisions -----------------------------------------------------------------------------
 
 
 def decide(
     group: ConsumerGroup,
-    beat: Beat,
+    beat: MemberHeartbeat,
     member: ConsumerMember,
     rules: Rules,
     *,
     topics_may_differ: bool,
 ) -> list[GroupRecord]:
-    """The records that a heartbeat of this member leads to, beyond those of `find`."""
+    """Return the records that follow from a heartbeat, after those of `find_member`."""
     updated = _updated(member, beat)
     records = []
     is_new = member.id not in group.members
@@ -201,10 +202,10 @@ def decide(
     has_changed = is_new or subscription != (updated.topic_names, updated.topic_regex)
     is_settled = updated.state is MemberState.STABLE and updated.epoch == group.epoch
     if is_settled and not has_changed and not topics_may_differ:
-        return records  # What nearly every heartbeat comes to.
+        return records  # The case of nearly every heartbeat.
     group = replace(group, members={**group.members, member.id: updated})
     if has_changed or topics_may_differ:
-        records += _refreshed(
+        records += _refresh(
             group,
             beat.topics,
             beat.compile_pattern,
@@ -212,16 +213,16 @@ def decide(
             must_grow=has_changed,
             may_differ=topics_may_differ,
         )
-        group = _after(group, records)
+        group = _with_records(group, records)
     if group.epoch > group.assignment_epoch:
-        records += _assigned(group, rules)
-        group = _after(group, records)
+        records += _new_target(group, rules)
+        group = _with_records(group, records)
     stepped = reconciled(
         updated,
-        group.target.get(updated.id, NOTHING),
+        group.target.get(updated.id, NO_PARTITIONS),
         group.assignment_epoch,
         group.owners(),
-        # Of an epoch that is over it may tell late, so that this proves nothing given up.
+        # A report of an earlier epoch may be stale, and proves no revocation.
         beat.owned if beat.request.member_epoch == updated.epoch else None,
     )
     if stepped != updated or is_new:
@@ -229,7 +230,7 @@ def decide(
     return records
 
 
-def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
+def _updated(member: ConsumerMember, beat: MemberHeartbeat) -> ConsumerMember:
     request = beat.request
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     timeout_ms = request.rebalance_timeout_ms
@@ -241,7 +242,7 @@ def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
         client_id=beat.client.id,
         client_host=beat.client.host,
         topic_names=member.topic_names if names is None else tuple(sorted({*names})),
-        # An empty expression takes back the one before.
+        # An empty expression removes the previous one.
         topic_regex=member.topic_regex if regex is None else regex or None,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         assignor=member.assignor if request.server_assignor is None else request.server_assignor,
@@ -252,19 +253,19 @@ def _updated(member: ConsumerMember, beat: Beat) -> ConsumerMember:
 def subscribed(
     member: ConsumerMember, topics: Mapping[str, Topic], expressions: Mapping[str, frozenset[str]]
 ) -> dict[str, Topic]:
-    """The topics that there are of those that it subscribes to."""
+    """Return the existing topics that a member subscribes to."""
     names = {*member.topic_names, *expressions.get(member.topic_regex or "", ())}
     return {name: topics[name] for name in names if name in topics}
 
 
-def _resolved(
+def _resolve_patterns(
     group: ConsumerGroup,
     topics: Iterable[str],
     compile_pattern: PatternCompiler,
     *,
     may_differ: bool,
 ) -> dict[str, frozenset[str]]:
-    """What the expressions that members subscribe by stand for now."""
+    """Return the topics that the regular expressions of the members match."""
     found = {}
     for member in group.members.values():
         expression = member.topic_regex
@@ -277,12 +278,12 @@ def _resolved(
         try:
             found[expression] = frozenset(filter(compile_pattern(expression).matches, topics))
         except KafkaError:
-            # Somebody else wrote it to the log, and understood it.
+            # Another broker wrote it to the log, and could compile it.
             found[expression] = known or frozenset()
     return found
 
 
-def _refreshed(
+def _refresh(
     group: ConsumerGroup,
     topics: Mapping[str, Topic],
     compile_pattern: PatternCompiler,
@@ -291,13 +292,13 @@ def _refreshed(
     must_grow: bool,
     may_differ: bool,
 ) -> list[GroupRecord]:
-    """The group epoch grows if members or their topics have changed."""
+    """Return the records of changed topics; the group epoch grows with them, or if it must."""
     known = group.expressions
-    expressions = _resolved(group, topics, compile_pattern, may_differ=may_differ)
+    expressions = _resolve_patterns(group, topics, compile_pattern, may_differ=may_differ)
     records = [
-        expression_record(group.id, each, expressions.get(each), now_ms)
-        for each in sorted(known.keys() | expressions.keys())
-        if known.get(each) != expressions.get(each)
+        expression_record(group.id, expression, expressions.get(expression), now_ms)
+        for expression in sorted(known.keys() | expressions.keys())
+        if known.get(expression) != expressions.get(expression)
     ]
     wanted: dict[str, Topic] = {}
     for member in group.members.values():
@@ -309,15 +310,15 @@ def _refreshed(
     return records
 
 
-def _assigned(group: ConsumerGroup, rules: Rules) -> list[GroupRecord]:
-    """New shares, and the epoch that they belong to."""
+def _new_target(group: ConsumerGroup, rules: Rules) -> list[GroupRecord]:
+    """Return the records of a new target assignment, and its epoch."""
     subscribers = {
         member.id: Subscriber(
             (member.instance_id or "", member.id),
             frozenset(
-                each.id for each in subscribed(member, group.topics, group.expressions).values()
+                topic.id for topic in subscribed(member, group.topics, group.expressions).values()
             ),
-            group.target.get(member.id, NOTHING),
+            group.target.get(member.id, NO_PARTITIONS),
         )
         for member in group.members.values()
     }
@@ -325,56 +326,62 @@ def _assigned(group: ConsumerGroup, rules: Rules) -> list[GroupRecord]:
     assign = ASSIGNORS[group.preferred_assignor(rules.consumer_assignors[0])]
     target = assign(subscribers, counts)
     changed = [
-        target_record(group.id, member_id, share)
-        for member_id, share in target.items()
-        if group.target.get(member_id) != share
+        target_record(group.id, member_id, assignment)
+        for member_id, assignment in target.items()
+        if group.target.get(member_id) != assignment
     ]
     return [*changed, assignment_epoch_record(group.id, group.epoch)]
 
 
-def reason(group: ConsumerGroup, before: ConsumerMember, beat: Beat) -> str:
-    """Why the work is shared out anew, if it is."""
+def reason(group: ConsumerGroup, before: ConsumerMember, beat: MemberHeartbeat) -> str:
+    """Return why the group rebalances, if it does."""
     if before.id not in group.members and not before.topic_names and not before.topic_regex:
         return f"{before.id} joined"
     after = _updated(before, beat)
     if (before.topic_names, before.topic_regex) != (after.topic_names, after.topic_regex):
-        return f"{before.id} subscribes to something else"
-    return "the topics have changed"
+        return f"{before.id} changed its subscription"
+    return "the topics changed"
 
 
-def left(
+def members_left(
     group: ConsumerGroup,
     leaving: Collection[str],
     topics: Mapping[str, Topic],
     compile_pattern: PatternCompiler,
     now_ms: int,
 ) -> list[GroupRecord]:
-    """These members are out.  The others get their shares with their next heartbeats."""
-    rest = {each: value for each, value in group.members.items() if each not in leaving}
+    """Return the records that remove members.
+
+    The others get their new assignments with their next heartbeats.
+    """
+    rest = {key: member for key, member in group.members.items() if key not in leaving}
     remaining = replace(group, members=rest)
-    records = [record for each in leaving for record in gone(group.id, each)]
-    # A look at all topics can wait for the next heartbeat.
-    return records + _refreshed(
+    records = [record for member_id in leaving for record in member_tombstones(group.id, member_id)]
+    # Resolving the regular expressions can wait for the next heartbeat.
+    return records + _refresh(
         remaining, topics, compile_pattern, now_ms, must_grow=True, may_differ=False
     )
 
 
-def left_for_now(group: ConsumerGroup, member: ConsumerMember) -> list[GroupRecord]:
-    """A static member restarts: what it has is kept for it, and it gives up what it must."""
+def static_member_left(group: ConsumerGroup, member: ConsumerMember) -> list[GroupRecord]:
+    """Return the record of a static member that restarts.
+
+    It keeps its partitions, except those that it had to revoke.
+    """
     is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
     state = MemberState.STABLE if is_revoking else member.state
-    away = replace(member, epoch=LEFT_FOR_NOW, state=state, revoking=NOTHING)
+    away = replace(member, epoch=STATIC_LEAVE, state=state, revoking=NO_PARTITIONS)
     return [away.current(group.id)]
 
 
-def response(
-    before: ConsumerMember, after: ConsumerMember, beat: Beat, interval_ms: int
+def heartbeat_response(
+    before: ConsumerMember, after: ConsumerMember, beat: MemberHeartbeat, interval_ms: int
 ) -> ConsumerGroupHeartbeatResponse:
     assignment = None
     if beat.is_full or before.assigned != after.assigned:
         partitions = [
-            OwnedTopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
-            for each in by_topic(after.assigned)
+            OwnedTopicPartitions(topic_id=topic.topic_id, partitions=topic.partitions)
+            for topic in by_topic(after.assigned)
         ]
         assignment = HeartbeatAssignment(topic_partitions=partitions)
     return ConsumerGroupHeartbeatResponse(
@@ -385,7 +392,7 @@ def response(
     )
 
 
-def _after(group: ConsumerGroup, records: list[GroupRecord]) -> ConsumerGroup:
+def _with_records(group: ConsumerGroup, records: list[GroupRecord]) -> ConsumerGroup:
     found = group.with_records(records)
     assert found is not None
     return found

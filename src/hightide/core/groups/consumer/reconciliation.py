@@ -1,14 +1,14 @@
-"""How a member comes from what it has to what it shall have: give up first, then take.
+"""Reconciliation of a member with its target assignment: first revoke, then assign.
 
-                    must give something up                     has given it up
+                    must revoke partitions                   has revoked them
         Stable ───────────────────────────▶ UnrevokedPartitions ─────────────┐
           ▲  │                                                               │
-          │  └── wants what others still have ──▶ UnreleasedPartitions ◀─────┤
+          │  └── waits for other owners ────────▶ UnreleasedPartitions ◀─────┤
           │                                               │                  │
-          └───────────── has all that it shall have ◀─────┴──────────────────┘
+          └───────────── owns its whole target ◀──────────┴──────────────────┘
 
-A partition is told to its new owner only when the old one has said that it owns it no more, or has
-gone.  While a member has not given up what it must, it stays in its epoch.
+A partition is assigned to its new owner only when the old owner has reported that it does not own
+the partition any more, or has left.  A member stays in its epoch until it has revoked what it must.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hightide.core.groups.consumer.assignors import Partition, Share
-from hightide.core.groups.consumer.consumer_group import NOTHING, ConsumerMember, MemberState
+from hightide.core.groups.consumer.assignors import Assignment, Partition
+from hightide.core.groups.consumer.consumer_group import NO_PARTITIONS, ConsumerMember, MemberState
 
 
 def reconciled(
     member: ConsumerMember,
-    target: Share,
+    target: Assignment,
     target_epoch: int,
     owners: Mapping[Partition, str],
-    owned: Share | None,
+    owned: Assignment | None,
 ) -> ConsumerMember:
-    """One step of a member, which says that it owns this; None: it does not say."""
+    """Move a member one step.  `owned` is what its heartbeat reports to own, if it does."""
     epoch = member.epoch
     match member.state:
         case MemberState.STABLE:
@@ -36,7 +36,7 @@ def reconciled(
         case MemberState.UNREVOKED_PARTITIONS:
             if owned is None or owned & member.revoking:
                 return member
-            # It has done what this epoch asked of it.
+            # The member has revoked what this epoch required.
             epoch = min(epoch + 1, target_epoch)
     return _next(member, epoch, target, target_epoch, owners, owned)
 
@@ -44,24 +44,30 @@ def reconciled(
 def _next(
     member: ConsumerMember,
     epoch: int,
-    target: Share,
+    target: Assignment,
     target_epoch: int,
     owners: Mapping[Partition, str],
-    owned: Share | None,
+    owned: Assignment | None,
 ) -> ConsumerMember:
     kept = member.assigned & target
     revoking = member.assigned - target
     if revoking and (owned is None or owned & revoking):
         return _moved(member, epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
     wanted = target - kept
-    # What the member itself has given up just now is free.
-    unreleased = {each for each in wanted if owners.get(each, member.id) != member.id}
+    # A partition that the member itself has just revoked is free.
+    unreleased = {
+        partition for partition in wanted if owners.get(partition, member.id) != member.id
+    }
     state = MemberState.UNRELEASED_PARTITIONS if unreleased else MemberState.STABLE
-    return _moved(member, target_epoch, state, kept | (wanted - unreleased), NOTHING)
+    return _moved(member, target_epoch, state, kept | (wanted - unreleased), NO_PARTITIONS)
 
 
 def _moved(
-    member: ConsumerMember, epoch: int, state: MemberState, assigned: Share, revoking: Share
+    member: ConsumerMember,
+    epoch: int,
+    state: MemberState,
+    assigned: Assignment,
+    revoking: Assignment,
 ) -> ConsumerMember:
     previous = member.epoch if epoch != member.epoch else member.previous_epoch
     return replace(

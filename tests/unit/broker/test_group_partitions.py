@@ -55,15 +55,15 @@ class World:
 
     async def find(self, group: str = "g") -> None:
         found = await self.ask(FindCoordinatorRequest(coordinator_keys=[group]))
-        assert [each.error_code for each in found.coordinators] == [OK]
+        assert [coordinator.error_code for coordinator in found.coordinators] == [OK]
 
     async def committed(self, group: str = "g") -> dict[int, int]:
         asked = OffsetFetchRequestGroup(group_id=group, topics=None)
         answer = await self.ask(OffsetFetchRequest(groups=[asked]))
         return {
-            each.partition_index: each.committed_offset
+            partition.partition_index: partition.committed_offset
             for topic in answer.groups[0].topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
 
@@ -122,9 +122,9 @@ def commit(*partitions: tuple[str, int], group: str = "g", **given: Any) -> Offs
 
 def codes(answer: Any) -> list[tuple[str, int, int]]:
     return [
-        (topic.name, each.partition_index, each.error_code)
+        (topic.name, partition.partition_index, partition.error_code)
         for topic in answer.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
 
 
@@ -166,7 +166,7 @@ async def test_the_topic_of_groups_is_made_when_its_coordinator_is_first_asked_f
 async def test_several_coordinators_are_found_at_once(world: World) -> None:
     keys = ["a", "b", "c"]
     answer = await world.ask(FindCoordinatorRequest(coordinator_keys=keys))
-    assert [(each.key, each.error_code) for each in answer.coordinators] == [
+    assert [(coordinator.key, coordinator.error_code) for coordinator in answer.coordinators] == [
         (key, OK) for key in keys
     ]
     answer = await world.ask(FindCoordinatorRequest(coordinator_keys=["s"], key_type=2))
@@ -196,7 +196,10 @@ async def test_offsets_are_committed_and_fetched_in_all_versions(world: World) -
     for version in range(1, 8):
         topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
         answer = await world.ask(OffsetFetchRequest(group_id="g", topics=topics), version)
-        found = [(each.committed_offset, each.error_code) for each in answer.topics[0].partitions]
+        found = [
+            (partition.committed_offset, partition.error_code)
+            for partition in answer.topics[0].partitions
+        ]
         assert found == [(10, OK), (11, OK)]
     assert await world.committed() == {0: 10, 1: 11}
 
@@ -262,15 +265,15 @@ async def test_members_join_share_out_and_leave(world: World) -> None:
     assert synced.error_code == OK
     assert (await world.ask(HeartbeatRequest(**member), 3)).error_code == OK
     listed = await world.ask(ListGroupsRequest())
-    assert [(each.group_id, each.group_state) for each in listed.groups] == [("g", "Stable")]
+    assert [(group.group_id, group.group_state) for group in listed.groups] == [("g", "Stable")]
     described = await world.ask(
         DescribeGroupsRequest(groups=["g", "other"], include_authorized_operations=True), 5
     )
-    assert [each.group_state for each in described.groups] == ["Stable", "Dead"]
+    assert [group.group_state for group in described.groups] == ["Stable", "Dead"]
     assert described.groups[0].members[0].client_host == "/127.0.0.1"
     assert described.groups[0].authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
     deleted = await world.ask(DeleteGroupsRequest(groups_names=["g", "other", "g"]))
-    assert [(each.group_id, each.error_code) for each in deleted.results] == [
+    assert [(result.group_id, result.error_code) for result in deleted.results] == [
         ("g", ErrorCode.NON_EMPTY_GROUP),
         ("other", ErrorCode.GROUP_ID_NOT_FOUND),
     ]
@@ -293,7 +296,7 @@ async def test_a_group_needs_a_name(world: World) -> None:
 
 def waits(world: World) -> int:
     """How many requests wait for their group."""
-    return sum(len(each._pending) for each in world.broker.groups)
+    return sum(len(group._pending) for group in world.broker.groups)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

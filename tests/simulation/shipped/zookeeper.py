@@ -96,7 +96,7 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
 
-class Coordinator(Process):
+class ZooKeeperServer(Process):
     """One durable tree; a restart gives every session its full time again."""
 
     def __init__(self, world: World) -> None:
@@ -209,7 +209,7 @@ class Coordinator(Process):
         return decision.outcome
 
 
-class SimCoordination:
+class SimZooKeeper:
     """A broker's sessions, one after the other, on one connection after the other."""
 
     def __init__(self, loop: SimLoop, timeout_ms: int, ends: SessionKey | None) -> None:
@@ -463,7 +463,7 @@ def _has_path(change: Any) -> bool:
     return not isinstance(change, SessionOpened | SessionClosed)
 
 
-def _coordinator(world: World) -> Coordinator:
+def _coordinator(world: World) -> ZooKeeperServer:
     found = world.processes[NAME]
-    assert isinstance(found, Coordinator)
+    assert isinstance(found, ZooKeeperServer)
     return found

@@ -171,7 +171,11 @@ class Commits:
 def fetched(partition: GroupPartition, index: int = 0, *, stable: bool = False) -> int:
     request = OffsetFetchRequestGroup(group_id="g", topics=None)
     group = partition.coordinator.fetch_asked(request, require_stable=stable)
-    found = {each.partition_index: each for topic in group.topics for each in topic.partitions}
+    found = {
+        partition.partition_index: partition
+        for topic in group.topics
+        for partition in topic.partitions
+    }
     return found[index].committed_offset if index in found else -1
 
 
@@ -208,7 +212,7 @@ def test_commits_that_come_together_are_one_batch():
         # A connection's answers leave in one write if the first is given last.
         assert list(told.answers.items()) == [(4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
         assert world.batches() == [5]
-        assert [fetched(partition, each) for each in range(5)] == [0, 1, 2, 3, 4]
+        assert [fetched(partition, index) for index in range(5)] == [0, 1, 2, 3, 4]
 
     run(scenario)
 
@@ -264,7 +268,7 @@ def test_a_commit_is_answered_when_the_followers_have_it():
 
 def test_a_commit_that_takes_too_long_may_still_take_effect(monkeypatch: pytest.MonkeyPatch):
     async def scenario() -> None:
-        monkeypatch.setattr(f"{__name__}.LIMIT_MS", 20)
+        monkeypatch.setattr(f"{__name__}.TIMEOUT_MS", 20)
         world = World(PAIR)
         partition = await world.loaded()
         told = Commits(partition)
@@ -544,7 +548,7 @@ def test_records_are_written_and_read_by_hand_as_they_are_declared():
 def test_damaged_records_are_what_their_declaration_finds_in_them(data: st.DataObject):
     record = data.draw(st.sampled_from([*some_records()]))
     parts = [bytearray(each or b"") for each in encode(record)]
-    part = data.draw(st.sampled_from([each for each in parts if each]))
+    part = data.draw(st.sampled_from([part for part in parts if part]))
     if data.draw(st.booleans()):
         del part[data.draw(st.integers(0, len(part) - 1)) :]
     else:

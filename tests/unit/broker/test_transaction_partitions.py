@@ -1,9 +1,8 @@
-"""A broker that coordinates transactions: what its clients are told, and what is in its logs."""
+"""A broker that coordinates transactions: the responses to its clients, and its logs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,20 +12,17 @@ import pytest
 from hightide.broker.broker import Broker
 from hightide.broker.environment import RealEnvironment
 from hightide.broker.transactions import TransactionPartitions
-from hightide.broker.transactions.marker_fencing import MarkerFencing
-from hightide.broker.transactions.transaction_partition import TransactionPartition
 from hightide.client.connection import Connection
 from hightide.core.metadata.topic_names import TRANSACTION_STATE
 from hightide.core.partition.state import NO_BROKER
 from hightide.core.transactions.transaction import NO_PRODUCER, Producer, State
-from hightide.core.transactions.transaction_coordinator import Answer, Limits
+from hightide.core.transactions.transaction_coordinator import Answer
 from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
 from hightide.wire.control import parse_marker
-from hightide.wire.errors import ErrorCode, KafkaError
+from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import FindCoordinatorRequest
-from hightide.wire.messages.markers import OpenMarkerConnectionRequest
 from hightide.wire.messages.produce import InitProducerIdRequest
 from hightide.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -46,7 +42,7 @@ INIT, ADD, OFFSETS, END = 5, 3, 4, 4
 
 
 class Clock(RealEnvironment):
-    """A machine whose clock a test can put forward."""
+    """An environment whose clock a test can set forward."""
 
     ahead_ms = 0
 
@@ -55,7 +51,7 @@ class Clock(RealEnvironment):
 
 
 class Client:
-    """Asks a broker what producers ask."""
+    """Sends a broker the requests of a producer."""
 
     def __init__(self, broker: Broker, clock: Clock, connection: Connection) -> None:
         self.broker = broker
@@ -136,11 +132,11 @@ class Client:
         return await until(lambda: self.state(name), lambda it: it.transaction_state == wanted)
 
     def log(self, partition: int = 0, topic: str = "t") -> list[Any]:
-        """Values and markers."""
+        """Return the records of a partition, and the types of its markers."""
         replica = self.broker.replica_manager.get(topic.encode(), partition)
         assert replica is not None
         segments = replica.log.segments
-        data = memoryview(b"".join(each.opened().read(0, 1 << 20) for each in segments))
+        data = memoryview(b"".join(segment.opened().read(0, 1 << 20) for segment in segments))
         return [
             parse_marker(record).type.name if header.is_control else record  # type: ignore[union-attr]
             for at, header in batch.batches(data)
@@ -160,15 +156,15 @@ async def until(look: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bo
 
 def _codes(topics: Any) -> list[ErrorCode]:
     return [
-        ErrorCode(each.partition_error_code)
+        ErrorCode(result.partition_error_code)
         for topic in topics
-        for each in topic.results_by_partition
+        for result in topic.results_by_partition
     ]
 
 
 @asynccontextmanager
 async def serving(folder: Path | None = None, **overrides: Any) -> AsyncIterator[Client]:
-    """A broker in memory, or in a folder where it is found again."""
+    """Run a broker in memory, or in a folder that a later broker can use."""
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "coordinator_listen": "127.0.0.1:0",
@@ -213,14 +209,14 @@ def test_a_transaction_is_ended_in_all_its_partitions(is_commit: bool, end: str)
         assert await client.add(producer, 0, 1) == [ErrorCode.NONE] * 2
         state = await client.state()
         assert state.transaction_state == "Ongoing"
-        assert [(each.topic, each.partitions) for each in state.topics] == [("t", [0, 1])]
+        assert [(topic.topic, topic.partitions) for topic in state.topics] == [("t", [0, 1])]
         for partition in (0, 1):
             assert await client.produce(producer, partition=partition) == ErrorCode.NONE
         assert client.ends() == []
         assert await client.end(producer, is_commit) == ErrorCode.NONE
         await client.until_state(f"Complete{end.title()}")
         assert client.ends(0) == client.ends(1) == [end]
-        # Who repeats the question is told the same, and nothing is written again.
+        # A repeated EndTxn gets the same response, and no second marker is written.
         assert await client.end(producer, is_commit) == ErrorCode.NONE
         assert await client.end(producer, not is_commit) == ErrorCode.INVALID_TXN_STATE
         assert client.ends(0) == [end]
@@ -235,8 +231,8 @@ def test_the_records_are_those_of_kafka():
         await client.end(producer, True)
         await client.until_state("CompleteCommit")
         records = client.log(0, TRANSACTION_STATE) + client.log(1, TRANSACTION_STATE)
-        assert {decode_key(each.key) for each in records} == {NAME}
-        states = [State(decode_value(each.value).transaction_status) for each in records]
+        assert {decode_key(record.key) for record in records} == {NAME}
+        states = [State(decode_value(record.value).transaction_status) for record in records]
         assert states == [
             State.EMPTY,
             State.ONGOING,
@@ -247,12 +243,12 @@ def test_the_records_are_those_of_kafka():
     run(test)
 
 
-def test_the_newest_producer_shuts_out_the_others():
+def test_the_newest_producer_fences_the_others():
     async def test(client: Client):
         old = await client.begin()
         await client.add(old, 0)
         assert await client.produce(old) == ErrorCode.NONE
-        # Its transaction is aborted first, and then there is another epoch.
+        # The open transaction is aborted first; then the new producer gets another epoch.
         assert (await client.init()).error == ErrorCode.CONCURRENT_TRANSACTIONS
         await client.until_state("CompleteAbort")
         new = await client.begin()
@@ -279,12 +275,12 @@ def test_a_producer_that_says_who_it_is_gets_the_next_epoch():
         first = await client.begin()
         second = await client.begin(expected=first)
         assert second == (first.id, first.epoch + 1)
-        assert await client.begin(expected=first) == second, "it did not hear the answer"
+        assert await client.begin(expected=first) == second, "the response was lost"
 
     run(test)
 
 
-def test_what_takes_too_long_is_aborted_and_its_producer_shut_out():
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced():
     async def test(client: Client):
         producer = await client.begin(timeout_ms=1000)
         await client.add(producer, 0)
@@ -300,7 +296,7 @@ def test_what_takes_too_long_is_aborted_and_its_producer_shut_out():
     run(test, transaction_abort_timed_out_transaction_cleanup_interval_ms=10)
 
 
-def test_ids_that_nobody_uses_are_forgotten():
+def test_unused_transactional_ids_are_forgotten():
     async def test(client: Client):
         producer = await client.begin()
         client.clock.ahead_ms = 2000
@@ -308,7 +304,7 @@ def test_ids_that_nobody_uses_are_forgotten():
         await until(client.state, lambda state: state.error_code == lost)
         assert await client.add(producer) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
         records = client.log(0, TRANSACTION_STATE) + client.log(1, TRANSACTION_STATE)
-        assert [each.value is None for each in records] == [False, True]
+        assert [record.value is None for record in records] == [False, True]
         other = await client.begin()
         assert other.id != producer.id
         assert other.epoch == 0
@@ -346,10 +342,10 @@ def test_after_a_restart_everything_is_as_it_was(tmp_path: Path):
     asyncio.run(test())
 
 
-# -- what is refused ---------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_right_changes_nothing():
+def test_an_invalid_request_changes_nothing():
     async def test(client: Client):
         assert (await client.init("")).error == ErrorCode.INVALID_REQUEST
         assert (await client.init(timeout_ms=0)).error == ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -374,7 +370,7 @@ def test_what_cannot_be_right_changes_nothing():
     run(test)
 
 
-def test_who_is_not_the_coordinator_says_so():
+def test_a_broker_that_is_not_the_coordinator_says_so():
     async def test(client: Client):
         client.broker.transactions.partitions.clear()
         assert (await client.init()).error == ErrorCode.NOT_COORDINATOR
@@ -386,7 +382,7 @@ def test_who_is_not_the_coordinator_says_so():
     run(test)
 
 
-def test_the_list_lets_through_what_its_filters_say():
+def test_list_transactions_filters():
     async def test(client: Client):
         producer = await client.begin()
         await client.begin("others")
@@ -395,9 +391,9 @@ def test_the_list_lets_through_what_its_filters_say():
         assert len((await client.listed()).transaction_states) == 2
         answer = await client.listed(state_filters=["Ongoing", "Dancing"])
         assert answer.unknown_state_filters == ["Dancing"]
-        assert [each.transactional_id for each in answer.transaction_states] == [NAME]
+        assert [state.transactional_id for state in answer.transaction_states] == [NAME]
         answer = await client.listed(duration_filter=500, producer_id_filters=[producer.id])
-        assert [each.transaction_state for each in answer.transaction_states] == ["Ongoing"]
+        assert [state.transaction_state for state in answer.transaction_states] == ["Ongoing"]
         assert not (await client.listed(producer_id_filters=[999])).transaction_states
 
     run(test)
@@ -430,14 +426,14 @@ def test_partitions_ask_whether_they_are_part_of_a_transaction():
 def test_a_coordinator_that_hangs_is_not_waited_for_when_it_has_been_replaced():
     async def test() -> None:
         class Silent:
-            async def ask(self, *_how: Any, **_more: Any) -> Any:
+            async def send(self, *_how: Any, **_more: Any) -> Any:
                 await asyncio.get_running_loop().create_future()
 
         broker: Any = SimpleNamespace(
             broker_id=1,
             broker_epoch=5,
             settings=Settings(),
-            image=SimpleNamespace(endpoint=lambda *_: "there", live={}),
+            metadata_image=SimpleNamespace(endpoint=lambda *_: "there", live={}),
             peers=Silent(),
         )
         transactions = TransactionPartitions(broker)
@@ -455,11 +451,11 @@ def test_a_coordinator_that_hangs_is_not_waited_for_when_it_has_been_replaced():
     asyncio.run(test())
 
 
-def test_who_may_have_been_replaced_confirms_nothing():
+def test_a_coordinator_that_may_have_been_replaced_confirms_nothing():
     async def test(client: Client):
         producer = await client.begin()
         await client.add(producer, 0)
-        client.broker.zookeeper.admit(-1)  # the session is another one
+        client.broker.zookeeper.admit(-1)  # the ZooKeeper session is another one
         unsure = ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await client.verify(producer, 0) == [unsure]
         assert client.broker.transactions.verify_now(NAME, producer, ("t", 0)) == unsure
@@ -479,7 +475,7 @@ def test_brokers_may_add_partitions_of_several_transactions_at_once():
                     producer_epoch=producer.epoch,
                     topics=topics,
                 )
-                for name in (NAME, "nobody")
+                for name in (NAME, "unknown")
             ]
         )
         results = (await client.ask(request, 5)).results_by_transaction
@@ -491,7 +487,7 @@ def test_brokers_may_add_partitions_of_several_transactions_at_once():
     run(test)
 
 
-# -- other partitions --------------------------------------------------------------------------
+# -- markers -----------------------------------------------------------------------------------
 
 
 def test_offsets_of_a_group_are_part_of_a_transaction():
@@ -505,7 +501,7 @@ def test_offsets_of_a_group_are_part_of_a_transaction():
         )
         assert (await client.ask(request, OFFSETS)).error_code == ErrorCode.NONE
         topics = (await client.state()).topics
-        assert [each.topic for each in topics] == ["__consumer_offsets"]
+        assert [topic.topic for topic in topics] == ["__consumer_offsets"]
         assert await client.end(producer, True) == ErrorCode.NONE
         await client.until_state("CompleteCommit")
         request.producer_epoch -= 1
@@ -550,220 +546,3 @@ def test_markers_are_sent_again_although_the_clock_was_set_back():
         assert client.ends() == ["COMMIT"]
 
     run(test)
-
-
-# -- a log that is slow or full ----------------------------------------------------------------
-
-
-class SlowLog:
-    """A led log whose records are committed when the test says so."""
-
-    def __init__(self) -> None:
-        self.epoch = 3
-        self.is_over = False
-        self.refusal: KafkaError | None = None
-        self.waiting: list[Callable[[], None]] = []
-        self.replica = SimpleNamespace(
-            topic=TRANSACTION_STATE, partition=0, complain=lambda *_: None
-        )
-
-    async def replay(self, _visit: Any) -> None:
-        return None
-
-    def append(self, _batch: bytearray, _now_ms: int, committed: Callable[[int], None]) -> int:
-        if self.refusal is not None:
-            raise self.refusal
-        self.waiting.append(lambda: committed(0))
-        return 0
-
-    def commit(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for each in waiting:
-            each()
-
-    def settle(self) -> None:
-        return None
-
-    def end(self) -> None:
-        self.is_over = True
-
-
-class Ends:
-    """Whoever sends markers."""
-
-    def __init__(self) -> None:
-        self.endings: list[Any] = []
-
-    def add(self, ending: Any, _owner: TransactionPartition) -> None:
-        self.endings.append(ending)
-
-    def drop(self, endings: Any) -> None:
-        for ending in endings:
-            self.endings.remove(ending)
-
-
-async def host(timeout_ms: int = 10_000) -> tuple[TransactionPartition, SlowLog, Ends]:
-    coordinator_log, ends = SlowLog(), Ends()
-    partition = TransactionPartition(
-        coordinator_log, ends, Limits(), lambda: 1_000, lambda: timeout_ms
-    )  # type: ignore[arg-type]
-    await asyncio.sleep(0)
-    assert partition.coordinator.is_loaded
-    return partition, coordinator_log, ends
-
-
-def asked(partition: TransactionPartition, producer_id: int = 7) -> Any:
-    """InitProducerId, as somebody waits for its answer."""
-    init = partition.coordinator.init_asked(NAME, 1000, NO_PRODUCER, 1_000, producer_id)
-    return asyncio.ensure_future(_wait(partition.carry_out(init)))
-
-
-async def _wait(answer: Any) -> Answer:
-    return answer if isinstance(answer, Answer) else await answer
-
-
-def test_nobody_is_answered_before_the_record_is_committed():
-    async def test():
-        partition, coordinator_log, _ = await host()
-        waiting = asked(partition)
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        coordinator_log.commit()
-        assert await waiting == Answer(ErrorCode.NONE, Producer(7, 0))
-        partition.end()
-
-    asyncio.run(test())
-
-
-def test_who_has_waited_long_enough_is_told_to_ask_again_and_the_record_counts_all_the_same():
-    async def test():
-        partition, coordinator_log, _ = await host(timeout_ms=10)
-        assert (await asked(partition)).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert (await asked(partition)).error == ErrorCode.CONCURRENT_TRANSACTIONS
-        coordinator_log.commit()
-        assert partition.coordinator.transactions[NAME].producer == Producer(7, 0)
-        partition.end()
-
-    asyncio.run(test())
-
-
-@pytest.mark.parametrize(
-    ("refusal", "told"),
-    [
-        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
-        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
-    ],
-)
-def test_what_cannot_be_written_is_not_decided(refusal: ErrorCode, told: ErrorCode):
-    async def test():
-        partition, coordinator_log, _ = await host()
-        coordinator_log.refusal = KafkaError(refusal)
-        assert (await asked(partition)).error == told
-        coordinator_log.refusal = None
-        waiting = asked(partition)
-        await asyncio.sleep(0)
-        coordinator_log.commit()
-        assert (await waiting).error == ErrorCode.NONE
-        partition.end()
-
-    asyncio.run(test())
-
-
-def test_whoever_waits_when_the_role_ends_is_sent_elsewhere():
-    async def test():
-        partition, coordinator_log, _ = await host()
-        waiting = asked(partition)
-        await asyncio.sleep(0)
-        partition.end()
-        assert (await waiting).error == ErrorCode.NOT_COORDINATOR
-        assert coordinator_log.is_over
-
-    asyncio.run(test())
-
-
-def test_a_completion_that_is_refused_is_written_later():
-    async def test():
-        partition, coordinator_log, ends = await host()
-        machine, producer = partition.coordinator, Producer(7, 0)
-        for decide in (
-            lambda: machine.init_asked(NAME, 1000, NO_PRODUCER, 1_000, 7),
-            lambda: machine.partitions_asked(NAME, producer, [("t", 0)], 1_000),
-            lambda: machine.end_asked(NAME, producer, True, 1, 1_000),
-        ):
-            waiting = partition.carry_out(decide())
-            coordinator_log.commit()
-            assert (await _wait(waiting)).error == ErrorCode.NONE
-        (ending,) = ends.endings
-        coordinator_log.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        partition.marked(ending, [("t", 0)])
-        coordinator_log.refusal = None
-        assert not partition.is_ending(ending)
-        partition._now_ms = lambda: 2_000
-        async with asyncio.timeout(5):
-            while not coordinator_log.waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        coordinator_log.commit()
-        assert machine.transactions[NAME].state == State.COMPLETE_COMMIT
-        partition.end()
-        assert ends.endings == [ending]
-
-    asyncio.run(test())
-
-
-# -- lanes -------------------------------------------------------------------------------------
-
-
-def lane(
-    number: int, *, sender_epoch: int = 5, broker_epoch: int = 9
-) -> OpenMarkerConnectionRequest:
-    return OpenMarkerConnectionRequest(
-        sender_id=2, sender_epoch=sender_epoch, number=number, broker_epoch=broker_epoch
-    )
-
-
-def connection() -> Any:
-    class Hashed(SimpleNamespace):
-        __hash__ = object.__hash__
-
-    return Hashed(is_closed=False)
-
-
-def test_only_the_newest_lane_of_a_sender_brings_markers():
-    marker_fencing, old, new, tool = (
-        MarkerFencing(lambda: 9),
-        connection(),
-        connection(),
-        connection(),
-    )
-    assert marker_fencing.open(old, lane(1)) == ErrorCode.NONE
-    assert marker_fencing.admits(old)
-    assert marker_fencing.open(new, lane(2)) == ErrorCode.NONE
-    assert not marker_fencing.admits(old)
-    assert marker_fencing.admits(new)
-    assert marker_fencing.admits(tool)
-    # An opening that comes late is one of an old lane too.
-    assert marker_fencing.open(connection(), lane(1)) == ErrorCode.STALE_BROKER_EPOCH
-    assert marker_fencing.open(connection(), lane(1, sender_epoch=6)) == ErrorCode.NONE
-    assert not marker_fencing.admits(new)
-
-
-def test_what_was_meant_for_a_former_life_is_refused():
-    epoch = [9]
-    marker_fencing, one = MarkerFencing(lambda: epoch[0]), connection()
-    assert marker_fencing.open(one, lane(1, broker_epoch=8)) == ErrorCode.STALE_BROKER_EPOCH
-    assert marker_fencing.open(one, lane(1)) == ErrorCode.NONE
-    epoch[0] = 10
-    assert not marker_fencing.admits(one)
-
-
-def test_lanes_that_are_closed_are_forgotten():
-    marker_fencing, all_of_them = MarkerFencing(lambda: 9), [connection() for _ in range(4)]
-    for number, each in enumerate(all_of_them, 1):
-        assert marker_fencing.open(each, lane(number)) == ErrorCode.NONE
-    for before, after in pairwise(all_of_them):
-        assert not marker_fencing.admits(before)
-        before.is_closed = True
-        assert after.is_closed is False
-    assert marker_fencing.open(connection(), lane(5)) == ErrorCode.NONE
-    assert len(marker_fencing._senders) == 2

@@ -54,7 +54,7 @@ def write(replica: Replica, *values: bytes) -> None:
 
 async def replayed(log: CoordinatorLog) -> list[bytes | None]:
     seen: list[bytes | None] = []
-    await log.replay(lambda _, data: seen.extend(each.value for each in records(data)))
+    await log.replay(lambda _, data: seen.extend(record.value for record in records(data)))
     return seen
 
 

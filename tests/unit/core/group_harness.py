@@ -37,7 +37,7 @@ DELAY_MS = 3000
 KEEP: Any = object()
 
 
-class Desk:
+class Harness:
     """Writes are committed at once, unless `holds` is set."""
 
     def __init__(self, **rules: Any) -> None:
@@ -74,15 +74,15 @@ class Desk:
     def refuse(self, error: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
         self.carry_out(self.coordinator.write_failed(self.writes.pop(0), error, self.now_ms))
 
-    def moved(self) -> Desk:
+    def moved(self) -> Harness:
         """Another coordinator, which has read what is in the log."""
-        desk = Desk.__new__(Desk)
-        desk.__dict__.update(self.__dict__, answers={}, writes=[], log=[*self.log])
-        desk.coordinator = GroupCoordinator(self.rules, Random(1), compile_pattern)
+        harness = Harness.__new__(Harness)
+        harness.__dict__.update(self.__dict__, answers={}, writes=[], log=[*self.log])
+        harness.coordinator = GroupCoordinator(self.rules, Random(1), compile_pattern)
         for offset, (record, producer_id) in enumerate(self.log):
-            desk.coordinator.replay(record, offset, producer_id)
-        desk.carry_out(desk.coordinator.loaded(self.now_ms))
-        return desk
+            harness.coordinator.replay(record, offset, producer_id)
+        harness.carry_out(harness.coordinator.loaded(self.now_ms))
+        return harness
 
     def wait(self, passed_ms: int) -> None:
         until_ms = self.now_ms + passed_ms
@@ -168,14 +168,14 @@ class Desk:
     def stable(self, count: int = 2, **how: Any) -> list[JoinGroupResponse]:
         """A group of so many dynamic members that is at work; the leader is the first."""
         ids = [self.new_id(**how) for _ in range(count)]
-        tickets = [self.join(each, **how) for each in ids]
+        tickets = [self.join(member_id, **how) for member_id in ids]
         self.wait(DELAY_MS * 2)
-        joined = [self.answers[each] for each in tickets]
+        joined = [self.answers[ticket] for ticket in tickets]
         shares = {each: f"share of {n}".encode() for n, each in enumerate(ids)}
         joined.sort(key=lambda each: each.leader != each.member_id)
         self.sync(joined[0], shares)
-        for each in joined[1:]:
-            self.sync(each)
+        for response in joined[1:]:
+            self.sync(response)
         return joined
 
     def commit_offset(

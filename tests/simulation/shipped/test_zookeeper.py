@@ -11,7 +11,7 @@ import pytest
 from hightide.zookeeper.errors import ConnectionLoss, NodeExists, NoNode, SessionLost
 from hightide.zookeeper.interface import SessionState
 from hightide.zookeeper.operation import Create, SetData
-from tests.simulation.shipped.coordination import NAME, Coordinator, SimCoordination
+from tests.simulation.shipped.zookeeper import NAME, ZooKeeperServer, SimZooKeeper
 from tests.simulation.shipped.loop import Process, World
 from tests.simulation.shipped.network import Network
 
@@ -24,7 +24,7 @@ class Cluster:
     def __init__(self) -> None:
         self.world = World(5)
         self.network = Network(self.world)
-        self.coordinator = Coordinator(self.world)
+        self.coordinator = ZooKeeperServer(self.world)
         self.one, self.other = Process(self.world, "one"), Process(self.world, "other")
         self.seen: list[Any] = []
         self.coordinator.start(self.coordinator.main)
@@ -42,9 +42,9 @@ def cluster() -> Iterator[Cluster]:
     made.world.close()
 
 
-async def session(ends: Any = None) -> SimCoordination:
+async def session(ends: Any = None) -> SimZooKeeper:
     loop: Any = asyncio.get_running_loop()
-    client = SimCoordination(loop, TIMEOUT_MS, ends)
+    client = SimZooKeeper(loop, TIMEOUT_MS, ends)
     await client.connected(5000)
     return client
 
