@@ -14,7 +14,7 @@ from hightide.core.partition.follower import FetchPosition, Follower, Step
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode
 from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
-from tests.unit.broker.fetch_world import (
+from tests.unit.broker.replica_fetcher_world import (
     FOLLOWER_EPOCH,
     FOLLOWER_ID,
     LeaderBroker,
