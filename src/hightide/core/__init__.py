@@ -1,5 +1,5 @@
-"""The pure machines: facts and a time go in, what must be done comes out.
+"""Pure state machines, one folder per part: facts and a time go in, decisions come out.
 
-Nothing here knows of sockets, files, clocks or the event loop, so the broker, the simulator and the
+Nothing here uses sockets, files, clocks or the event loop, so the broker, the simulator and the
 property tests drive the same objects.
 """

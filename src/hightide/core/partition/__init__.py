@@ -1,1 +1,1 @@
-"""One partition: its state, its leader, its followers, its producers and its fetch sessions."""
+"""One partition: its state, leader, followers, high watermark, ISR, producers, fetch sessions."""

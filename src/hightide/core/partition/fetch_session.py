@@ -1,12 +1,15 @@
-"""Incremental fetch sessions (KIP-227): what a client still wants, remembered between its fetches.
+"""Incremental fetch sessions (KIP-227), the broker's side.
 
-    full fetch, epoch 0 ──▶ session, id and epoch 1 ──▶ fetch, epoch 1 ──▶ fetch, epoch 2 ──▶ …
-                                      │  each names only what changed; so does each answer
-                                      └─▶ closed by epoch -1, by having nothing left, or evicted
+A session remembers which partitions a client fetches, so that each fetch names only changes:
 
-A client that reads a thousand partitions, three of them busy, then sends and gets three entries.
-A session belongs to one client; requests that arrive out of step are refused and the client
-begins anew, so losing a session costs one full fetch and never a record.
+    full fetch, epoch 0 ──▶ session id, epoch 1 ──▶ fetch, epoch 1 ──▶ fetch, epoch 2 ──▶ …
+                                      │  each names only what changed; so does each response
+                                      └─▶ closed by epoch -1, with its last partition, or evicted
+
+A client that reads a thousand partitions, three of them busy, then sends and receives three
+entries.  A session belongs to one client.  A request that is out of step with its session is
+refused, and the client starts a new one: losing a session costs one full fetch and never a record.
+The follower's side is `fetch_session_client.py`.
 """
 
 from __future__ import annotations
@@ -30,23 +33,25 @@ TopicPartition = tuple[bytes, int]
 
 @dataclass(slots=True)
 class SessionPartition:
-    """A partition of a session: what is wanted, and what the client was last told."""
+    """A partition of a session: what the client requests, and what it was last sent."""
 
     requested: RequestedPartition
     high_watermark: int = -1
     log_start_offset: int = -1
     agreed: object = None
-    """The leader in one epoch of its, whose log is known to be the same up to here."""
+    """The `Leader` (one leader epoch) whose log is known to agree with the client's up to here."""
 
     def continues(self, requested: RequestedPartition) -> bool:
-        """Whether the client only got on.  If not, it may not have used what it was told."""
+        """Return whether the client merely advanced.  If not, it may not have used the last
+        response."""
         before = self.requested
         return (
             requested.current_leader_epoch == before.current_leader_epoch
             and requested.log_start_offset == before.log_start_offset
         )
 
-    def has_news(self, result: FetchedPartition) -> bool:
+    def has_changed(self, result: FetchedPartition) -> bool:
+        """Return whether the client does not know all of `result` yet."""
         return (
             result.records is not None
             or result.error_code != 0
@@ -56,52 +61,53 @@ class SessionPartition:
             or result.preferred_read_replica != -1
         )
 
-    def told(self, result: FetchedPartition) -> None:
-        # After an error nothing is known: the next good answer must be told whole.
+    def sent(self, result: FetchedPartition) -> None:
+        """The client was sent `result`."""
+        # After an error the client's state is unknown: the next good result must be sent whole.
         failed = result.error_code != 0 or result.diverging_epoch is not None
         self.high_watermark = -1 if failed else result.high_watermark
         self.log_start_offset = -1 if failed else result.log_start_offset
 
 
 class SessionOwner(Protocol):
-    """Whoever asks in a session, if he has something to do when it ends."""
+    """Owner of a fetch session; notified when the session ends."""
 
     def end_wait(self) -> None:
-        """Answer the request that waits, with what there is."""
+        """Answer the waiting request with what is available now."""
 
     def end(self) -> None:
-        """The session is over."""
+        """The session has ended."""
 
 
 @dataclass(slots=True)
 class Session:
-    """One client's partitions, in the order in which they will next be served."""
+    """One client's partitions, in the order in which they are served next."""
 
     id: int
     by_topic_id: bool
     epoch: int
     used_ms: int
     touched_ms: int = 0
-    """When it was last noted that a follower keeps up with all of them."""
+    """When the leaders of all partitions were last informed that this follower keeps up."""
     partitions: dict[TopicPartition, SessionPartition] = field(default_factory=dict)
     owner: SessionOwner | None = None
 
     def update(self, request: Fetch) -> None:
         for topic, requested in request.topics:
-            for each in requested:
-                key = (topic, each.partition)
+            for partition in requested:
+                key = (topic, partition.partition)
                 known = self.partitions.get(key)
-                if known is None or not known.continues(each):
-                    self.partitions[key] = SessionPartition(each)
+                if known is None or not known.continues(partition):
+                    self.partitions[key] = SessionPartition(partition)
                 else:
-                    known.requested = each
+                    known.requested = partition
                     known.agreed = None
         for topic, indexes in request.forgotten:
             for index in indexes:
                 self.partitions.pop((topic, index), None)
 
     def topics(self) -> list[tuple[bytes, list[RequestedPartition]]]:
-        """Everything wanted, with neighbours of one topic together."""
+        """Return all requested partitions, neighbours of one topic together."""
         grouped: list[tuple[bytes, list[RequestedPartition]]] = []
         last: bytes | None = None
         for (topic, _), remembered in self.partitions.items():
@@ -114,26 +120,26 @@ class Session:
     def news(
         self, topics: list[tuple[bytes, list[FetchedPartition]]], everything: bool
     ) -> list[tuple[bytes, list[FetchedPartition]]]:
-        """Of an answer, what the client does not know yet; it is remembered as told.
+        """Return the results that the client does not know yet, and remember them as sent.
 
-        Partitions that gave records go to the end of the line, so that a busy partition cannot
-        starve the ones after it when an answer is full.
+        Partitions with records move to the end of the order, so that a busy partition cannot
+        starve the ones after it when a response is full.
         """
         kept: list[tuple[bytes, list[FetchedPartition]]] = []
         for topic, results in topics:
-            told: list[FetchedPartition] = []
+            changed: list[FetchedPartition] = []
             for result in results:
                 remembered = self.partitions.get((topic, result.partition))
-                if remembered is None or not (everything or remembered.has_news(result)):
+                if remembered is None or not (everything or remembered.has_changed(result)):
                     continue
-                told.append(result)
-                remembered.told(result)
+                changed.append(result)
+                remembered.sent(result)
                 if result.records is not None:
                     self.partitions[topic, result.partition] = self.partitions.pop(
                         (topic, result.partition)
                     )
-            if told:
-                kept.append((topic, told))
+            if changed:
+                kept.append((topic, changed))
         return kept
 
 
@@ -153,15 +159,15 @@ class FetchSessions:
         return iter(self._sessions.values())
 
     def hurry(self, session_id: int) -> None:
-        """A client that asks again waits for its last answer no longer."""
+        """Answer a session's waiting request now, because its client sent another request."""
         session = self._sessions.get(session_id)
         if session is not None and session.owner is not None:
             session.owner.end_wait()
 
     def begin(self, request: Fetch, version: int, now_ms: int) -> Session | None:
-        """The session a request belongs to, brought up to date; None for a fetch without one.
+        """Return the updated session of a request, or None for a fetch without a session.
 
-        Raises KafkaError when the request is out of step with its session.
+        Raise KafkaError if the request is out of step with its session.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
@@ -170,16 +176,18 @@ class FetchSessions:
             return self._open(request, version, now_ms)
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session")
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session; send a full fetch"
+            )
         if request.session_epoch != session.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-                f"session epoch {session.epoch} expected, not {request.session_epoch}",
+                f"expected session epoch {session.epoch}, got {request.session_epoch}",
             )
         if session.by_topic_id != (version >= TOPIC_IDS):
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                "a session keeps to topic names or to topic ids",
+                "a fetch session uses either topic names or topic ids, not both",
             )
         session.epoch = 1 if session.epoch == _LAST_EPOCH else session.epoch + 1
         session.used_ms = now_ms

@@ -1,16 +1,16 @@
-"""A follower's half of a fetch session: what its leader was told, and so need not be told again.
+"""Incremental fetch sessions (KIP-227), the follower's side: what its leader already knows.
 
-    request ─▶ full, epoch 0: everything ─▶ answered ─▶ session id ─▶ epoch 1, 2, …: what changed
+    request ─▶ full, epoch 0: everything ─▶ response ─▶ session id ─▶ epoch 1, 2, …: what changed
                  ▲                                                          │
                  └──── the leader does not know the session (any more) ◀────┘
 
-The leader's half is `sessions`.  A thousand idle partitions are named once, and then each request
-is about the busy ones only.
+A thousand idle partitions are named once, and then each request is about the busy ones only.  The
+leader's side is `fetch_session.py`.
 
-Usually one request is under way.  A second one of the same session may be sent behind it, so that
-a partition that has just come need not wait until the first is answered: answers come in the order
-of the requests.  What each answer is about is remembered with its request, because the second one
-may have told something else of the same partition.
+Usually one request is in flight.  A second one of the same session may be sent behind it, so that a
+partition that was just added need not wait for the first response: responses come in the order of
+the requests.  Each request remembers the positions that its response is about, because a second
+request may have sent another position of the same partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hightide.wire.hot.fetch_codec import RequestedPartition
 NO_SESSION = 0
 _LAST_EPOCH = 2**31 - 1
 
-# The leader does not know the session, or not in this state: it has to be begun anew.
+# The leader does not know the session, or not in this state: the follower starts a new one.
 OUT_OF_STEP = frozenset(
     (
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -38,14 +38,14 @@ OUT_OF_STEP = frozenset(
 
 @dataclass(slots=True, eq=False)
 class SessionRequest:
-    """A request of a session, until it is answered."""
+    """A request of a session, while it is in flight."""
 
     session_id: int
     session_epoch: int
     topics: list[tuple[bytes, list[RequestedPartition]]]
     forgotten: list[tuple[bytes, list[int]]]
-    overtaken: dict[TopicPartition, FetchPosition | None] = field(default_factory=dict)
-    """What a request behind this one told anew, as it was in this one."""
+    replaced: dict[TopicPartition, FetchPosition | None] = field(default_factory=dict)
+    """Positions that a later request replaced, as they were in this request."""
 
     @property
     def is_full(self) -> bool:
@@ -53,17 +53,17 @@ class SessionRequest:
 
 
 class FetchSessionClient:
-    """What is fetched from one leader over one connection."""
+    """The fetch session with one leader over one connection."""
 
-    __slots__ = ("_epoch", "_id", "_said", "_under_way", "is_refused")
+    __slots__ = ("_epoch", "_id", "_in_flight", "_sent", "is_refused")
 
     def __init__(self, former_id: int = NO_SESSION) -> None:
-        """`former_id` is the session on a connection that broke: the leader may drop it."""
+        """`former_id` is the session of a broken connection, which the leader may drop."""
         self._id = former_id
         self._epoch = INITIAL_EPOCH
-        self._said: dict[TopicPartition, FetchPosition] = {}
-        self._under_way: list[SessionRequest] = []
-        # The leader keeps as many sessions as it can, and this is not one of them.
+        self._sent: dict[TopicPartition, FetchPosition] = {}
+        self._in_flight: list[SessionRequest] = []
+        # Whether the leader has no slot for a session of this follower.
         self.is_refused = False
 
     @property
@@ -71,55 +71,55 @@ class FetchSessionClient:
         return self._id
 
     @property
-    def may_overtake(self) -> bool:
-        """Whether another request may be sent now, behind the one under way."""
-        return self._epoch != INITIAL_EPOCH and len(self._under_way) < 2
+    def may_pipeline(self) -> bool:
+        """Whether a second request may be sent now, behind the one in flight."""
+        return self._epoch != INITIAL_EPOCH and len(self._in_flight) < 2
 
     def has_changes(self, positions: Mapping[TopicPartition, FetchPosition | None]) -> bool:
-        """Whether one of these has not been asked for yet."""
-        said = self._said
-        return any(at is not None and at != said.get(key) for key, at in positions.items())
+        """Return whether one of these positions has not been sent yet."""
+        sent = self._sent
+        return any(at is not None and at != sent.get(key) for key, at in positions.items())
 
     def next_request(
         self, positions: Mapping[TopicPartition, FetchPosition | None], max_bytes: int
     ) -> SessionRequest | None:
-        """The next request; None if there is nothing to ask for, which ends the session.
+        """Return the next request; None if there is nothing to fetch, which ends the session.
 
-        `positions` are those that may have changed; None: not to be fetched any more.
+        `positions` are those that may have changed; None stops fetching the partition.
         """
-        said = self._said
+        sent = self._sent
         is_full = self._epoch == INITIAL_EPOCH
-        overtaken = self._under_way[-1].overtaken if self._under_way else {}
-        news: dict[TopicPartition, FetchPosition] = said if is_full else {}
+        replaced = self._in_flight[-1].replaced if self._in_flight else {}
+        news: dict[TopicPartition, FetchPosition] = sent if is_full else {}
         forgotten: list[TopicPartition] = []
         for key, position in positions.items():
-            before = said.get(key)
+            before = sent.get(key)
             if position == before:
                 continue
-            overtaken[key] = before
+            replaced[key] = before
             if position is None:
-                del said[key]
+                del sent[key]
                 forgotten.append(key)
             else:
-                said[key] = news[key] = position
-        if not said:
+                sent[key] = news[key] = position
+        if not sent:
             self._epoch = INITIAL_EPOCH
             return None
         made = SessionRequest(
             self._id,
             self._epoch,
-            _wanted(news, max_bytes),
+            _requested(news, max_bytes),
             [] if is_full else _grouped(forgotten),
         )
         if not is_full:
             self._epoch = self._epoch % _LAST_EPOCH + 1
-        self._under_way.append(made)
+        self._in_flight.append(made)
         return made
 
     def answered(self, request: SessionRequest, error: ErrorCode, session_id: int) -> None:
-        """The oldest request was answered.  After an error everything is told again."""
-        assert request is self._under_way[0], "answers come in order"
-        del self._under_way[0]
+        """The oldest request was answered.  After an error the next request is a full one."""
+        assert request is self._in_flight[0], "responses come in order"
+        del self._in_flight[0]
         if error is not ErrorCode.NONE:
             self._epoch = INITIAL_EPOCH
         elif request.is_full:
@@ -127,14 +127,16 @@ class FetchSessionClient:
             self.is_refused = session_id == NO_SESSION
             self._epoch = INITIAL_EPOCH if self.is_refused else INITIAL_EPOCH + 1
 
-    def requested_position(self, request: SessionRequest, key: TopicPartition) -> FetchPosition | None:
-        """Where `request` asked for a partition; None if it did not."""
-        if request.overtaken and key in request.overtaken:
-            return request.overtaken[key]
-        return self._said.get(key)
+    def requested_position(
+        self, request: SessionRequest, key: TopicPartition
+    ) -> FetchPosition | None:
+        """Return the position of a partition in `request`; None if it was not requested."""
+        if request.replaced and key in request.replaced:
+            return request.replaced[key]
+        return self._sent.get(key)
 
 
-def _wanted(
+def _requested(
     positions: Mapping[TopicPartition, FetchPosition], max_bytes: int
 ) -> list[tuple[bytes, list[RequestedPartition]]]:
     topics: dict[bytes, list[RequestedPartition]] = {}

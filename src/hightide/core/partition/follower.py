@@ -39,20 +39,20 @@ UNDEFINED_EPOCH = -1
 
 
 class EpochHistory(Protocol):
-    """Which leader epoch began where in a log."""
+    """Where each leader epoch starts in a log."""
 
     @property
     def latest(self) -> int:
-        """The newest epoch, -1 if there is none."""
+        """The newest leader epoch, or -1."""
         ...
 
     def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
-        """The largest known epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        """Return the largest known epoch not above `epoch` and its end; (-1, -1) if unknown."""
         ...
 
 
 class FollowerLog(Protocol):
-    """The follower's log, as far as it matters here."""
+    """The part of a follower's log that this module uses."""
 
     @property
     def start_offset(self) -> int: ...
@@ -65,7 +65,7 @@ class FollowerLog(Protocol):
 
 
 class FetchPosition(NamedTuple):
-    """What a fetch asks for, and what it tells the leader."""
+    """What a fetch requests, and what it says about the follower's log."""
 
     offset: int
     last_fetched_epoch: int
@@ -74,7 +74,7 @@ class FetchPosition(NamedTuple):
 
 
 class Action(Enum):
-    """What an answer asks of the broker."""
+    """What the broker must do after a fetch response."""
 
     APPEND = auto()
     TRUNCATE = auto()
@@ -90,15 +90,15 @@ class Step(NamedTuple):
     action: Action
     offset: int = -1
     lost: int = 0
-    """How many records below the high watermark it removes: they were committed."""
+    """How many committed records it removes: those below the high watermark."""
 
 
 class FollowerChanges(NamedTuple):
-    """What else follows from an append."""
+    """What moved with an append."""
 
     high_watermark: int | None = None
     log_start_offset: int | None = None
-    """Records before it are gone on the leader, and shall go here."""
+    """The leader deleted the records before this offset; delete them here too."""
 
 
 NO_CHANGES = FollowerChanges()
@@ -112,8 +112,11 @@ _WAIT = Step(Action.WAIT)
 def divergence(
     epochs: EpochHistory, end_offset: int, fetch_offset: int, last_fetched_epoch: int
 ) -> tuple[int, int] | None:
-    """The leader's half: None if whoever fetches agrees with its log, otherwise the epoch and end
-    to answer.  (-1, -1): this log's history does not reach back, OFFSET_OUT_OF_RANGE."""
+    """Return None if a fetch agrees with the leader's log, else the diverging epoch and its end.
+
+    This is the leader's half.  (-1, -1) means that the log's epoch history does not reach back so
+    far: answer OFFSET_OUT_OF_RANGE.
+    """
     if last_fetched_epoch == UNDEFINED_EPOCH:
         return None
     epoch, epoch_end = epochs.end_offset_for(last_fetched_epoch, end_offset)
@@ -123,7 +126,7 @@ def divergence(
 
 
 class Follower:
-    """One copy of a partition, under one leader."""
+    """One replica that follows, in one leader epoch."""
 
     __slots__ = ("_due", "_log", "expects_loss", "high_watermark", "is_waiting", "state")
 
@@ -133,7 +136,7 @@ class Follower:
         self.expects_loss = state.is_recovering or state.recovery_epoch > log.epochs.latest
         """Whether an election explains it if the leader lacks committed records.  Also after the
         recovery has ended: a replica that was away has not truncated yet."""
-        # What was deleted had been committed; what is not here cannot be shown.
+        # Deleted records had been committed; records that are not here cannot be shown.
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         self.is_waiting = False
         """Whether it fetches no more in this leader epoch, because there is a newer one."""
@@ -144,7 +147,7 @@ class Follower:
         """Where to fetch from; None while waiting for a newer leader epoch."""
         if self.is_waiting:
             return None
-        assert self._due is None, "the log must be cut first"
+        assert self._due is None, "the log must be truncated first"
         log = self._log
         return FetchPosition(
             log.end_offset, log.epochs.latest, self.state.leader_epoch, log.start_offset
@@ -160,32 +163,32 @@ class Follower:
     ) -> Step:
         """The leader answered a fetch from `asked`.
 
-        `diverging` is the epoch and end of a diverging answer.  For OFFSET_OUT_OF_RANGE the start
-        of the leader's log has to be asked for, if the answer does not name it.
+        `diverging` is the epoch and end of a diverging response.  For OFFSET_OUT_OF_RANGE the
+        caller asks for the leader's log start offset if the response does not name it.
         """
         if asked != self.position():
             return _WAIT if self.is_waiting else _ASK_AGAIN
         if error is ErrorCode.NONE:
             return _APPEND if diverging is None else self._diverged(*diverging)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            # An offset behind the leader's end would have been a diverging one, so either its log
-            # starts behind this one, or it has moved on meanwhile.
+            # An offset above the leader's end would have diverged.  So either the leader's log
+            # starts after the end of this one, or the leader has moved on meanwhile.
             if leader_log_start_offset > self._log.end_offset:
-                return self._cut(Action.RESTART, leader_log_start_offset)
+                return self._truncate(Action.RESTART, leader_log_start_offset)
             return _BACK_OFF
         if error is ErrorCode.FENCED_LEADER_EPOCH:
-            # Somebody else leads, or will; who, the controller is about to tell.
+            # There is a newer leader epoch; the controller is about to publish it.
             self.is_waiting = True
             return _WAIT
-        # The leader may not know yet that it leads, and not of this epoch: it will, and no newer
-        # state is due here.  Broken disks and the like may be mended.
+        # The leader may not have heard yet of this leader epoch, or that it leads: it will, and
+        # no newer state is due here.  A failed disk may be repaired.
         return _BACK_OFF
 
     def appended(self, leader_high_watermark: int, leader_log_start_offset: int) -> FollowerChanges:
-        """What the answer held is in the log, be it nothing.
+        """The records of the response, if any, are in the log.
 
-        The high watermark never goes back here.  A new leader's is older than what was heard from
-        the former one, but what was committed stays committed.
+        The high watermark never goes back here.  A new leader's high watermark is older than what
+        the former leader sent, but committed records stay committed.
         """
         assert self._due is None
         assert not self.is_waiting
@@ -199,10 +202,10 @@ class Follower:
         return NO_CHANGES if moved is None else FollowerChanges(moved)
 
     def truncated(self) -> None:
-        """The log was cut, or begun again, as the last step asked."""
+        """The log was truncated or restarted, as the last step asked."""
         due, log = self._due, self._log
         assert due is not None
-        assert log.end_offset <= due.offset, "not enough was cut"
+        assert log.end_offset <= due.offset, "not enough was truncated"
         self._due = None
         self.high_watermark = min(self.high_watermark, log.end_offset)
         if due.action is Action.RESTART:
@@ -210,14 +213,17 @@ class Follower:
             self.high_watermark = due.offset
 
     def published(self, state: PartitionState) -> None:
-        """A newer decision in this leader epoch.  It changes nothing for a follower: when the
-        leader counts as recovered, those who have not heard from it must still cut."""
-        assert state.leader_epoch == self.state.leader_epoch, "a new epoch is a new Follower"
+        """The controller published a newer decision in this leader epoch.
+
+        It changes nothing for a follower: when the leader counts as recovered, followers that have
+        not fetched from it must still truncate.
+        """
+        assert state.leader_epoch == self.state.leader_epoch, "a new epoch needs a new Follower"
         if state.partition_epoch > self.state.partition_epoch:
             self.state = state
 
     def _diverged(self, epoch: int, epoch_end: int) -> Step:
-        """The leader has `epoch` up to `epoch_end`, and no larger one that this log ends with."""
+        """The leader has `epoch` up to `epoch_end`, and not the epoch that this log ends with."""
         log = self._log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.end_offset)
         if own_epoch == epoch:
@@ -225,18 +231,18 @@ class Follower:
         elif own_epoch == UNDEFINED_EPOCH:
             offset = min(log.end_offset, epoch_end)
         else:
-            # The leader's epoch is not known here, so nothing after a smaller one can be its own;
-            # whether that smaller one ends in the same place, the next fetch will tell.
+            # This log does not have the leader's epoch, so no record after a smaller epoch can be
+            # the leader's.  The next fetch finds out whether that smaller epoch ends alike.
             offset = own_end
         if offset >= log.end_offset and log.epochs.latest <= epoch:
-            # It makes no sense, and to do as told would change nothing.
+            # The response makes no sense: truncating there would change nothing.
             return _BACK_OFF
         lost = max(0, self.high_watermark - max(offset, log.start_offset))
-        # What was deleted may still be there, and of other epochs: if nothing else is, all goes.
+        # Deleted records may still be on disk, of other epochs: if no other is left, drop all.
         is_empty = offset < log.start_offset or 0 < offset == log.start_offset
-        return self._cut(Action.RESTART if is_empty else Action.TRUNCATE, offset, lost)
+        return self._truncate(Action.RESTART if is_empty else Action.TRUNCATE, offset, lost)
 
-    def _cut(self, action: Action, offset: int, lost: int = 0) -> Step:
+    def _truncate(self, action: Action, offset: int, lost: int = 0) -> Step:
         self._due = Step(action, offset, lost)
         return self._due
 
@@ -246,5 +252,5 @@ class Follower:
         log = self._log
         assert 0 <= log.start_offset <= log.end_offset
         assert self.high_watermark <= log.end_offset
-        assert log.epochs.latest <= self.state.leader_epoch, "nobody has written in a later epoch"
+        assert log.epochs.latest <= self.state.leader_epoch, "the log has a later epoch"
         assert self._due is None or not self.is_waiting

@@ -1,14 +1,14 @@
-"""What the fetches of a follower tell its leader.
+"""How far a follower is, as its leader learns from the follower's fetches.
 
-Whoever asks for an offset has everything before it, so a fetch tells the end of the follower's
-log.  It also tells when the follower was last caught up:
+A follower that fetches from an offset has everything before it, so a fetch gives the follower's log
+end offset.  It also says when the follower was last caught up:
 
-    asks for the leader's end                              it is caught up now
-    asks for the end the leader had at its last fetch      it was caught up at its last fetch
-    asks for less                                          nothing new
+    fetches from the leader's end                              it is caught up now
+    fetches from the end the leader had at its last fetch      it was caught up at its last fetch
+    fetches from less                                          nothing new
 
 The second line is for partitions that are written to all the time: there a follower that takes
-everything at once never sees the end, and yet it is never more than one fetch behind.
+everything at once never reaches the end, yet it is never more than one fetch behind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a replica is, for people."""
+    """How far a replica is, for tools and people."""
 
     replica: int
     standing: Standing
@@ -67,10 +67,10 @@ class RemoteReplica:
 
     def __init__(self, replica: int, broker_epoch: int) -> None:
         self.id = replica
-        # The newest incarnation heard of. What an older one says is about a log that may be gone.
+        # The newest known. What an older broker epoch fetched says nothing of the present log.
         self.broker_epoch = broker_epoch
         self.is_restarted = False
-        # In the maximal ISR: the leader keeps it here for the hot path.
+        # Whether it is in the maximal ISR: the leader keeps this here for the hot path.
         self.is_counted = False
         self.caught_up_ms = NEVER
         self._forget()
@@ -78,14 +78,15 @@ class RemoteReplica:
     def _forget(self) -> None:
         self.end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
-        # Where the leader's log started when it first fetched: what it has from there on is what
-        # the leader has, and what it has before that has not been compared.
+        # Where the leader's log started at the follower's first fetch: from there on the logs
+        # agree; before that they have not been compared.
         self.compared_from_offset = UNKNOWN_OFFSET
         self._fetched_ms = NEVER
         self._leader_end_offset = _BEYOND_ANY_LOG
 
     def restarted(self, broker_epoch: int) -> None:
-        """Its log is not known any more.  The clock runs on: a member keeps what is left of it."""
+        """The broker restarted, so its log is unknown.  A member keeps the rest of its lag time:
+        `caught_up_ms` stays."""
         assert broker_epoch > self.broker_epoch
         self.is_restarted = self.broker_epoch != UNKNOWN_BROKER_EPOCH
         self.broker_epoch = broker_epoch
@@ -94,6 +95,7 @@ class RemoteReplica:
     def fetched(
         self, offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int
     ) -> None:
+        """The follower fetched from `offset` when the leader's log ended at `leader_end_offset`."""
         if offset == leader_end_offset:
             caught_up_ms = now_ms
         elif offset >= self._leader_end_offset:
@@ -108,7 +110,7 @@ class RemoteReplica:
         self._fetched_ms = now_ms
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
-        """Nobody is late who has everything, however long ago it asked."""
+        """Return whether it has everything, or had everything within the last `lag_ms`."""
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms
 
     def progress(self, standing: Standing, leader_end_offset: int, now_ms: int) -> Progress:

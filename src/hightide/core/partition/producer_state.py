@@ -1,21 +1,21 @@
-"""What a partition remembers of its idempotent producers.
+"""The idempotent producers of a partition: their epochs, sequences and last batches.
 
 A producer numbers its records per partition. The leader accepts a batch only if its first sequence
-follows the last one, so a retry neither repeats nor overtakes anything, and it remembers the last
-five batches so that a retry of one of them is answered with the offsets it was first given:
+follows the last one, so a retry neither duplicates nor reorders records. The leader remembers the
+last five batches and answers a retry of one of them with the offsets that it got at first:
 
     seq 0..4 ──▶ written, offset 100       seq 0..4 again ──▶ offset 100, nothing written
     seq 5..9 ──▶ written, offset 105       seq 12..  ──▶ OUT_OF_ORDER_SEQUENCE_NUMBER
 
-Five is what a client may have in flight. A snapshot has room for one; the others are given back
-from the log (`recall`) when a client seems to repeat something unknown. A producer that is not
-known is accepted with any sequence, because its records may have been deleted since (KIP-360). The
-state is a function of the batch headers in the log; a snapshot in Kafka's format spares reading all
-of them after a restart.
+A client may have five batches in flight. A snapshot has room for one; `recall` restores the others
+from the log when a client seems to repeat an unknown batch. An unknown producer is accepted with
+any sequence, because its records may have been deleted since (KIP-360). The state is a function of
+the batch headers in the log; a snapshot in Kafka's format avoids reading all of them after a
+restart.
 
-Coordinators write for producers as well, offsets in a transaction, and number nothing. Of such
-batches only the epoch counts. What the fields for transactions mean is known to
-`core.transactions.partition`; here they are kept and stored.
+Coordinators write for producers too (offsets in a transaction), without sequences. Of such batches
+only the epoch counts. `core/transactions/open_transactions.py` interprets the fields for
+transactions; this module only keeps and stores them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CRC_END = 6
 
 
 class Written(NamedTuple):
-    """A batch that was appended: its sequences and its offsets."""
+    """The sequences and offsets of an appended batch."""
 
     first_sequence: int
     last_sequence: int
@@ -56,7 +56,7 @@ class Written(NamedTuple):
 
     @classmethod
     def of(cls, header: BatchHeader) -> Written:
-        """As a stored batch tells it."""
+        """Return the entry for a stored batch."""
         return cls(
             header.base_sequence,
             _last_sequence(header.base_sequence, header.last_offset_delta),
@@ -67,12 +67,12 @@ class Written(NamedTuple):
 
 
 def _last_sequence(first_sequence: int, delta: int) -> int:
-    """-1 for a batch without sequence."""
+    """Return the last sequence of a batch; -1 for a batch without sequences."""
     return (first_sequence + delta) & _SEQUENCE_MASK if first_sequence >= 0 else NO_SEQUENCE
 
 
 class ProducerState:
-    """What is known of one producer id."""
+    """The state of one producer id."""
 
     __slots__ = (
         "batches",
@@ -88,7 +88,7 @@ class ProducerState:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[Written] = []
-        # Read from a snapshot: the log may know more batches than are remembered here.
+        # Whether it comes from a snapshot: the log may have more batches than `batches`.
         self.is_partial = False
         self.next_sequence = NO_SEQUENCE
         self.timestamp = NO_TIMESTAMP
@@ -98,11 +98,11 @@ class ProducerState:
 
     @property
     def last_offset(self) -> int:
-        """The last offset of its newest batch; -1 when no batch is remembered."""
+        """The last offset of its newest batch, or -1."""
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def __eq__(self, other: object) -> bool:
-        """Equal in everything that a replay of the log can know."""
+        """Compare what a replay of the log restores."""
         if not isinstance(other, ProducerState):
             return NotImplemented
         return (self.epoch, self.batches, self.timestamp, self.transaction_first_offset) == (
@@ -144,10 +144,11 @@ class ProducerStates:
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, count: int
     ) -> Written | None:
-        """May this batch be appended? None means yes; a `Written` is the batch that it repeats.
+        """Return None if the batch may be appended, or the batch that it repeats.
 
-        INVALID_PRODUCER_EPOCH for an epoch that has been replaced, OUT_OF_ORDER_SEQUENCE_NUMBER
-        for a gap, an overlap, or a repetition older than the last five batches.
+        Raise INVALID_PRODUCER_EPOCH for an epoch that has been replaced, and
+        OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, an overlap, or a repetition of a batch that is older
+        than the last five.
         """
         state = self._states.get(producer_id)
         if state is None:
@@ -174,13 +175,13 @@ class ProducerStates:
         )
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """All that is asked of a batch without sequence."""
+        """Check a batch without sequences: raise INVALID_PRODUCER_EPOCH for a replaced epoch."""
         state = self._states.get(producer_id)
         if state is not None and epoch < state.epoch:
             raise _replaced(producer_id, epoch, state.epoch)
 
     def recall(self, producer_id: int, earlier: Iterable[Written]) -> None:
-        """Give back a producer's batches before those remembered, the newest of them first."""
+        """Restore a producer's batches before those in memory; `earlier` has the newest first."""
         state = self._states[producer_id]
         state.is_partial = False
         batches = state.batches
@@ -204,7 +205,7 @@ class ProducerStates:
         now_ms: int,
         transactional: bool = False,
     ) -> None:
-        """A batch is in the log: one that `check` allowed, or one that is being replayed."""
+        """A batch was appended: one that `check` allowed, or one that is being replayed."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._add(producer_id, epoch)
@@ -219,7 +220,7 @@ class ProducerStates:
             state.next_sequence = (last_sequence + 1) & _SEQUENCE_MASK
         else:
             last_sequence = state.next_sequence = NO_SEQUENCE
-        # Made without its own constructor, which would take as long as all the rest here.
+        # Without the class's own constructor, which takes as long as the rest of this method.
         fields = (first_sequence, last_sequence, base_offset, last_offset, timestamp)
         batches.append(_new_tuple(Written, fields))
         state.timestamp = timestamp
@@ -230,7 +231,7 @@ class ProducerStates:
     def marked(
         self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, now_ms: int
     ) -> None:
-        """A control batch that ends the producer's transaction is in the log."""
+        """A control batch that ends the producer's transaction was appended."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._add(producer_id, epoch)
@@ -250,29 +251,29 @@ class ProducerStates:
         return state
 
     def _make_room(self) -> None:
-        """Forget the hundredth part that has been silent longest, so this is rarely needed."""
+        """Drop the one percent that has been idle longest, so that this is rarely needed."""
         idle = [(s.last_seen_ms, i) for i, s in self if s.transaction_first_offset < 0]
         for _, producer_id in nsmallest(max(1, self._capacity // 100), idle):
             del self._states[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have been silent for `expiration_ms`; returns how many."""
-        # Silence is counted from when this broker saw the producer, not by the timestamps in its
-        # records: those may be years old while the producer is at work.
-        silent = [
+        """Drop producers that have been idle for `expiration_ms`, and return how many."""
+        # Idle time counts from when this broker saw the producer, not by the timestamps in its
+        # records: those may be years old while the producer is active.
+        idle = [
             producer_id
             for producer_id, state in self._states.items()
             if now_ms - state.last_seen_ms >= expiration_ms and state.transaction_first_offset < 0
         ]
-        for producer_id in silent:
+        for producer_id in idle:
             del self._states[producer_id]
-        return len(silent)
+        return len(idle)
 
     def clear(self) -> None:
         self._states.clear()
 
     def encode(self) -> bytes:
-        """A snapshot file of version 1. Of the batches it has room for the last one only."""
+        """Return a snapshot file of version 1. It has room for the last batch of each producer."""
         entries = [
             _SNAPSHOT_ENTRY.pack(
                 producer_id,
@@ -296,16 +297,16 @@ class ProducerStates:
 
     @classmethod
     def decode(cls, data: bytes, now_ms: int, capacity: int = MAX_PRODUCERS) -> ProducerStates:
-        """The state a snapshot file holds. Corrupt when the file is damaged."""
+        """Decode a snapshot file. Raise Corrupt if the file is damaged."""
         if len(data) < _SNAPSHOT_HEAD.size:
-            raise Corrupt(f"a producer snapshot of {len(data)} bytes is too short")
+            raise Corrupt(f"producer snapshot of {len(data)} bytes is too short")
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
         if version != _SNAPSHOT_VERSION:
-            raise Corrupt(f"a producer snapshot of version {version}; only 1 is known")
+            raise Corrupt(f"producer snapshot has version {version}, expected 1")
         if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-            raise Corrupt(f"a producer snapshot of {len(data)} bytes cannot hold {count} entries")
+            raise Corrupt(f"producer snapshot of {len(data)} bytes cannot hold {count} entries")
         if crc32c(memoryview(data)[_CRC_END:]) != crc:
-            raise Corrupt("the checksum of a producer snapshot does not match")
+            raise Corrupt("producer snapshot has a wrong checksum")
         states = cls(capacity)
         states._load(_SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]), now_ms)
         return states
@@ -339,5 +340,5 @@ class ProducerStates:
 def _replaced(producer_id: int, epoch: int, newest: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {producer_id} sent epoch {epoch}, its current one is {newest}",
+        f"producer {producer_id} sent epoch {epoch}, its current epoch is {newest}",
     )

@@ -1,13 +1,13 @@
-"""What the cluster has decided about a partition, as a value.
+"""The state of a partition that the controller decides, as a value.
 
-    AR  = replicas              all brokers that shall hold it, the preferred leader first
-    ISR ⊆ AR                    those that have everything that is committed, by the leader's word
-    OSR = AR − ISR
-    ELR ⊆ OSR                   those that left the ISR when it was too small to commit anything
-                                more: they too have everything that is committed (KIP-966)
+    AR  = replicas      assigned replicas, the preferred leader first
+    ISR ⊆ AR            in-sync replicas: they have every committed record, as the leader reports
+    OSR = AR − ISR      out-of-sync replicas
+    ELR ⊆ OSR           eligible leader replicas: they left the ISR when it was too small to commit
+                        anything more, so they too have every committed record (KIP-966)
 
-The controller alone changes it, each time by comparing and setting the partition's znode, whose
-version is the partition epoch.  The leader epoch grows whenever somebody else leads.
+Only the controller changes the state, each time by compare-and-set on the partition's znode, whose
+version is the partition epoch.  The leader epoch grows whenever the leader changes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 NO_BROKER = -1
+"""The broker id that stands for no leader, or no controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The decision, and its number."""
+    """One decision of the controller; `partition_epoch` numbers the decisions."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -28,23 +29,24 @@ class PartitionState:
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
     last_known_leader: int = NO_BROKER
-    """Who led before nobody did; the one to fall back on when no replica is known to be whole."""
+    """The leader before there was none: elected if no replica is known to have all records."""
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
-    """Replicas that a reassignment under way brings, and those that it takes away at its end."""
+    """Replicas that a running reassignment adds, and those that it removes at its end."""
     is_recovering: bool = False
-    """The leader was elected although it may lack what was committed."""
+    """The leader was elected although it may lack committed records."""
     recovery_epoch: int = -1
-    """The newest leader epoch that began so.  A follower that slept through it may find that what
-    it knows to be committed is not any more; of what is newer that cannot be."""
+    """The newest leader epoch with such an election.  A follower that was away then may know of
+    committed records that are lost since; records of later epochs cannot be lost in it."""
     broker_epochs: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """In which life each member of ISR and ELR was known to be whole.  Kept with the decision, so
-    that every later controller can tell a restart that lost data from one that did not."""
+    """The broker epoch in which each member of ISR and ELR was known to have every committed
+    record.  Kept with the decision, so that every later controller can tell a restart that may
+    have lost data from one that did not."""
 
     @property
     def osr(self) -> tuple[int, ...]:
-        return tuple(each for each in self.replicas if each not in self.isr)
+        return tuple(replica for replica in self.replicas if replica not in self.isr)
 
     @property
     def is_reassigning(self) -> bool:
@@ -54,13 +56,13 @@ class PartitionState:
         """Assert what must hold of every decision."""
         replicas, isr, elr = set(self.replicas), set(self.isr), set(self.elr)
         assert self.replicas
-        assert len(replicas) == len(self.replicas), "a broker holds a partition once"
+        assert len(replicas) == len(self.replicas), "a broker is assigned once"
         assert len(isr) == len(self.isr)
         assert len(elr) == len(self.elr)
-        assert isr <= replicas, "only who holds it can be in sync"
-        assert elr <= replicas - isr, "eligible are those who are not in sync any more"
-        assert self.leader == NO_BROKER or self.leader in isr, "who leads is in sync with himself"
-        assert self.leader != NO_BROKER or not isr, "with somebody in sync, somebody leads"
+        assert isr <= replicas, "the ISR consists of assigned replicas"
+        assert elr <= replicas - isr, "the ELR consists of assigned replicas outside the ISR"
+        assert self.leader == NO_BROKER or self.leader in isr, "the leader is in the ISR"
+        assert self.leader != NO_BROKER or not isr, "an ISR has a leader"
         assert set(self.adding) <= replicas
         assert set(self.removing) <= replicas
         assert not set(self.adding) & set(self.removing)
@@ -69,5 +71,5 @@ class PartitionState:
 
 
 def effective_min_isr(min_insync_replicas: int, replicas: tuple[int, ...]) -> int:
-    """More than all replicas cannot be in sync."""
+    """Return `min.insync.replicas`, capped at the number of replicas."""
     return min(min_insync_replicas, len(replicas))
