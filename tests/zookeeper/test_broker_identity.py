@@ -94,7 +94,7 @@ def test_a_broker_with_data_refuses_an_empty_coordinator_and_touches_nothing(
     with lone_broker(zookeeper.hosts + chroot, tmp_path, settings, "--port", "0") as broker:
         code, log = end_of(broker)
     assert code == 1
-    assert f"belong to cluster {cluster_id}, but the coordinator is empty" in log
+    assert f"belong to cluster {cluster_id}, but ZooKeeper is empty" in log
     tree = Tree(zookeeper.hosts)
     try:
         assert tree.everything() == {}
@@ -116,7 +116,7 @@ def test_a_broker_with_data_refuses_another_cluster_and_touches_nothing(
             code, log = end_of(broker)
         assert code == 1
         assert (
-            f"belong to cluster {cluster_id}, but the coordinator is of cluster {other_id}" in log
+            f"belong to cluster {cluster_id}, but ZooKeeper belongs to cluster {other_id}" in log
         )
         assert cluster.tree.everything() == before
         assert list(folder.glob("kept-0"))
@@ -174,7 +174,7 @@ def test_a_broker_ends_when_its_coordinator_has_forgotten_the_cluster(tmp_path):
             assert cluster.wait_until_it_ends(broker_id) == 1
             said = cluster.log(broker_id)
             assert "the broker must stop: the log directories belong to cluster" in said
-            assert "the coordinator is empty" in said
+            assert "ZooKeeper is empty" in said
         assert cluster.tree.everything() == {}
         assert sorted(tmp_path.glob("life/broker-*/kept-*")) == logs
 
@@ -239,7 +239,7 @@ def test_a_zookeeper_that_was_replaced_ends_the_broker(tmp_path):
             before = tree.everything()
             cluster.resume()
             assert cluster.wait_until_it_ends(1) == 1
-            assert "the coordinator is empty" in cluster.log()
+            assert "ZooKeeper is empty" in cluster.log()
             assert tree.everything() == before
         finally:
             tree.close()

@@ -30,12 +30,12 @@ from hightide.broker.groups import GroupPartitions
 from hightide.broker.handlers.init_producer_id import ProducerIds
 from hightide.broker.handlers.produce import Shapes
 from hightide.broker.housekeeping_task import Housekeeping
-from hightide.broker.membership.controlled_shutdown import hand_over
-from hightide.broker.membership.dynamic_configs import ConfigChanges, DynamicSettings, TopicConfigs
+from hightide.broker.membership.controlled_shutdown import transfer_leadership
+from hightide.broker.membership.dynamic_configs import BrokerConfigs, ConfigChanges, TopicConfigs
 from hightide.broker.membership.fenced_session import FencedSession
 from hightide.broker.membership.identity import (
     Identity,
-    Refused,
+    StartupRefused,
     check_cluster,
     identify,
     known_identity,
@@ -176,7 +176,7 @@ class Broker:
         cluster_id, self.broker_id = await identify(self._zookeeper, known, self.settings)
         self._assemble(cluster_id)
         await self._config_changes.begin()
-        await self.dynamic.read()
+        await self.broker_configs.read()
         await self.topic_configs.read_all()
 
     async def _join_cluster(self, disks: list[Disk]) -> None:
@@ -207,7 +207,7 @@ class Broker:
         self.metadata_image = MetadataImage(self.broker_id, self._listener)
         self.metadata = MetadataCache(cluster_id, self.metadata_image, self.settings.broker_rack)
         self.producer_ids = ProducerIds(zookeeper, self.broker_id)
-        self.dynamic = DynamicSettings(zookeeper, self.broker_id, settings, self._configured)
+        self.broker_configs = BrokerConfigs(zookeeper, self.broker_id, settings, self._configured)
         self.topic_configs = TopicConfigs(zookeeper, self._topic_configured)
         self.peers = Peers(
             f"broker-{self.broker_id}",
@@ -268,7 +268,7 @@ class Broker:
     async def stop(self) -> None:
         """Let other brokers lead, answer parked requests, then close everything in order."""
         if self.settings.controlled_shutdown_enable and not self.failed.done():
-            await hand_over(self)
+            await transfer_leadership(self)
         self._is_stopping = True
         if self._watchdog is not None:
             self._watchdog.stop()
@@ -340,11 +340,11 @@ class Broker:
                 # All brokers may lose their sessions at once; spread their registrations.
                 await asyncio.sleep(self._random.random() * _REGISTER_AGAIN_S)
                 await self._register()
-        except Refused as refused:
+        except StartupRefused as refused:
             self._fail(refused)
             return
         await self._config_changes.begin()
-        await self.dynamic.read()
+        await self.broker_configs.read()
         await self.topic_configs.read_all()
         self.controller.reconnected()
         for watch_loop in self._watch_loops:
@@ -421,8 +421,8 @@ class Broker:
         kind, _, name = entity_path.partition("/")
         if kind == "topics":
             await self.topic_configs.notified(name)
-        elif kind == "brokers" and self.dynamic.concerns(name):
-            await self.dynamic.read()
+        elif kind == "brokers" and self.broker_configs.concerns(name):
+            await self.broker_configs.read()
         self.controller.configuration_changed(entity_path)
 
     def _configured(self, settings: Settings) -> None:

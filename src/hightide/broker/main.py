@@ -104,7 +104,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     # Imported here, so that an error in the settings is reported before the broker is loaded.
     from hightide.broker.broker import Broker
     from hightide.broker.environment import RealEnvironment
-    from hightide.broker.membership.identity import Refused
+    from hightide.broker.membership.identity import StartupRefused
     from hightide.log.disk import MemoryDisk
     from hightide.wire.errors import Corrupt, KafkaError
     from hightide.zookeeper.errors import ZooKeeperError
@@ -127,7 +127,7 @@ async def _serve(settings: Settings, in_memory: bool) -> int:
     except asyncio.CancelledError:
         log.info("stopped during the start")
         return OK
-    except (Refused, OSError, KafkaError, Corrupt, ZooKeeperError, InvalidSetting) as error:
+    except (StartupRefused, OSError, KafkaError, Corrupt, ZooKeeperError, InvalidSetting) as error:
         log.error("the broker cannot start: %s", error)
         return FAILED
     # Objects that exist now stay, so the collector need not look at them again; and it need not

@@ -11,16 +11,16 @@ from random import Random
 from typing import Any
 
 from hightide.broker.broker import Broker
-from hightide.broker.membership.identity import Refused
+from hightide.broker.membership.identity import StartupRefused
 from hightide.log.disk import Disk
 from hightide.settings import Broker as Settings
 from hightide.wire.errors import Corrupt, KafkaError
 from hightide.zookeeper.client import SessionKey
 from hightide.zookeeper.errors import ZooKeeperError
-from tests.simulation.shipped.zookeeper import SimZooKeeper
 from tests.simulation.shipped.disk import SimDisk
 from tests.simulation.shipped.loop import Process, SimLoop, World
 from tests.simulation.shipped.network import Listening
+from tests.simulation.shipped.zookeeper import SimZooKeeper
 
 PORT = 9092
 _log = logging.getLogger("hightide.broker")
@@ -112,7 +112,7 @@ class Machine(Process):
         broker = self.broker = Broker(self.settings, environment=SimEnvironment(self))
         try:
             await broker.start()
-        except (Refused, OSError, KafkaError, Corrupt, ZooKeeperError) as error:
+        except (StartupRefused, OSError, KafkaError, Corrupt, ZooKeeperError) as error:
             self.world.note(f"{self.name} cannot start: {error}")
             return
         self.is_serving = True

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hightide.broker.broker import Broker
-from hightide.broker.membership.identity import Refused
+from hightide.broker.membership.identity import StartupRefused
 from hightide.core.metadata.image import published_partition
 from hightide.settings import Broker as Settings
 from hightide.wire import batch
@@ -274,7 +274,7 @@ def test_directories_of_another_broker_are_refused(tmp_path: Path):
     async def test():
         async with running(tmp_path, broker_id=1):
             pass
-        with pytest.raises(Refused, match="belong to broker 1, not to broker 2"):
+        with pytest.raises(StartupRefused, match="belong to broker 1, not to broker 2"):
             async with running(tmp_path, broker_id=2):
                 pass
 
@@ -287,7 +287,7 @@ def test_an_empty_coordinator_beside_full_directories_is_refused(tmp_path: Path)
             await create(broker, "t")
         for file in tmp_path.glob(f"{DATABASE}*"):
             file.unlink()
-        with pytest.raises(Refused, match="the coordinator is empty"):
+        with pytest.raises(StartupRefused, match="ZooKeeper is empty"):
             async with running(tmp_path):
                 pass
         assert (tmp_path / "t-0").is_dir()
@@ -297,7 +297,7 @@ def test_an_empty_coordinator_beside_full_directories_is_refused(tmp_path: Path)
 
 def test_a_broker_without_an_id_may_be_refused(tmp_path: Path):
     async def test():
-        with pytest.raises(Refused, match=r"broker\.id is not set"):
+        with pytest.raises(StartupRefused, match=r"broker\.id is not set"):
             async with running(tmp_path, broker_id_generation_enable=False):
                 pass
 

@@ -261,7 +261,7 @@ def test_nobody_is_asked_when_the_setting_says_so():
             it.verdicts.code = ErrorCode.TRANSACTION_ABORTABLE
             assert results(await client.send(produce_request(part(0)))) == [(0, 0)]
             await client.send(marker_request(FIRST, True))
-            await it.broker.dynamic.configure(
+            await it.broker.broker_configs.configure(
                 lambda _had: {"transaction.partition.verification.enable": "true"}, own=False
             )
             code = ErrorCode.TRANSACTION_ABORTABLE

@@ -83,7 +83,7 @@ def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[
         described = broker.settings.describe()
         if own:
             return described
-        return (each for each in described if each.name in broker.dynamic.cluster)
+        return (each for each in described if each.name in broker.broker_configs.cluster)
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
         f"only topics and brokers have settings, not type {resource.resource_type}",
@@ -197,9 +197,9 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
             BrokerSettings.check_change(config, Scope.BROKER if own else Scope.CLUSTER)
             return config
 
-        broker_change(broker.dynamic.own if own else broker.dynamic.cluster)
+        broker_change(broker.broker_configs.own if own else broker.broker_configs.cluster)
         if not validate_only:
-            await broker.dynamic.configure(broker_change, own)
+            await broker.broker_configs.configure(broker_change, own)
     else:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -1,8 +1,8 @@
-"""A broker takes its leave: others lead what it leads before it stops.
+"""Controlled shutdown: other brokers take over leadership before this broker stops.
 
-What cannot be moved, because nobody else has all of it, stays until the end.  The controller may
-be gone or about to go itself, so it is asked a few times; in the end the broker stops all the same,
-and its session tells the rest.
+A partition without another in-sync replica stays here until the end.  The controller may be down,
+or stopping itself, so the request is retried a few times.  After that the broker stops anyway, and
+the end of its session starts the elections.
 """
 
 from __future__ import annotations
@@ -21,43 +21,48 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SOON_S = 0.25  # a new controller needs no longer to be found
+_LONGEST_PAUSE_S = 0.25  # a new controller is found within that time
 _LIMIT_S = 10.0
 
 
-async def hand_over(broker: Broker) -> None:
-    """Let others lead, as far as there are others."""
+async def transfer_leadership(broker: Broker) -> None:
+    """Ask the controller to move leadership away, if there are other brokers."""
     if broker.metadata.broker_ids == [broker.broker_id]:
         return
     try:
         async with asyncio.timeout(_LIMIT_S):
-            await _ask_a_few_times(broker)
+            await _request_with_retries(broker)
     except TimeoutError:
-        log.warning("the controller did not let this broker go in %.0f s", _LIMIT_S)
+        log.warning("controlled shutdown timed out after %.0f s; stopping without it", _LIMIT_S)
 
 
-async def _ask_a_few_times(broker: Broker) -> None:
+async def _request_with_retries(broker: Broker) -> None:
     settings = broker.settings
-    pause_s = min(settings.controlled_shutdown_retry_backoff_ms / 1000, _SOON_S)
+    pause_s = min(settings.controlled_shutdown_retry_backoff_ms / 1000, _LONGEST_PAUSE_S)
     for _ in range(1 + settings.controlled_shutdown_max_retries):
-        # Without a coordinator nobody can be elected. It may only be moving.
+        # Without ZooKeeper there are no elections. It may be back soon.
         if broker.zookeeper.state is not SessionState.CONNECTED:
-            log.warning("nobody can take over: the coordinator is away")
-        elif await _may_go(broker):
+            log.warning("no broker can take over leadership: ZooKeeper is unreachable")
+        elif await _request_shutdown(broker):
             return
         await asyncio.sleep(pause_s)
 
 
-async def _may_go(broker: Broker) -> bool:
+async def _request_shutdown(broker: Broker) -> bool:
+    """Send one request; return whether the controller has granted it."""
     try:
-        answer = await broker.controller_channel.controlled_shutdown()
+        response = await broker.controller_channel.controlled_shutdown()
     except (ConnectionFailed, KafkaError, ZooKeeperError) as failure:
-        log.warning("the controller does not let this broker go: %s", failure)
+        log.warning("controlled shutdown failed: %s", failure)
         return False
-    if answer.error_code != ErrorCode.NONE:
-        code = CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
-        log.warning("the controller does not let this broker go: %s", code.name)
+    if response.error_code != ErrorCode.NONE:
+        code = CODES.get(response.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        log.warning("controlled shutdown was refused: %s", code.name)
         return False
-    for each in answer.remaining_partitions:
-        log.warning("nobody else can lead %s-%d", each.topic_name, each.partition_index)
+    for partition in response.remaining_partitions:
+        log.warning(
+            "%s-%d has no other in-sync replica and will have no leader",
+            partition.topic_name,
+            partition.partition_index,
+        )
     return True

@@ -1,9 +1,10 @@
-"""Settings that change while brokers run: `/config/TYPE/NAME`, and the notifications of changes.
+"""Settings that change while brokers run: `/config/TYPE/NAME`, and notifications of changes.
 
-Whoever changes the settings of a topic or a broker writes them and, in the same multi, a sequential
-znode that names them.  Every broker watches for those, remembers the last number it has seen, and
-reads what is named.  Notifications are kept for a quarter of an hour, then whoever sees them first
-sweeps them away; so a broker that was away reads everything when it comes back.
+A change of the settings of a topic or broker is written together with a sequential znode that names
+the topic or broker, in one multi.  Every broker watches these notifications, remembers the last
+number it has seen, and reads the settings that a new one names.  A notification is kept for 15
+minutes; then the first broker that sees it deletes it.  So a broker that was disconnected reads all
+settings when it returns.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ log = logging.getLogger(__name__)
 _KEPT_MS = 15 * 60 * 1000
 
 Change = Callable[[dict[str, str]], dict[str, str]]
-"""From the settings that an entity has of its own to those that it shall have."""
+"""Maps the current settings of an entity to its new settings."""
 
 Check = Callable[[dict[str, str]], None]
-"""Raises InvalidSetting."""
+"""Raises InvalidSetting for settings that an entity may not have."""
 
 
 class ConfigChanges:
-    """Follows the notifications."""
+    """Follows the notifications, and applies what they name."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class ConfigChanges:
         self._last_seen = -1
 
     async def begin(self) -> None:
-        """Count from here: what is there now is known to whoever reads all settings after this."""
+        """Skip the notifications so far; the caller reads all settings after this."""
         names = await self._zookeeper.children(znodes.CONFIG_CHANGES, self.watch_loop.wake)
         self._last_seen = max(map(_sequence, names), default=-1)
 
@@ -70,19 +71,19 @@ class ConfigChanges:
             data, _ = await self._zookeeper.get(path)
             await self._apply(znodes.ConfigChange.decode(data, path).entity_path)
         except NoNode:
-            log.warning("%s was gone before it was read", path)
+            log.warning("notification %s was deleted before it was read", path)
         except MalformedZnode as damage:
             log.error("%s", damage)
 
     async def _sweep(self, names: Sequence[str]) -> None:
-        """Delete what is too old; the names come oldest first."""
+        """Delete old notifications; `names` has the oldest first."""
         for name in names:
             path = f"{znodes.CONFIG_CHANGES}/{name}"
             stat = await self._zookeeper.exists(path)
             if stat is not None:
                 if stat.ctime > self._now_ms() - _KEPT_MS:
                     return
-                with contextlib.suppress(NoNode):  # another broker sweeps as well
+                with contextlib.suppress(NoNode):  # another broker deletes it as well
                     await self._zookeeper.delete(path)
 
 
@@ -97,12 +98,11 @@ async def read_config(
     zookeeper: ZooKeeper,
     entity_path: str,
     check: Check = lambda _settings: None,
-    had: Mapping[str, str] = MappingProxyType({}),
+    previous: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """The settings of an entity, without those that `check` refuses.
+    """Read the settings of an entity, without those that `check` refuses.
 
-    Anybody may write to the tree.  Where nothing that is there makes sense, what the entity `had`
-    goes on.
+    Any client may write to ZooKeeper.  If the znode is invalid, the `previous` settings stay.
     """
     path = znodes.config_path(entity_path)
     try:
@@ -112,23 +112,23 @@ async def read_config(
         return {}
     except MalformedZnode as damage:
         log.error("%s", damage)
-        return dict(had)
+        return dict(previous)
     usable = {}
     for name, value in config.items():
         try:
             check({name: value})
             usable[name] = value
         except InvalidSetting as wrong:
-            log.error("a setting of %s is ignored: %s", entity_path, wrong)
+            log.error("ignoring an invalid setting of %s: %s", entity_path, wrong)
     return usable
 
 
 async def change_config(
     zookeeper: ZooKeeper, entity_path: str, change: Change
 ) -> Mapping[str, str]:
-    """Change the settings of a topic or broker and tell those who follow; what they are now.
+    """Change the settings of a topic or broker, notify all brokers, and return the new settings.
 
-    Somebody else may write at the same time: then `change` is asked again, about what he wrote.
+    If another client writes at the same time, `change` is called again with what it wrote.
     """
     path = znodes.config_path(entity_path)
     notification = Create(
@@ -142,7 +142,7 @@ async def change_config(
             config = change({})
             write = Create(path, znodes.EntityConfig(config).encode())
         else:
-            config = change(_found(data, path))
+            config = change(_decode(data, path))
             write = SetData(path, znodes.EntityConfig(config).encode(), stat.version)
         try:
             await zookeeper.multi([write, notification])
@@ -154,8 +154,8 @@ async def change_config(
         return config
 
 
-def _found(data: bytes, path: str) -> dict[str, str]:
-    """What was set; nothing if that makes no sense, which is then written over."""
+def _decode(data: bytes, path: str) -> dict[str, str]:
+    """Decode settings; an invalid znode counts as empty, and is overwritten."""
     try:
         return dict(znodes.EntityConfig.decode(data, path).config)
     except MalformedZnode as damage:
@@ -163,8 +163,11 @@ def _found(data: bytes, path: str) -> dict[str, str]:
         return {}
 
 
-class DynamicSettings:
-    """Follows `/config/brokers`; `apply` gets the settings that the broker has now."""
+class BrokerConfigs:
+    """The dynamic settings of this broker: for all brokers (`cluster`), and for this one (`own`).
+
+    `apply` gets the effective settings after a change.
+    """
 
     def __init__(
         self,
@@ -186,20 +189,20 @@ class DynamicSettings:
         self.own = await self._read(str(self._broker_id), Scope.BROKER, self.own)
         self._change()
 
-    async def _read(self, entity: str, scope: Scope, had: Mapping[str, str]) -> dict[str, str]:
+    async def _read(self, entity: str, scope: Scope, previous: Mapping[str, str]) -> dict[str, str]:
         return await read_config(
             self._zookeeper,
             f"brokers/{entity}",
             lambda settings: Settings.check_change(settings, scope),
-            had,
+            previous,
         )
 
     def concerns(self, entity: str) -> bool:
-        """Whether settings of this broker, or of all, are meant."""
+        """Whether an entity of `/config/brokers` is this broker, or all brokers."""
         return entity in (str(self._broker_id), znodes.DEFAULT_ENTITY)
 
     async def configure(self, change: Change, own: bool) -> None:
-        """Change what was set since the start, for this broker or for all."""
+        """Change the dynamic settings of this broker, or of all brokers."""
         entity = str(self._broker_id) if own else znodes.DEFAULT_ENTITY
         config = dict(await change_config(self._zookeeper, f"brokers/{entity}", change))
         if own:
@@ -209,17 +212,17 @@ class DynamicSettings:
         self._change()
 
     def _change(self) -> None:
-        # After a reconnect all is read, and mostly as it was; to apply it goes through every log.
-        wanted = (self.cluster, self.own)
-        if wanted == self._applied:
+        # A reconnect reads all settings, mostly unchanged; applying them visits every log.
+        configured = (self.cluster, self.own)
+        if configured == self._applied:
             return
         try:
             settings = self._settings().changed(self.cluster, self.own)
         except InvalidSetting as wrong:
-            # Anybody may write to the tree; what worked so far goes on working.
-            log.error("settings in the tree are ignored: %s", wrong)
+            # Any client may write to ZooKeeper; the broker keeps the settings it has.
+            log.error("ignoring invalid dynamic settings of this broker: %s", wrong)
             return
-        self._applied = wanted
+        self._applied = configured
         self._apply(settings)
 
 
@@ -238,7 +241,12 @@ _UNKNOWN: Mapping[str, str] = {
 
 
 class TopicConfigs:
-    """Overrides by topic; `changed` is called with a topic's name after its own have changed."""
+    """The settings of all topics, as far as they override the broker's.
+
+    A broker knows those of every topic: it hosts some, and clients may ask any broker about any
+    topic.  It reads them when it learns of a topic, and after a notification.  `changed` is called
+    with the name of a topic whose settings have changed.
+    """
 
     def __init__(self, zookeeper: ZooKeeper, changed: Callable[[str], None]) -> None:
         self._zookeeper = zookeeper
@@ -252,7 +260,7 @@ class TopicConfigs:
         return self._overrides.get(name, _NONE)
 
     async def read_all(self) -> None:
-        """Learn what is set for any topic."""
+        """Read the settings of all topics."""
         try:
             names = await self._zookeeper.children(znodes.config_path("topics"))
         except NoNode:
@@ -260,38 +268,38 @@ class TopicConfigs:
         await self.read(names)
 
     async def notified(self, name: str) -> None:
-        """Somebody says that a topic's settings have changed; it may be anybody."""
+        """Read the settings that a notification names; any client may have written it."""
         try:
             rules.check_name(name)
         except KafkaError as wrong:
-            log.error("settings are said to have changed of what is no topic: %s", wrong.detail)
+            log.error("ignoring a notification for an invalid topic name: %s", wrong.detail)
         else:
             await self.read([name])
 
     async def read(self, names: Iterable[str]) -> None:
-        """Learn what is set for these topics.  What is not known before, is not until then."""
-        wanted = list(names)
-        self._unread.update(dict.fromkeys(name for name in wanted if name not in self._overrides))
+        """Read the settings of these topics.  Until that succeeds, new topics get safe ones."""
+        topics = list(names)
+        self._unread.update(dict.fromkeys(name for name in topics if name not in self._overrides))
 
         async def read_one(name: str) -> None:
-            had = self._overrides.get(name, _NONE)
-            found = await read_config(self._zookeeper, f"topics/{name}", TopicSettings.check, had)
-            # After a reconnect all are read, and almost none are others than they were.
+            known = self._overrides.get(name, _NONE)
+            found = await read_config(self._zookeeper, f"topics/{name}", TopicSettings.check, known)
+            # A reconnect reads the settings of all topics; almost none have changed.
             before = self.overrides(name)
             self._unread.pop(name, None)
             self._overrides[name] = found
             if found != before:
                 self._changed(name)
 
-        await in_groups(wanted, read_one)
+        await in_groups(topics, read_one)
 
     async def read_missing(self) -> None:
-        """Try again what could not be read."""
+        """Retry the topics whose settings could not be read."""
         if self._unread:
             await self.read(list(self._unread))
 
     async def configure(self, name: str, change: Change) -> None:
-        """Change the settings that are the topic's own."""
+        """Change the settings of a topic."""
         config = await change_config(self._zookeeper, f"topics/{name}", change)
         self._overrides[name] = dict(config)
         self._unread.pop(name, None)

@@ -1,9 +1,9 @@
-"""The coordinator as a broker's parts may see it: only in sessions that the broker is let into.
+"""ZooKeeper as the parts of a broker see it: open only in a session that the broker has admitted.
 
-A new session may be at a coordinator that has lost the cluster, or that has become another
-cluster's.  Whoever followed such a tree would take every topic for deleted, and whoever wrote there
-would do it in somebody else's name.  So all calls are refused from the first moment of a session
-until the broker has seen that it is at home.
+A new session may be at a ZooKeeper that has lost the cluster's data, or that serves another
+cluster.  A broker that trusted it would take every topic for deleted, and would write into another
+cluster.  So all calls are refused from the start of a session until the broker has checked the
+cluster id and registered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hightide.zookeeper.operation import Operation
 
 
 class FencedSession:
-    """A Coordination that is shut in every session but the one admitted last."""
+    """A ZooKeeper that refuses all calls except in the session that was admitted last."""
 
     def __init__(self, zookeeper: ZooKeeper, session_id: int) -> None:
         self._zookeeper = zookeeper
@@ -43,10 +43,10 @@ class FencedSession:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the broker's own session surely lives: while it does, nobody has taken over what
-        this broker is."""
-        lives = self._zookeeper.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
-        return lives and self.session_id == self._admitted
+        """Whether the admitted session is certainly alive, so that no other broker has replaced
+        this one as leader or controller."""
+        is_alive = self._zookeeper.state in (SessionState.CONNECTED, SessionState.SUSPENDED)
+        return is_alive and self.session_id == self._admitted
 
     def on_state(self, listener: StateListener) -> None:
         self._zookeeper.on_state(listener)
@@ -78,7 +78,7 @@ class FencedSession:
         await self._zookeeper.close()
 
     def _open(self, path: str) -> ZooKeeper:
-        # The call begins before anything else can run, so it is made in the session looked at.
+        # The call starts before any other task runs, so it is made in the session checked here.
         if self.session_id != self._admitted:
-            raise NotConnected(path, "this session is not the broker's yet")
+            raise NotConnected(path, "the broker is not registered in this session yet")
         return self._zookeeper

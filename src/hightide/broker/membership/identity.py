@@ -1,8 +1,8 @@
-"""Who a broker is: its id and its cluster's id, kept in the tree and in every log directory.
+"""The identity of a broker: its id and its cluster's id, in ZooKeeper and in every log directory.
 
-The two must agree.  Log directories of another cluster or of another broker are refused before
-anything in them is touched, and so is an empty coordinator beside directories that know a cluster:
-to serve then would mean to forget every topic.
+Both must agree.  Log directories of another cluster or broker are refused before anything in them
+is changed.  So is an empty ZooKeeper beside log directories that belong to a cluster: a broker that
+served then would drop every topic.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hightide.zookeeper.errors import NodeExists, NoNode
 from hightide.zookeeper.interface import ZooKeeper, ensure_path
 
 
-class Refused(Exception):
-    """The broker will not start, for a reason that its operator must settle."""
+class StartupRefused(Exception):
+    """The broker refuses to start, for a reason that the operator must resolve."""
 
 
 Identity = tuple[str, int]
-"""The cluster's id and the broker's."""
+"""Cluster id and broker id."""
 
 
 async def identify(zookeeper: ZooKeeper, known: Identity | None, settings: Settings) -> Identity:
-    """Who this broker is: what tree, directories (`known`) and settings agree on."""
+    """Return the identity on which ZooKeeper, log directories (`known`) and settings agree."""
     if known is not None:
         await check_cluster(zookeeper, known[0])
     await asyncio.gather(*(ensure_path(zookeeper, path) for path in znodes.PERSISTENT_ROOTS))
@@ -39,17 +39,17 @@ async def identify(zookeeper: ZooKeeper, known: Identity | None, settings: Setti
     if broker_id < 0:
         broker_id = await _new_broker_id(zookeeper, settings) if known is None else known[1]
     if known is not None and known[1] != broker_id:
-        raise Refused(
+        raise StartupRefused(
             f"the log directories belong to broker {known[1]}, not to broker {broker_id};"
-            " nothing was touched"
+            " nothing was changed. Set broker.id, or log.dirs, to match"
         )
     return cluster_id, broker_id
 
 
 def remember(disks: Sequence[Disk], cluster_id: str, broker_id: int) -> None:
-    """Tell directories that are new whose they are.
+    """Write the identity into new log directories.
 
-    Not before the id is this broker's: one that is refused can then be given another id.
+    Only after registration: a broker whose id is taken can still get another one.
     """
     for disk in disks:
         if read_meta_properties(disk) is None:
@@ -59,13 +59,13 @@ def remember(disks: Sequence[Disk], cluster_id: str, broker_id: int) -> None:
 
 
 async def check_cluster(zookeeper: ZooKeeper, expected: str) -> None:
-    """Refuse a coordinator of another cluster, and one that has forgotten this one."""
+    """Refuse a ZooKeeper of another cluster, and one that has lost this cluster."""
     cluster_id = await _cluster_id(zookeeper)
     if cluster_id != expected:
-        coordinator = f"is of cluster {cluster_id}" if cluster_id else "is empty"
-        raise Refused(
-            f"the log directories belong to cluster {expected}, but the coordinator {coordinator};"
-            " nothing was touched"
+        state = f"belongs to cluster {cluster_id}" if cluster_id else "is empty"
+        raise StartupRefused(
+            f"the log directories belong to cluster {expected}, but ZooKeeper {state};"
+            " nothing was changed. Check zookeeper.connect and log.dirs"
         )
 
 
@@ -83,20 +83,22 @@ async def _new_cluster(zookeeper: ZooKeeper) -> str:
     try:
         await zookeeper.create(znodes.CLUSTER_ID, znodes.ClusterId(cluster_id).encode())
     except NodeExists:
-        return await _cluster_id(zookeeper)  # another broker was quicker
+        return await _cluster_id(zookeeper)  # another broker was faster
     return cluster_id
 
 
 async def _new_broker_id(zookeeper: ZooKeeper, settings: Settings) -> int:
     if not settings.broker_id_generation_enable:
-        raise Refused("broker.id is not set and broker.id.generation.enable is false")
-    # The version that a write returns is a counter that nobody else was given.
+        raise StartupRefused(
+            "broker.id is not set and broker.id.generation.enable is false; set one of them"
+        )
+    # Every write returns another version, so the version is a unique counter.
     stat = await zookeeper.set(znodes.BROKER_SEQUENCE, b"")
     return settings.reserved_broker_max_id + stat.version
 
 
 def known_identity(disks: Sequence[Disk]) -> Identity | None:
-    """Who the directories say that this broker is; None when all are new."""
+    """Return the identity in the log directories, or None if all are new."""
     found: dict[Identity, str] = {}
     for disk in disks:
         properties = read_meta_properties(disk)
@@ -106,13 +108,14 @@ def known_identity(disks: Sequence[Disk]) -> Identity | None:
             number = properties.get("broker.id", properties.get("node.id", ""))
             found.setdefault((properties["cluster.id"], int(number)), disk.name)
         except (KeyError, ValueError):
-            raise Refused(
-                f"{disk.name}/meta.properties does not tell a cluster.id and a broker.id"
+            raise StartupRefused(
+                f"{disk.name}/meta.properties has no valid cluster.id and broker.id"
             ) from None
     if len(found) > 1:
         (one, here), (other, there) = list(found.items())[:2]
-        raise Refused(
+        raise StartupRefused(
             f"{here} belongs to broker {one[1]} of cluster {one[0]},"
-            f" {there} to broker {other[1]} of cluster {other[0]}"
+            f" {there} to broker {other[1]} of cluster {other[0]};"
+            " all log.dirs must belong to one broker"
         )
     return next(iter(found), None)

@@ -1,11 +1,11 @@
-"""This broker's place in `/brokers/ids`: an ephemeral znode that lives as long as its session.
+"""The registration of a broker in `/brokers/ids`: an ephemeral znode of its session.
 
-The znode's czxid is the broker epoch: it grows with every registration, so a message to an earlier
-life of the same broker can be told apart.
+The czxid of the znode is the broker epoch.  It grows with every registration, so a message for an
+earlier registration of the same broker can be told apart.
 
-The id may be taken.  Mostly it is by an earlier session of this very broker that has not expired
-yet; that is waited out.  What is still there after a session's timeout belongs to another broker
-that is alive, and two brokers with one id would both answer for the same partitions: refuse.
+The id may be taken, mostly by an earlier session of this broker that has not expired yet, so the
+broker waits.  A znode that is still there after a session timeout belongs to another live broker.
+Two brokers with one id would both serve the same partitions, so this one refuses to start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 
-from hightide.broker.membership.identity import Refused
+from hightide.broker.membership.identity import StartupRefused
 from hightide.zookeeper import znodes
 from hightide.zookeeper.errors import MalformedZnode, NodeExists, NoNode
 from hightide.zookeeper.interface import ZooKeeper
@@ -22,21 +22,21 @@ from hightide.zookeeper.write_outcome import create_ephemeral
 
 log = logging.getLogger(__name__)
 
-# A session ends between its timeout and one tick later, and a tick is at most half a timeout.
-_PATIENCE = 1.5
-_LOOK_AGAIN_S = 1.0
+# A session expires up to one tick after its timeout, and a tick is at most half a timeout.
+_TIMEOUTS = 1.5
+_POLL_S = 1.0
 
 
 async def register(
     zookeeper: ZooKeeper, broker_id: int, registration: znodes.BrokerRegistration
 ) -> int:
-    """Make this session's broker known; the broker epoch."""
+    """Register this broker in the current session; return the broker epoch."""
     path = znodes.broker_path(broker_id)
     data = registration.encode()
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + zookeeper.timeout_ms * _PATIENCE / 1000
+    deadline = loop.time() + zookeeper.timeout_ms * _TIMEOUTS / 1000
     changed = asyncio.Event()
-    told = False
+    is_logged = False
     while True:
         try:
             return (await create_ephemeral(zookeeper, path, data)).czxid
@@ -47,27 +47,27 @@ async def register(
         except NoNode:
             continue
         if loop.time() > deadline:
-            raise Refused(
-                f"broker id {broker_id} is taken by {_whose(found, path)}, which is alive;"
+            raise StartupRefused(
+                f"broker id {broker_id} is taken by {_owner(found, path)}, which is alive;"
                 " give this broker another broker.id"
             )
-        if not told:
-            told = True
+        if not is_logged:
+            is_logged = True
             log.warning(
                 "broker id %d is taken by %s; waiting until that session has expired",
                 broker_id,
-                _whose(found, path),
+                _owner(found, path),
             )
-        # A watch dies with its connection, so it is not waited for alone.
+        # Not only the watch: it is lost with its connection.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_AGAIN_S):
+            async with asyncio.timeout(_POLL_S):
                 await changed.wait()
 
 
-def _whose(data: bytes, path: str) -> str:
+def _owner(data: bytes, path: str) -> str:
     try:
-        found = znodes.BrokerRegistration.decode(data, path)
+        registration = znodes.BrokerRegistration.decode(data, path)
     except MalformedZnode:
-        return "somebody whose registration cannot be read"
-    addresses = ", ".join(f"{each.host}:{each.port}" for each in found.endpoints)
+        return "a broker with an unreadable registration"
+    addresses = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in registration.endpoints)
     return f"the broker at {addresses or 'no address'}"

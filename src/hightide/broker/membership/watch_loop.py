@@ -1,8 +1,8 @@
-"""A part of the tree that this broker keeps a picture of: read again whenever it may have changed.
+"""A loop that keeps a part of ZooKeeper up to date: set a watch, read, wait, again.
 
-A watch only says "go and read", and none survives a lost connection.  So there is one way to be up
-to date: arm the watch and read, when something fires it, and after every reconnect.  Readings of
-one part never overlap; what fires during one causes one more.
+A watch only says that something has changed, and it is lost with its connection.  So there is one
+way to stay up to date: set the watch and read, whenever the watch fires and after every reconnect.
+Reads of one part never overlap; an event during a read causes one more read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class WatchLoop:
-    """Runs `read` each time it is woken, until it is stopped."""
+    """Runs `read` after every `wake`, until it is stopped."""
 
     def __init__(self, what: str, read: Callable[[], Awaitable[None]]) -> None:
         self._what = what
@@ -33,7 +33,7 @@ class WatchLoop:
         self._task: asyncio.Task[None] | None = None
 
     def wake(self, _event: object = None) -> None:
-        """Read again.  It is the same callable every time, so it can be armed as a watch twice."""
+        """Read again.  Always the same callable, so setting it as a watch twice is harmless."""
         self._wanted.set()
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class WatchLoop:
             try:
                 await self._read()
             except ZooKeeperError as failure:
-                # A reconnect wakes us too; the timer is for a call that only took too long.
+                # A reconnect wakes the loop as well; the timer is for a call that timed out.
                 if not isinstance(failure, ConnectionLoss | SessionLost):
                     log.error("cannot read %s: %s", self._what, failure)
                 loop.call_later(_PAUSE_S, self._wanted.set)
@@ -65,7 +65,7 @@ class WatchLoop:
 async def in_groups(
     items: Sequence[Item], work: Callable[[Item], Awaitable[Result]]
 ) -> list[Result]:
-    """What `work` makes of each item, many at a time: one by one, each would wait for the last."""
+    """Run `work` for all items, up to 200 at a time, and return the results in order."""
     results: list[Result] = []
     for start in range(0, len(items), _GROUP):
         results += await asyncio.gather(*map(work, items[start : start + _GROUP]))

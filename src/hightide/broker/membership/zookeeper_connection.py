@@ -1,11 +1,11 @@
-"""A broker's way to its coordinator: a ZooKeeper ensemble, or a coordinator that it runs itself.
+"""A broker's connection to ZooKeeper: an ensemble, or an embedded ZooKeeper in its own process.
 
-Its own one runs in a thread with an event loop of its own, so that no commit to disk ever holds up
-a client, and is reached by the same protocol and client as any other.
+The embedded ZooKeeper runs in a thread with its own event loop, so that its writes to disk never
+delay a client.  The broker connects to it with the same protocol and client as to an ensemble.
 
-A broker that was killed left a session behind, which would keep its id taken until it expires.  So
-the broker keeps the key of its session beside its logs, which are locked for one process; its next
-life takes that session over and ends it.
+A killed broker leaves a session that keeps its id taken until the session expires.  So the broker
+stores the key of its session beside its logs, which only one process can lock.  After a restart it
+resumes that session and ends it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ SESSION_FILE = "zookeeper.session"
 _OLD_SESSION_FILE = "coordination.session"  # its name in earlier versions
 _HOST, _PORT = "127.0.0.1", 2181
 _TICK_MS = 500
-_SHORTEST_MS, _LONGEST_MS = 4_000, 40_000  # as a ZooKeeper grants them by default
+_SHORTEST_MS, _LONGEST_MS = 4_000, 40_000  # ZooKeeper's default limits of session timeouts
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A session, and the coordinator behind it if it is the broker's own."""
+class ZooKeeperConnection:
+    """A session, and the embedded ZooKeeper if there is one."""
 
     client: ZooKeeperClient
-    own: ServerThread | None
+    embedded: ServerThread | None
 
     async def close(self) -> None:
         await self.client.close()
-        if self.own is not None:
-            await asyncio.to_thread(self.own.stop)
+        if self.embedded is not None:
+            await asyncio.to_thread(self.embedded.stop)
 
 
 async def open_zookeeper(
@@ -54,40 +54,40 @@ async def open_zookeeper(
     on_failure: Callable[[Exception], None],
     *,
     is_new: bool,
-) -> Opened:
-    """Begin a session.  Without a directory nothing is kept.
+) -> ZooKeeperConnection:
+    """Start a session.  Without a directory nothing is stored.
 
-    The chroot is made only for a broker that is new: one that has data finds it, or is at the wrong
-    coordinator.  `on_failure` is called, in any thread, when the broker's own coordinator cannot go
-    on.
+    Only a new broker creates the chroot: for a broker that has data, a missing chroot means that it
+    is connected to the wrong ZooKeeper.  `on_failure` is called, in any thread, when the embedded
+    ZooKeeper fails.
     """
-    own = None
+    embedded = None
     hosts = settings.zookeeper_connect or ""
     if not hosts:
-        own, hosts = await asyncio.to_thread(_start_own, settings, directory, on_failure)
+        embedded, hosts = await asyncio.to_thread(_start_embedded, settings, directory, on_failure)
     try:
         client = await ZooKeeperClient.connect(
             hosts,
             session_timeout_ms=settings.zookeeper_session_timeout_ms,
             connection_timeout_ms=connection_timeout_ms(settings),
             credentials=settings.zookeeper_credentials,
-            tls=None if own is not None else _tls(settings),
+            tls=None if embedded is not None else _tls(settings),
             resume=None if directory is None else read_session_key(directory),
             creates_chroot=is_new,
         )
     except BaseException:
-        if own is not None:
-            await asyncio.to_thread(own.stop)
+        if embedded is not None:
+            await asyncio.to_thread(embedded.stop)
         raise
-    return Opened(client, own)
+    return ZooKeeperConnection(client, embedded)
 
 
 def connection_timeout_ms(settings: Settings) -> int:
-    """How long a broker that starts waits for its coordinator."""
+    """How long a starting broker waits for ZooKeeper."""
     return settings.zookeeper_connection_timeout_ms or settings.zookeeper_session_timeout_ms
 
 
-def _start_own(
+def _start_embedded(
     settings: Settings, directory: Path | None, on_failure: Callable[[Exception], None]
 ) -> tuple[ServerThread, str]:
     host, port = listening(settings.zookeeper_listen)
@@ -109,18 +109,18 @@ def _start_own(
         try:
             bound, port = thread.start()
         except OSError as error:
-            # Nobody asked for that port: a machine may have many brokers, each with its own.
+            # The default port is only a wish: a host may run many brokers with their own ZooKeeper.
             if error.errno == errno.EADDRINUSE and settings.zookeeper_listen is None and port:
                 port = 0
                 continue
             raise
-        log.info("the broker's own coordinator listens on %s:%d", bound, port)
+        log.info("the embedded ZooKeeper listens on %s:%d", bound, port)
         reached = _HOST if bound in ("0.0.0.0", "::") else bound
         return thread, f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
 
 
 def listening(text: str | None) -> tuple[str, int]:
-    """Host and port of `zookeeper.listen`."""
+    """Return host and port of `zookeeper.listen`."""
     if text is None:
         return _HOST, _PORT
     host, colon, port = text.rpartition(":")
@@ -139,7 +139,7 @@ def _tls(settings: Settings) -> ClientTls | None:
 
 
 def read_session_key(directory: Path) -> SessionKey | None:
-    """The key of the session that the last process had."""
+    """Return the key of the previous process's session, if there is one."""
     try:
         file = directory / SESSION_FILE
         if not file.exists():
@@ -149,12 +149,12 @@ def read_session_key(directory: Path) -> SessionKey | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as damage:
-        log.warning("%s cannot be read, so it is ignored: %s", directory / SESSION_FILE, damage)
+        log.warning("ignoring the unreadable %s: %s", directory / SESSION_FILE, damage)
         return None
 
 
 def write_session_key(directory: Path, session_key: SessionKey) -> None:
-    """Keep the key of a session; it is as good as a password, so it is nobody else's business."""
+    """Store the key of a session, readable for the owner only: it is as good as a password."""
     temporary = directory / f"{SESSION_FILE}.tmp"
     text = json.dumps(
         {"session_id": session_key.session_id, "password": session_key.password.hex()}
