@@ -1,11 +1,11 @@
-"""How fast something goes, measured over the last so many windows of time (KIP-73).
+"""A rate over a sliding window: how much was recorded per second (KIP-73).
 
-    │ 3 MB │ 0 │ 8 MB │ … │ 1 MB ▏      rate = all of it / the time since the oldest window began
-    └ oldest, forgotten next      └ now
+    │ 3 MB │ 0 │ 8 MB │ … │ 1 MB ▏      rate = sum / the time since the oldest sample's window began
+    └ oldest, dropped next        └ now
 
-The time counts as at least one window.  Otherwise the first bytes after a quiet time would be a
-rate of any height.  If it counted as more, as many windows' worth could go at once, and a short
-move of partitions would not be held back at all.
+The elapsed time counts as at least one window.  Otherwise the first bytes after an idle time would
+give an arbitrarily high rate.  If it counted as more than one window, several windows' worth of
+bytes could pass at once, and a short reassignment would not be throttled at all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 
 
 class Rate:
-    """What was recorded in the last `windows` windows of `window_ms` each."""
+    """The rate of what was recorded in the last `windows` windows of `window_ms` each."""
 
     __slots__ = ("_most_ms", "_samples", "_total", "_window_ms")
 
@@ -23,7 +23,7 @@ class Rate:
         assert window_ms >= 1
         self._window_ms = window_ms
         self._most_ms = windows * window_ms
-        # Where a window begins, and what was recorded in it.
+        # The start of each window, and the amount recorded in it.
         self._samples: deque[list[int]] = deque()
         self._total = 0
 
@@ -41,14 +41,14 @@ class Rate:
         return self._total * 1000 / self._elapsed_ms(now_ms)
 
     def exceeds(self, limit: int, now_ms: int) -> bool:
-        """Whether more than `limit` a second goes."""
+        """Return whether the rate is above `limit` per second."""
         self._forget(now_ms)
         return self._total * 1000 > limit * self._elapsed_ms(now_ms)
 
     def delay_ms(self, limit: int, now_ms: int) -> int:
-        """How long to wait before it may be less than `limit`, if nothing is recorded meanwhile.
+        """Return how long to wait until the rate is at most `limit`, if nothing is recorded.
 
-        When the oldest window is forgotten is the latest time to look again.
+        Look again no later than when the oldest window is dropped.
         """
         if not self.exceeds(limit, now_ms):
             return 0

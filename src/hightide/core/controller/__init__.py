@@ -1,1 +1,1 @@
-"""The controller's decisions: leader election, placement, reassignment, AlterPartition."""
+"""The controller: leader election, replica placement, reassignment, AlterPartition."""

@@ -1,9 +1,10 @@
-"""AlterPartition: whether the ISR that a leader proposes may be written.
+"""AlterPartition: whether the controller accepts the ISR that a leader proposes.
 
-The leader knows who has fetched what; the controller knows who is alive, in which life, and who
-leads.  A proposal is right only if both views fit together, so it names all it was based on: the
-leader epoch, the partition epoch, and the life (broker epoch) in which each member has fetched.
-A proposal that was under way while a member lost its disk and came back is refused by that last.
+The leader knows what each follower has fetched; the controller knows which brokers are alive, in
+which broker epoch, and which one leads.  A proposal is right only if both views agree, so it names
+everything that it is based on: the leader epoch, the partition epoch, and the broker epoch in which
+each member has fetched (KIP-903).  The last one refuses a proposal that was in flight while a
+member lost its disk and came back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NOT_FETCHED = -1
 
 
 class IsrProposal(Protocol):
-    """What a leader wants to be written, and what it knew."""
+    """The ISR that a leader proposes, and what the proposal is based on."""
 
     @property
     def isr(self) -> tuple[int, ...]: ...
@@ -34,17 +35,17 @@ class IsrProposal(Protocol):
 def proposal_error(
     proposal: IsrProposal, sender: int, state: PartitionState, brokers: Mapping[int, Broker]
 ) -> ErrorCode:
-    """NONE, or the reason against the proposal, looked for in Kafka's order.
+    """Return NONE, or the first error in Kafka's order of checks.
 
-    An ISR that is in force already is fine whatever partition epoch the leader knew: it asks
-    again for what it was not told.
+    An ISR that is in force already is accepted with any partition epoch: the leader repeats a
+    proposal whose response it did not get.
     """
     isr = set(proposal.isr)
     if (
         proposal.leader_epoch > state.leader_epoch
         or proposal.partition_epoch > state.partition_epoch
     ):
-        # The leader has seen what somebody wrote after us: we are the controller no more.
+        # The leader knows a newer decision than this controller: another one has taken over.
         return ErrorCode.NOT_CONTROLLER
     if proposal.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -69,8 +70,9 @@ def _is_eligible(
     fetched_in = proposal.broker_epochs.get(member, _NOT_FETCHED)
     if member not in state.isr:
         return fetched_in == broker.epoch and not broker.is_shutting_down
-    # Who is in the ISR may be shutting down, if it is the leader: whoever joins can take over.  And
-    # it may not have fetched from a new leader yet; then what counts is the life it came in with.
+    # A present member may be shutting down, if it is the leader: a replica that joins can take
+    # over.  And it may not have fetched from a new leader yet; then the broker epoch counts in
+    # which it was last known to have every committed record.
     if fetched_in == _NOT_FETCHED:
         fetched_in = state.broker_epochs.get(member, broker.epoch)
     return fetched_in == broker.epoch

@@ -1,6 +1,6 @@
-"""What the controller knows: the live brokers, the topics, and which broker holds what.
+"""The controller's view of the cluster: live brokers, topics, and which broker holds which replica.
 
-Only facts are kept here; what follows from them is decided in `controller`.
+Only facts are kept here; `controller.py` decides what follows from them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from hightide.core.partition.state import PartitionState
 from hightide.wire.errors import ErrorCode, KafkaError
 
 Partition = tuple[str, int]
-"""The name of a topic and the index of a partition in it."""
+"""A topic name and a partition index."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """The settings of a topic that elections go by."""
+    """The topic settings that elections depend on."""
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
@@ -27,14 +27,14 @@ class TopicRules:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic as the controller knows it."""
+    """A topic, and the state of its partitions."""
 
     name: str
     id: uuid.UUID
     rules: TopicRules
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     new_partitions: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Assignments of partitions that have no state, for none of their replicas was alive."""
+    """Assignments of partitions without a state, because none of their replicas was alive yet."""
 
     @property
     def keys(self) -> list[Partition]:
@@ -42,12 +42,12 @@ class Topic:
 
 
 class Cluster:
-    """Brokers and topics, with the partitions of each broker at hand."""
+    """Brokers and topics, with an index of the partitions on each broker."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, Broker] = {}
         self.live: dict[int, int] = {}
-        """Broker epochs of the live brokers."""
+        """The broker epochs of the live brokers."""
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -62,7 +62,7 @@ class Cluster:
         return None if name is None else self.topics[name]
 
     def held_by(self, brokers: Iterable[int]) -> set[Partition]:
-        """Partitions of which any of these brokers has, or shall have, a replica."""
+        """Return the partitions that any of these brokers is assigned."""
         held: set[Partition] = set()
         for broker_id in brokers:
             held |= self._held.get(broker_id, set())
@@ -71,33 +71,36 @@ class Cluster:
     # -- brokers ---------------------------------------------------------------------------
 
     def put_brokers(self, found: Mapping[int, Broker]) -> set[int]:
-        """Those who came, went, or did both since; who is shutting down remains so for life."""
+        """Replace the live brokers, and return those that came, went or restarted.
+
+        A broker that is shutting down stays so until its broker epoch changes.
+        """
         known = self.brokers
         self.brokers = dict(found)
-        for each in self.shutting_down & found.keys():
-            if known[each].epoch == found[each].epoch:
-                self.brokers[each] = replace(found[each], is_shutting_down=True)
-        before, self.live = self.live, {each: one.epoch for each, one in self.brokers.items()}
-        self.shutting_down = {each for each, one in self.brokers.items() if one.is_shutting_down}
-        return {each for each, _ in before.items() ^ self.live.items()}
+        for broker_id in self.shutting_down & found.keys():
+            if known[broker_id].epoch == found[broker_id].epoch:
+                self.brokers[broker_id] = replace(found[broker_id], is_shutting_down=True)
+        before, self.live = self.live, {i: broker.epoch for i, broker in self.brokers.items()}
+        self.shutting_down = {i for i, broker in self.brokers.items() if broker.is_shutting_down}
+        return {broker_id for broker_id, _ in before.items() ^ self.live.items()}
 
     def put_shutting_down(self, broker_id: int) -> None:
         self.brokers[broker_id] = replace(self.brokers[broker_id], is_shutting_down=True)
         self.shutting_down.add(broker_id)
 
     def check_epoch(self, broker_id: int, broker_epoch: int) -> None:
-        """Raise STALE_BROKER_EPOCH unless the broker lives, and in this life."""
+        """Raise STALE_BROKER_EPOCH unless the broker is alive in this broker epoch."""
         if self.live.get(broker_id) != broker_epoch:
             raise KafkaError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"broker {broker_id} is known with epoch {self.live.get(broker_id)},"
-                f" not with {broker_epoch}",
+                f"broker {broker_id} has broker epoch {self.live.get(broker_id)}, not"
+                f" {broker_epoch}; it must register again",
             )
 
     # -- topics ----------------------------------------------------------------------------
 
     def put_topic(self, name: str, topic_id: uuid.UUID, rules: TopicRules) -> Topic:
-        """The topic, made if it is not known; one of the same name and another id is gone."""
+        """Return the topic, added if unknown; it replaces one of the same name and another id."""
         topic = self.topics.get(name)
         if topic is not None and topic.id != topic_id:
             self.remove_topic(name)
@@ -157,7 +160,5 @@ class Cluster:
                     held.setdefault(broker_id, set()).add((name, index))
         assert len(self._names) == len(self.topics)
         assert held == self._held
-        assert {each: one.epoch for each, one in self.brokers.items()} == self.live
-        assert self.shutting_down == {
-            each for each, one in self.brokers.items() if one.is_shutting_down
-        }
+        assert {i: broker.epoch for i, broker in self.brokers.items()} == self.live
+        assert self.shutting_down == {i for i, b in self.brokers.items() if b.is_shutting_down}

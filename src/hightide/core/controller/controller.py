@@ -1,16 +1,17 @@
-"""The controller: what becomes of every partition when brokers come and go and somebody asks.
+"""The controller: decides the state of every partition as brokers come and go and requests arrive.
 
     fact ──▶ plan: [PartitionChange, …] ──written by compare-and-set──▶ changed(…) ──▶ next plan
 
-A fact about the world (which brokers live, how a topic is configured) is noted at once; what
-follows for partitions is only planned.  `changed` alone changes a partition's state, when the
-change has been written.  So a plan that could not be written has changed nothing, and `audit`
-plans it again.
+A fact about the cluster (which brokers are alive, how a topic is configured) takes effect at once.
+What follows for partitions is only planned: `changed` alone changes a partition's state, after the
+change has been written.  So a plan that could not be written has changed nothing, and `audit` plans
+it again.
 
-What is right for a partition is a function of its state, of the live brokers and of its topic's
-rules, and nothing else (`_next`).  A controller that loads what another one has written therefore
-comes to the same decisions.  Facts only say which partitions to look at: those that a broker holds
-are indexed, so the death of one among a hundred costs no look at what the others hold.
+The right state of a partition is a function of its present state, the live brokers and its topic's
+settings, and nothing else (`_next`).  A controller that loads what another one has written
+therefore comes to the same decisions.  Facts only say which partitions to look at: the partitions
+of each broker are indexed, so the failure of one broker among a hundred does not touch the
+partitions of the others.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NO_PARTITIONS: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """A decision to be written; its partition epoch is the one to compare with."""
+    """A change of a partition's state to write, if the znode still has `before`'s version."""
 
     topic: str
     index: int
@@ -54,7 +55,7 @@ class PartitionChange:
 
 
 class Decision(NamedTuple):
-    """What becomes of one partition of a request.  Without error and change all is so already."""
+    """The outcome of a request for one partition; without error and change nothing is to do."""
 
     error: ErrorCode
     change: PartitionChange | None = None
@@ -62,28 +63,28 @@ class Decision(NamedTuple):
 
 
 class Shutdown(NamedTuple):
-    """What lets a broker go, and the partitions that it leads even then."""
+    """The changes that a controlled shutdown needs, and the partitions still led after them."""
 
     plan: list[PartitionChange]
     remaining: list[Partition]
 
 
 class ElectionKind(IntEnum):
-    """Numbered as in ElectLeaders."""
+    """The election types of ElectLeaders."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 class Controller:
-    """All brokers, all topics, and what is to be done about them."""
+    """The decisions about all partitions of the cluster."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()
-        # Until the brokers have been seen, it is not known that anybody is dead.
+        # Until the first `brokers_seen` no broker is known to be dead.
         self._has_seen_brokers = False
 
-    # -- what can be asked -----------------------------------------------------------------
+    # -- questions -------------------------------------------------------------------------
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
@@ -97,13 +98,13 @@ class Controller:
         return self.cluster.state(topic, index)
 
     def holders(self, topic: str) -> frozenset[int]:
-        """Brokers that hold a replica of the topic, dead ones too."""
+        """Return the brokers that are assigned replicas of the topic, dead ones too."""
         found = self.topics[topic]
         assignments = [state.replicas for state in found.partitions.values()]
         return frozenset().union(*assignments, *found.new_partitions.values())
 
     def reassignments(self) -> dict[Partition, PartitionState]:
-        """Partitions on their way to other brokers."""
+        """Return the partitions that are being reassigned."""
         return {
             (topic.name, index): state
             for topic in self.topics.values()
@@ -111,13 +112,10 @@ class Controller:
             if state.is_reassigning
         }
 
-    # -- facts about the world -------------------------------------------------------------
+    # -- facts about the cluster -----------------------------------------------------------
 
     def brokers_seen(self, found: Mapping[int, Broker]) -> list[PartitionChange]:
-        """All live brokers, as they are registered now.
-
-        One that has another epoch than before has died and come back.
-        """
+        """These brokers are registered now; a broker with a new broker epoch has restarted."""
         affected = self.cluster.put_brokers(found)
         if not self._has_seen_brokers:
             self._has_seen_brokers = True
@@ -132,9 +130,9 @@ class Controller:
         partitions: Mapping[int, PartitionState],
         new_partitions: Mapping[int, tuple[int, ...]] = _NO_PARTITIONS,
     ) -> list[PartitionChange]:
-        """A topic that is new, or has new partitions, or states that turned out to be written.
+        """A topic is new, or has new partitions, or states that were found written.
 
-        `unborn` are the assignments of partitions that have no state yet; the plan makes it.
+        `new_partitions` are the assignments of partitions without a state; the plan creates it.
         """
         topic = self.cluster.put_topic(name, topic_id, rules)
         for index, state in partitions.items():
@@ -150,19 +148,19 @@ class Controller:
         self.cluster.remove_topic(name)
 
     def settings_changed(self, name: str, rules: TopicRules) -> list[PartitionChange]:
-        """Other rules may empty an ELR that is not needed any more, or allow an election."""
+        """The topic's settings changed: they may empty an ELR, or allow an election."""
         topic = self.topics[name]
         topic.rules = rules
         return self._plan(topic.keys)
 
     def changed(self, change: PartitionChange, partition_epoch: int) -> list[PartitionChange]:
-        """A change was written; the partition has this epoch now.  What it makes possible."""
+        """A change was written, and the partition has this epoch now.  Return what follows."""
         topic = self.topics.get(change.topic)
         if topic is None:
-            return []  # removed while it was being written
+            return []  # the topic was removed meanwhile
         known = topic.partitions.get(change.index)
         if change.before is None:
-            assert known is None, "a partition is born once"
+            assert known is None, "the partition has a state already"
         else:
             assert known is not None
             assert known.partition_epoch == change.before.partition_epoch < partition_epoch
@@ -172,10 +170,10 @@ class Controller:
         return self._plan([(change.topic, change.index)])
 
     def audit(self) -> list[PartitionChange]:
-        """What is to be done about any partition; empty when everything is as it should be."""
+        """Return every change that is due; empty if all partitions are as they should be."""
         return self._plan(key for topic in self.topics.values() for key in topic.keys)
 
-    # -- what brokers and people ask for ---------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def isr_proposed(
         self,
@@ -183,7 +181,7 @@ class Controller:
         broker_epoch: int,
         proposals: Mapping[tuple[uuid.UUID, int], IsrProposal],
     ) -> dict[tuple[uuid.UUID, int], Decision]:
-        """AlterPartition.  Raises STALE_BROKER_EPOCH if the sender has died or restarted since."""
+        """AlterPartition.  Raise STALE_BROKER_EPOCH if the sender has died or restarted since."""
         self.cluster.check_epoch(broker_id, broker_epoch)
         return {
             key: self._proposed(broker_id, *key, proposal) for key, proposal in proposals.items()
@@ -211,9 +209,9 @@ class Controller:
         return Decision(ErrorCode.NONE, PartitionChange(topic.name, index, state, after))
 
     def shutdown_asked(self, broker_id: int, broker_epoch: int) -> Shutdown:
-        """ControlledShutdown.  Raises STALE_BROKER_EPOCH if the sender has restarted since.
+        """ControlledShutdown.  Raise STALE_BROKER_EPOCH if the sender has restarted since.
 
-        A broker that is leaving gets nothing new to lead, until it comes back with another epoch.
+        A broker that is shutting down is not elected again before it registers in a new epoch.
         """
         self.cluster.check_epoch(broker_id, broker_epoch)
         self.cluster.put_shutting_down(broker_id)
@@ -229,7 +227,7 @@ class Controller:
     def election_asked(
         self, kind: ElectionKind, partitions: Iterable[Partition] | None = None
     ) -> dict[Partition, Decision]:
-        """ElectLeaders.  Of all partitions (None) only those are told that needed an election."""
+        """ElectLeaders.  For all partitions (None), return only those that needed an election."""
         if partitions is not None:
             return {key: self._elect(kind, key) for key in partitions}
         everything = (
@@ -265,7 +263,8 @@ class Controller:
         return Decision(ErrorCode.NONE, PartitionChange(*key, before, after))
 
     def balance(self, imbalance_percent: int) -> list[PartitionChange]:
-        """Preferred elections for brokers that lead too few of the partitions they are first in."""
+        """Elect preferred leaders on brokers that lead too few of the partitions that prefer
+        them."""
         preferring: dict[int, int] = {}
         away: dict[int, list[Partition]] = {}
         for topic in self.topics.values():
@@ -285,7 +284,7 @@ class Controller:
     def reassignment_asked(
         self, targets: Mapping[Partition, tuple[int, ...] | None]
     ) -> dict[Partition, Decision]:
-        """AlterPartitionReassignments: where partitions shall be; None gives up a move."""
+        """AlterPartitionReassignments: the new replicas by partition; None cancels a move."""
         return {key: self._reassign(key, target) for key, target in targets.items()}
 
     def _reassign(self, key: Partition, target: tuple[int, ...] | None) -> Decision:
@@ -294,19 +293,19 @@ class Controller:
             return Decision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         rules = self.topics[key[0]].rules
         state = self._reelected(before, rules)
-        circumstances = self.cluster.live, self.cluster.shutting_down, rules.min_insync_replicas
+        cluster = self.cluster.live, self.cluster.shutting_down, rules.min_insync_replicas
         if target is None:
             if not state.is_reassigning:
                 return Decision(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-            after = reassignment.cancelled(state, *circumstances)
+            after = reassignment.cancelled(state, *cluster)
         else:
             if problem := reassignment.problem(state, target, self.cluster.live):
                 return Decision(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail=problem)
-            after = reassignment.begun(state, target, *circumstances)
+            after = reassignment.begun(state, target, *cluster)
         if after is None:
             return Decision(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                detail="no replica that has everything would be left",
+                detail="no replica that has every committed record would be left",
             )
         if after is state:
             return Decision(ErrorCode.NONE)
@@ -332,13 +331,13 @@ class Controller:
         return plan
 
     def _next(self, state: PartitionState, rules: TopicRules) -> PartitionState:
-        """One step towards what is right for a partition; the next follows when it is written."""
+        """Return the next step for a partition; another may follow when this one is written."""
         after = self._reelected(state, rules)
-        circumstances = self.cluster.live, self.cluster.shutting_down, rules.min_insync_replicas
+        cluster = self.cluster.live, self.cluster.shutting_down, rules.min_insync_replicas
         if after is state and self.cluster.shutting_down:
-            after = leader_election.relieved(state, *circumstances)
+            after = leader_election.relieved(state, *cluster)
         if after is state and state.is_reassigning:
-            after = reassignment.finished(state, *circumstances)
+            after = reassignment.finished(state, *cluster)
         return after
 
     def _reelected(self, state: PartitionState, rules: TopicRules) -> PartitionState:

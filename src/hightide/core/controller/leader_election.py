@@ -1,26 +1,27 @@
-"""Who leads a partition, who is in sync and who is eligible: pure functions on a PartitionState.
+"""Leader election: which replica leads, which are in sync, which are eligible, as pure functions.
 
-    in ISR ── dies, restarts, lags ──▶ ELR, if the ISR that remains is too small to commit anything
-      ▲                            └─▶ out, if it is not: more will be committed without it
+    in ISR ── dies, restarts, lags ──▶ ELR, if the remaining ISR is too small to commit anything
+      ▲                            └─▶ out, if it is not: more is committed without the replica
       └── only by an accepted proposal of the leader, or by being elected
 
-The next leader is the first, in the order of the assignment, that is alive and
+The next leader is the first replica, in the order of the assignment, that is alive and
 
-    1. in ISR                                          has everything that is committed
-    2. in ELR                                          has it too, for nothing was committed since
-    3. the last known leader, if ISR and ELR are empty probably has most of it   ⎫ is_recovering:
-    4. any replica, if the topic allows it             has something             ⎭ may lack some
+    1. in ISR                                          has every committed record
+    2. in ELR                                          has them too: nothing was committed since
+    3. the last known leader, if ISR and ELR are empty probably has most of them  ⎫ is_recovering:
+    4. any replica, if the topic allows it             has some of them           ⎭ may lack some
 
-so rules 3 and 4 are used only when no replica that is known to be whole can ever come back, or
-when somebody prefers an answer to the right answer.
+Rules 3 and 4 apply only if no replica that is known to have every committed record can ever come
+back, or if `unclean.leader.election.enable` prefers availability to durability.
 
-A member is trusted by the life (broker epoch) in which it was last known to be whole: the broker
-lives that life still, or was shut down cleanly at its end and says so when it registers.  Any other
-restart may have lost what had not reached the disk, so its replica is as good as a new one.
+A member is trusted by the broker epoch in which it was last known to have every committed record:
+the broker still has that epoch, or it was shut down cleanly at the end of that epoch and says so
+when it registers.  Any other restart may have lost records that had not reached the disk, so its
+replica counts as a new one.
 
-Every function returns the very same object if there is nothing to change; partition epochs are
-given by whoever writes the result.  Deaths and restarts come first: all functions but `reelected`
-expect a state in which `reelected` would change nothing.
+Every function returns the same object if nothing changes; the caller that writes the result assigns
+the partition epoch.  Deaths and restarts come first: all functions but `reelected` expect a state
+that `reelected` would not change.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker, as it registered."""
+    """A live broker, as registered."""
 
     epoch: int
     rack: str | None = None
     previous_epoch: int = UNCLEAN
-    """The life that ended in the clean shutdown which it started from, or UNCLEAN."""
+    """The broker epoch that ended with a clean shutdown before this start, or UNCLEAN."""
     is_shutting_down: bool = False
 
 
 def distrusted(state: PartitionState, brokers: Mapping[int, Broker]) -> frozenset[int]:
-    """Members of ISR and ELR that have restarted since, and may have lost data by it."""
+    """Return the members of ISR and ELR that restarted since and may have lost records."""
     found = None
     for member in state.isr + state.elr:
         broker = brokers.get(member)
         if broker is not None:
-            # A decision of a version that noted no lives is judged by the registration alone.
-            whole_in = state.broker_epochs.get(member, broker.previous_epoch)
-            if whole_in == UNCLEAN or whole_in not in (broker.epoch, broker.previous_epoch):
+            # A state without broker epochs (of an older version) is judged by the registration.
+            epoch = state.broker_epochs.get(member, broker.previous_epoch)
+            if epoch == UNCLEAN or epoch not in (broker.epoch, broker.previous_epoch):
                 found = {member} if found is None else found | {member}
     return _NONE if found is None else frozenset(found)
 
@@ -61,16 +62,16 @@ def distrusted(state: PartitionState, brokers: Mapping[int, Broker]) -> frozense
 def first_state(
     replicas: tuple[int, ...], live: Mapping[int, int], shutting_down: Set[int]
 ) -> PartitionState | None:
-    """The state of a partition that never had one; None while none of its replicas is alive.
+    """Return the first state of a partition; None while none of its replicas is alive.
 
-    Nothing is committed yet, so all that are alive are in sync.
+    Nothing is committed yet, so all live replicas are in sync.
     """
-    alive = [each for each in replicas if each in live]
-    isr = tuple(each for each in alive if each not in shutting_down) or tuple(alive)
+    alive = [replica for replica in replicas if replica in live]
+    isr = tuple(replica for replica in alive if replica not in shutting_down) or tuple(alive)
     if not isr:
         return None
     return PartitionState(
-        replicas, isr[0], 0, isr, broker_epochs={each: live[each] for each in isr}
+        replicas, isr[0], 0, isr, broker_epochs={replica: live[replica] for replica in isr}
     )
 
 
@@ -82,20 +83,22 @@ def reelected(
     unclean: bool,
     distrusted: Set[int] = _NONE,
 ) -> PartitionState:
-    """The state after those who died, restarted or lost trust have left, with a leader if possible.
+    """Remove replicas that died, restarted or lost trust, and elect a leader if possible.
 
-    A restart is a death and a start: who is in the ISR must fetch again to be in it.
+    A restart counts as a death and a start: the replica must fetch again to rejoin the ISR.
     """
-    lives = state.broker_epochs
+    epochs = state.broker_epochs
     isr = tuple(
-        each
-        for each in state.isr
-        if each in live and each not in distrusted and lives.get(each, live[each]) == live[each]
+        member
+        for member in state.isr
+        if member in live
+        and member not in distrusted
+        and epochs.get(member, live[member]) == live[member]
     )
     if state.leader in isr:
         return with_isr(state, isr, live, min_isr, distrusted)
     elr = tuple(
-        each for each in state.isr + state.elr if each not in isr and each not in distrusted
+        member for member in state.isr + state.elr if member not in isr and member not in distrusted
     )
     last = state.leader if state.leader != NO_BROKER else state.last_known_leader
     leader = first_live(state.replicas, isr, live, shutting_down)
@@ -104,8 +107,8 @@ def reelected(
         isr = () if leader == NO_BROKER else (leader,)
     is_recovering = False
     if leader == NO_BROKER:
-        whoever = (last,) if not elr else ()
-        leader = first_live(state.replicas, whoever, live, shutting_down)
+        candidates = (last,) if not elr else ()
+        leader = first_live(state.replicas, candidates, live, shutting_down)
         if leader == NO_BROKER and unclean:
             leader = first_live(state.replicas, state.replicas, live, shutting_down)
         is_recovering = leader != NO_BROKER
@@ -136,7 +139,7 @@ def reelected(
 def with_preferred(
     state: PartitionState, live: Mapping[int, int], shutting_down: Set[int]
 ) -> PartitionState:
-    """The state with the first of the assignment as leader, if it is in sync and stays."""
+    """Elect the preferred leader, if it is in sync and not shutting down."""
     preferred = state.replicas[0]
     if preferred in state.isr and preferred in live and preferred not in shutting_down:
         return _led_by(state, preferred)
@@ -146,11 +149,11 @@ def with_preferred(
 def relieved(
     state: PartitionState, live: Mapping[int, int], shutting_down: Set[int], min_isr: int
 ) -> PartitionState:
-    """The state without those in the ISR that are shutting down, if anybody else is in it.
+    """Remove the members of the ISR that are shutting down, if another member is left.
 
-    Whoever is alone stays: a leader that is about to go is better than none.
+    A sole member stays: a leader that is about to leave is better than none.
     """
-    staying = tuple(each for each in state.isr if each not in shutting_down and each in live)
+    staying = tuple(m for m in state.isr if m not in shutting_down and m in live)
     if not staying or len(staying) == len(state.isr):
         return state
     leader = state.leader if state.leader in staying else first_live(state.replicas, staying, live)
@@ -164,10 +167,10 @@ def with_proposed_isr(
     min_isr: int,
     distrusted: Set[int] = _NONE,
 ) -> PartitionState:
-    """The state with the ISR that the leader proposed; that the members are eligible is checked.
+    """Apply the ISR that the leader proposed; `proposal_error` has checked its members.
 
-    This may come before a death or restart that is known has been written, so `distrusted` counts
-    here too.  A leader that has come to judge its followers is over its recovery.
+    A proposal may be applied before a known death or restart has been written, so `distrusted`
+    counts here too.  The recovery of a leader ends when it proposes an ISR.
     """
     return replace(with_isr(state, isr, live, min_isr, distrusted), is_recovering=False)
 
@@ -178,11 +181,10 @@ def first_live(
     live: Mapping[int, int],
     shutting_down: Set[int] = _NONE,
 ) -> int:
-    """The first live candidate; one that is shutting down only if there is no other."""
-    alive = [each for each in replicas if each in candidates and each in live]
-    return next(
-        (each for each in alive if each not in shutting_down), alive[0] if alive else NO_BROKER
-    )
+    """Return the first live candidate; one that is shutting down only if there is no other."""
+    alive = [replica for replica in replicas if replica in candidates and replica in live]
+    staying = (replica for replica in alive if replica not in shutting_down)
+    return next(staying, alive[0] if alive else NO_BROKER)
 
 
 def _led_by(state: PartitionState, leader: int) -> PartitionState:
@@ -204,28 +206,29 @@ def with_isr(
     min_isr: int,
     distrusted: Set[int] = _NONE,
 ) -> PartitionState:
-    """The state with this ISR, and with the ELR and the lives that follow from it.
+    """Set the ISR, and the ELR and broker epochs that follow from it.
 
-    Everybody else who was in ISR or ELR remains whole for as long as nothing can be committed.
+    Replicas that leave ISR or ELR keep every committed record for as long as nothing more can be
+    committed.
     """
-    in_order = tuple(each for each in state.replicas if each in isr)
+    in_order = tuple(replica for replica in state.replicas if replica in isr)
     elr: tuple[int, ...] = ()
     if len(in_order) < effective_min_isr(min_isr, state.replicas):
         elr = tuple(
-            each
-            for each in state.replicas
-            if (each in state.elr or each in state.isr)
-            and each not in in_order
-            and each not in distrusted
+            replica
+            for replica in state.replicas
+            if (replica in state.elr or replica in state.isr)
+            and replica not in in_order
+            and replica not in distrusted
         )
     known = state.broker_epochs
-    lives = {each: live[each] for each in in_order}
-    for each in elr:
-        # A clean restart goes on as the next life.
-        if each in live:
-            lives[each] = live[each]
-        elif each in known:
-            lives[each] = known[each]
-    if in_order == state.isr and elr == state.elr and lives == known:
+    epochs = {member: live[member] for member in in_order}
+    for member in elr:
+        # After a clean restart the new broker epoch is as good as the old one.
+        if member in live:
+            epochs[member] = live[member]
+        elif member in known:
+            epochs[member] = known[member]
+    if in_order == state.isr and elr == state.elr and epochs == known:
         return state
-    return replace(state, isr=in_order, elr=elr, broker_epochs=lives)
+    return replace(state, isr=in_order, elr=elr, broker_epochs=epochs)

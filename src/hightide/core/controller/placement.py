@@ -1,12 +1,12 @@
-"""Which brokers hold the replicas of new partitions.
+"""Replica placement: which brokers hold the replicas of new partitions.
 
-Leaders go round the brokers, so each leads as many partitions as the next.  Followers follow at a
-distance that grows with every round, so that what one broker leads is not all on its neighbour, and
-its load is shared by all when it dies.
+Leaders are assigned round robin, so each broker leads as many partitions as the next.  Followers
+are placed at a distance that grows with every round, so that the partitions which one broker leads
+are not all followed by its neighbour, and all brokers share its load when it dies.
 
-Where every broker says in which rack it stands, replicas of a partition stand in as many racks as
-possible, so that a rack can burn.  Racks of unequal size make it impossible that all brokers hold
-equally much as well; the leaders stay even, and followers go to whoever holds least.
+If every broker has a rack, the replicas of a partition are in as many racks as possible, so that
+the partition survives the loss of a rack.  With racks of unequal size not every broker can hold
+equally many replicas as well: leaders stay even, and followers go to the broker that holds least.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from hightide.wire.errors import ErrorCode, KafkaError
 
 Racks = Mapping[int, str | None]
-"""Brokers and where they stand, if they said it."""
+"""Broker ids and their racks, if set."""
 
 
 def place(
@@ -27,18 +27,18 @@ def place(
     first: int,
     existing: Sequence[Sequence[int]] = (),
 ) -> dict[int, list[int]]:
-    """Replicas per new partition, the preferred leader first.
+    """Return the replicas of each new partition, the preferred leader first.
 
-    `first` chooses the broker to begin with.  New partitions of a topic that has some `existing`
-    ones go on with the round that those began.
+    `first` chooses the broker to start with.  New partitions of a topic continue the round robin
+    of its `existing` partitions.
     """
     check_counts(partition_count, replication_factor, len(brokers))
-    racks = {each: rack for each, rack in brokers.items() if rack is not None}
+    racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
     knows_racks = len(racks) == len(brokers) and len(set(racks.values())) > 1
     ring = _alternating(racks) if knows_racks else sorted(brokers)
     if existing and existing[0][0] in brokers:
         first = ring.index(existing[0][0])
-    held = Counter(each for replicas in existing for each in replicas)
+    held = Counter(broker for replicas in existing for broker in replicas)
     assignment = {}
     for partition in range(len(existing), len(existing) + partition_count):
         leader, *neighbours = _walk(ring, first + partition, partition // len(ring))
@@ -50,7 +50,7 @@ def place(
 
 
 def _walk(ring: Sequence[int], start: int, shift: int) -> list[int]:
-    """All brokers: one of them, then the others beginning `shift` places after its neighbour."""
+    """Return all brokers: one, then the others from `shift` places after its neighbour on."""
     at = start % len(ring)
     others = [*ring[at + 1 :], *ring[:at]]
     skipped = shift % len(others) if others else 0
@@ -64,18 +64,19 @@ def _apart(
     count: int,
     held: Mapping[int, int],
 ) -> list[int]:
-    """Of the neighbours, so many in racks that have fewest of the replicas; the idlest of those."""
+    """Choose `count` neighbours in the racks with the fewest of these replicas; of each such rack
+    the broker that holds least."""
     used = Counter([racks[leader]])
     chosen: list[int] = []
     for _ in range(count):
-        left = [each for each in neighbours if each not in chosen]
-        chosen.append(min(left, key=lambda each: (used[racks[each]], held[each])))
+        left = [broker for broker in neighbours if broker not in chosen]
+        chosen.append(min(left, key=lambda broker: (used[racks[broker]], held[broker])))
         used[racks[chosen[-1]]] += 1
     return chosen
 
 
 def _alternating(racks: Mapping[int, str]) -> list[int]:
-    """The brokers, one from each rack in turn, so that leaders that follow each other are apart."""
+    """Return the brokers, one from each rack in turn, so that successive leaders are apart."""
     turns: Counter[str] = Counter()
     ranked = []
     for broker in sorted(racks):
@@ -86,7 +87,7 @@ def _alternating(racks: Mapping[int, str]) -> list[int]:
 
 
 def check_counts(partition_count: int, replication_factor: int, broker_count: int) -> None:
-    """Raise the error of a topic that cannot be made with these numbers."""
+    """Raise KafkaError if a topic cannot be created with these numbers."""
     if partition_count < 1:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
@@ -95,18 +96,18 @@ def check_counts(partition_count: int, replication_factor: int, broker_count: in
     if replication_factor < 1:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"the replication factor is at least 1, not {replication_factor}",
+            f"the replication factor must be at least 1, not {replication_factor}",
         )
     if replication_factor > broker_count:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"a replication factor of {replication_factor} needs as many brokers,"
-            f" there are {broker_count}",
+            f" but there are {broker_count}",
         )
 
 
 def check_assignment(assignment: Mapping[int, Sequence[int]], brokers: Sequence[int]) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless a client's own assignment can be carried out."""
+    """Raise INVALID_REPLICA_ASSIGNMENT unless a client's assignment is possible."""
     problem = None
     if sorted(assignment) != list(range(len(assignment))):
         problem = "partitions must be numbered from 0 without gaps"

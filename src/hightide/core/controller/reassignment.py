@@ -1,13 +1,13 @@
-"""Moving a partition to other brokers: the assignment grows, replicas fill, the assignment shrinks.
+"""Reassignment: a partition moves to other brokers by adding replicas, then removing the old ones.
 
     [1 2 3] ──begun: to [3 4]──▶ [3 4 1 2], adding 4, removing 1 2 ──all of 3 4 in ISR──▶ [3 4]
                                         └──cancelled──▶ [3 1 2]
 
-Target and origin can both be read off the state in between, so any later controller can end the
-move or undo it.  The target comes first and in its own order, which says who is preferred as
-leader; of the origin, only who belonged to it survives.  Each step is one change of the state and
-of the assignment together: the end takes the leadership from a broker that leaves, its place in
-the ISR and its replica all at once, since by then every replica of the target is whole.
+The intermediate state contains both target and origin, so any later controller can finish the move
+or undo it.  The target comes first and in its given order, which sets the preferred leader; of the
+origin's order only its membership is kept.  Each step is one change of the state and the assignment
+together.  The last step takes the leadership from a broker that leaves, its place in the ISR and
+its replica all at once: by then every replica of the target has every committed record.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from hightide.core.partition.state import NO_BROKER, PartitionState
 
 
 def target_of(state: PartitionState) -> tuple[int, ...]:
-    """The assignment that a move under way leads to; without one, the assignment."""
+    """Return the assignment after a running move; without a move, the assignment."""
     return _without(state.replicas, state.removing)
 
 
 def origin_of(state: PartitionState) -> tuple[int, ...]:
-    """The assignment that a move under way began with."""
+    """Return the assignment before a running move."""
     return _without(state.replicas, state.adding)
 
 
 def problem(state: PartitionState, target: tuple[int, ...], live: Mapping[int, int]) -> str | None:
-    """Why a partition cannot be moved there, in words."""
+    """Return why a partition cannot move to `target`, or None."""
     if not target:
-        return "a partition needs a replica"
+        return "a partition needs at least one replica"
     if len(set(target)) != len(target):
         return f"a broker is named twice: {list(target)}"
-    if dead := [each for each in target if each not in origin_of(state) and each not in live]:
-        return f"replicas can be added on live brokers only, these are not: {dead}"
+    if dead := [b for b in target if b not in origin_of(state) and b not in live]:
+        return f"replicas can be added on live brokers only, these are not alive: {dead}"
     return None
 
 
@@ -47,10 +47,10 @@ def begun(
     shutting_down: Set[int],
     min_isr: int,
 ) -> PartitionState | None:
-    """On its way to `target`; a move that was under way is given up for it.
+    """Start a move to `target`; it replaces a running move.
 
-    None if that would leave no whole replica: the new move may have to drop the only one, which the
-    former move had added.
+    Return None if no replica with every committed record would be left: the new move may have to
+    drop the only one, which the former move had added.
     """
     origin = origin_of(state)
     return _assigned(
@@ -67,14 +67,14 @@ def begun(
 def cancelled(
     state: PartitionState, live: Mapping[int, int], shutting_down: Set[int], min_isr: int
 ) -> PartitionState | None:
-    """Back where the move began; None if that would leave no whole replica."""
+    """Undo a move; return None if no replica with every committed record would be left."""
     return _assigned(state, origin_of(state), (), (), live, shutting_down, min_isr)
 
 
 def finished(
     state: PartitionState, live: Mapping[int, int], shutting_down: Set[int], min_isr: int
 ) -> PartitionState:
-    """At its target, if a move is under way and everybody there is in sync."""
+    """Finish a move, if all replicas of its target are in sync."""
     target = target_of(state)
     if not state.is_reassigning or not set(target) <= set(state.isr):
         return state
@@ -90,14 +90,14 @@ def _assigned(
     shutting_down: Set[int],
     min_isr: int,
 ) -> PartitionState | None:
-    """The state with another assignment; None if no whole replica would be left.
+    """Set the assignment; return None if no replica with every committed record would be left.
 
-    Whoever is no replica any more deletes what it has.  It might come back as a replica before the
-    leader notices that it was gone, so the leader must forget all it knows of its followers: the
-    leader epoch grows, though the leader may stay.
+    A removed replica deletes its log.  It might be assigned again before the leader notices that
+    it was gone, so the leader must forget what it knows of its followers: the leader epoch grows
+    with every removal, even if the leader stays.
     """
-    isr = tuple(each for each in state.isr if each in replicas)
-    elr = tuple(each for each in state.elr if each in replicas)
+    isr = tuple(member for member in state.isr if member in replicas)
+    elr = tuple(member for member in state.elr if member in replicas)
     if not _keeps_one(state, replicas, isr, elr):
         return None
     has_lost_one = not set(state.replicas) <= set(replicas)
@@ -113,7 +113,7 @@ def _assigned(
         leader_epoch=state.leader_epoch + 1 if has_lost_one else state.leader_epoch,
         is_recovering=state.is_recovering and stays,
         broker_epochs={
-            each: epoch for each, epoch in state.broker_epochs.items() if each in isr + elr
+            member: epoch for member, epoch in state.broker_epochs.items() if member in isr + elr
         },
     )
     moved = with_isr(moved, isr, live, min_isr)
@@ -126,7 +126,7 @@ def _keeps_one(
     isr: tuple[int, ...],
     elr: tuple[int, ...],
 ) -> bool:
-    """Whether those who are left include one of the best that there are now."""
+    """Return whether one of the best replicas that there are now is left."""
     if state.isr:
         return bool(isr)
     if state.elr:
@@ -135,4 +135,4 @@ def _keeps_one(
 
 
 def _without(brokers: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(each for each in brokers if each not in others)
+    return tuple(broker for broker in brokers if broker not in others)

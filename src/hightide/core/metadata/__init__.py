@@ -1,1 +1,1 @@
-"""What a broker knows about the cluster, and the rules for topic names."""
+"""What a broker knows of the cluster: the metadata image, and the rules for topic names."""

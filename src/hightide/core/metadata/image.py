@@ -1,20 +1,21 @@
-"""A broker's copy of the cluster's state, and what each new copy means for its own partitions.
+"""A broker's metadata image: its copy of the cluster's state, and the roles that follow from it.
 
-    controller ── PublishState ──▶ Picture.receive ──▶ Received(error code, role changes)
+    controller ── PublishState ──▶ MetadataImage.receive ──▶ ImageUpdate(error code, role changes)
                                         │
-                                        └─▶ what Metadata tells: topics, leaders, endpoints
+                                        └─▶ Metadata responses: topics, leaders, endpoints
 
-One picture serves both, so that what a broker does and what it tells clients cannot differ.  It is
-always the state of one moment of one controller or, partition by partition, a newer one:
+One image serves both, so that what a broker does and what it tells clients cannot differ.  The
+image is always the state of one moment of one controller or, partition by partition, a newer one:
 
-- A message of an older controller, or for another life of this broker, is refused.
-- A message that is not newer than the last, because it was sent twice or was overtaken, is taken
-  for done: what came later holds all that it says.
-- A partition's state never goes back in partition epoch or leader epoch, whoever says so.
+- A message of an older controller, or for another broker epoch of this broker, is refused.
+- A message that is not newer than the last one, because it was sent twice or arrived late, is
+  acknowledged and ignored: the later message contained everything that it says.
+- A partition's state never goes back in partition epoch or leader epoch, whichever message says so.
 - What a full message does not mention is gone.
 
-The role changes come in an order in which they can be carried out: first what ends, so that the
-folder of a topic that was made anew is free, then what is to be led, because clients wait for it.
+The role changes come in an order in which they can be applied: first what ends, so that the folder
+of a topic that was deleted and created again is free, then what is to be led, because clients wait
+for it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from hightide.wire.messages.replication import (
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """This broker leads from now on, in the state's leader epoch."""
+    """Lead from now on, in the state's leader epoch."""
 
     topic: str
     topic_id: uuid.UUID
@@ -47,7 +48,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """`state.leader` leads, and is reached at `endpoint`; None while it is not seen alive."""
+    """Follow `state.leader`, which listens at `endpoint`; None while that broker is not alive."""
 
     topic: str
     topic_id: uuid.UUID
@@ -58,7 +59,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class NoLeader:
-    """Nobody leads.  This broker keeps the partition and waits."""
+    """The partition has no leader.  This broker keeps its replica and waits."""
 
     topic: str
     topic_id: uuid.UUID
@@ -68,7 +69,7 @@ class NoLeader:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The role and the leader epoch are what they were; the ISR or something else is not."""
+    """The role and the leader epoch stay; the ISR or something else changed."""
 
     topic: str
     topic_id: uuid.UUID
@@ -78,7 +79,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Others hold the partition now; this broker is not among its replicas any more."""
+    """This broker is not among the partition's replicas any more."""
 
     topic: str
     topic_id: uuid.UUID
@@ -88,10 +89,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Nobody holds the partition any more: its topic was deleted, and perhaps made anew.
+    """The partition's topic was deleted, and perhaps created again.
 
-    When that is only `inferred`, from its absence in a full message, a prudent broker sets the log
-    aside rather than erasing it.
+    If that is only `inferred`, from its absence in a full message, the broker sets the log aside
+    instead of deleting it.
     """
 
     topic: str
@@ -106,20 +107,20 @@ _ORDER = {kind: nth for nth, kind in enumerate((NoLeader, Lead, Follow, StateCha
 
 
 class ImageUpdate(NamedTuple):
-    """What a message meant; with an error code, that nothing of it was taken."""
+    """What a message changed; with an error code, the message was refused."""
 
     error_code: ErrorCode = ErrorCode.NONE
     changes: tuple[RoleChange, ...] = ()
     brokers_changed: bool = False
     topics_changed: bool = False
-    """Whether there are other topics now, or more partitions."""
+    """Whether topics or partitions were added or removed."""
     deleted_topics: tuple[str, ...] = ()
-    """Those that are known to be deleted; what is only missing in a message may come back."""
+    """Topics that are known to be deleted; a topic that a message merely lacks may come back."""
 
 
 @dataclass(slots=True)
 class Topic:
-    """A topic as it was last published; its partitions in order."""
+    """A topic as last published, its partitions in order."""
 
     name: str
     topic_id: uuid.UUID
@@ -127,7 +128,7 @@ class Topic:
 
 
 class _Changes:
-    """The changes of one message as they are found."""
+    """The changes of one message, while they are collected."""
 
     def __init__(self) -> None:
         self.ended: list[Delete | Stop] = []
@@ -136,22 +137,22 @@ class _Changes:
         self.deleted_topics: list[str] = []
 
     def in_order(self) -> tuple[RoleChange, ...]:
-        begun = sorted(self.begun.values(), key=lambda each: _ORDER[type(each)])
+        begun = sorted(self.begun.values(), key=lambda change: _ORDER[type(change)])
         return (*self.ended, *begun)
 
 
 class MetadataImage:
-    """The copy of broker `broker_id`, which reaches others at their `listener`."""
+    """The image of broker `broker_id`, which connects to other brokers on `listener`."""
 
     def __init__(self, broker_id: int, listener: str) -> None:
         self.broker_id = broker_id
         self.controller_id = NO_BROKER
         self.controller_epoch = -1
         self.is_complete = False
-        """Whether there ever was a full message: before, nothing is known to be missing."""
+        """Whether a full message has arrived: before that, absence means nothing."""
         self.brokers: Mapping[int, PublishedBroker] = {}
         self.live: Mapping[int, int] = {}
-        """The broker epochs of the live brokers, and of these the ones that will soon stop."""
+        """The broker epochs of the live brokers."""
         self.shutting_down: frozenset[int] = frozenset()
         self._listener = listener
         self._addresses: Mapping[int, PublishedEndpoint | None] = {}
@@ -160,10 +161,10 @@ class MetadataImage:
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
 
-    # -- what the controller says ----------------------------------------------------------
+    # -- messages of the controller --------------------------------------------------------
 
     def receive(self, message: PublishStateRequest, own_epoch: int) -> ImageUpdate:
-        """Take a message; `own_epoch` is the epoch in which this broker is registered now."""
+        """Apply a message; `own_epoch` is this broker's present broker epoch."""
         if message.broker_epoch != own_epoch:
             return ImageUpdate(ErrorCode.STALE_BROKER_EPOCH)
         if message.controller_epoch < self.controller_epoch:
@@ -193,12 +194,12 @@ class MetadataImage:
         )
 
     def _see_brokers(self, brokers: Iterable[PublishedBroker]) -> None:
-        self.brokers = {each.broker_id: each for each in brokers}
-        self.live = {each.broker_id: each.broker_epoch for each in self.brokers.values()}
+        self.brokers = {broker.broker_id: broker for broker in brokers}
+        self.live = {i: broker.broker_epoch for i, broker in self.brokers.items()}
         self.shutting_down = frozenset(
-            each.broker_id for each in self.brokers.values() if each.is_shutting_down
+            i for i, broker in self.brokers.items() if broker.is_shutting_down
         )
-        self._addresses = {each: self.endpoint(each, self._listener) for each in self.brokers}
+        self._addresses = {i: self.endpoint(i, self._listener) for i in self.brokers}
 
     def _remove_topics(self, message: PublishStateRequest, changes: _Changes) -> None:
         for topic_id in message.removed_topics:
@@ -207,7 +208,7 @@ class MetadataImage:
                 self._remove(self._topics[name], changes, inferred=False)
         if message.is_full:
             mentioned = {topic.name for topic in message.topics}
-            for topic in [each for each in self if each.name not in mentioned]:
+            for topic in [topic for topic in self if topic.name not in mentioned]:
                 self._remove(topic, changes, inferred=True)
 
     def _remove(self, topic: Topic, changes: _Changes, inferred: bool) -> None:
@@ -238,9 +239,9 @@ class MetadataImage:
             topic = self._topics[name] = Topic(name, published.topic_id)
             self._names[published.topic_id] = name
         known, count = topic.partitions, len(topic.partitions)
-        for each in published.partitions:
-            index = each.partition_index
-            before, after = known.get(index), state_of(each)
+        for partition in published.partitions:
+            index = partition.partition_index
+            before, after = known.get(index), state_of(partition)
             if before is None or not _is_older(after, before):
                 known[index] = after
                 self._change_role(topic, index, before, after, changes)
@@ -248,11 +249,11 @@ class MetadataImage:
             topic.partitions = known = dict(sorted(known.items()))
             changes.topics_changed = True
         if is_full and len(known) > len(published.partitions):
-            mentioned = {each.partition_index for each in published.partitions}
-            for index in [each for each in known if each not in mentioned]:
+            mentioned = {partition.partition_index for partition in published.partitions}
+            for index in [index for index in known if index not in mentioned]:
                 self._remove_partition(topic, index, changes, inferred=True)
 
-    # -- what it means for this broker -----------------------------------------------------
+    # -- roles of this broker --------------------------------------------------------------
 
     def _change_role(
         self,
@@ -266,7 +267,7 @@ class MetadataImage:
         if self.broker_id not in after.replicas:
             if held:
                 changes.ended.append(Stop(topic.name, topic.topic_id, index, after))
-        elif not held or before is None or _is_led_anew(before, after):
+        elif not held or before is None or _has_new_leader(before, after):
             changes.begun[topic.name, index] = self._role(topic, index, after)
         elif before != after:
             changes.begun[topic.name, index] = StateChanged(
@@ -274,8 +275,9 @@ class MetadataImage:
             )
 
     def _role(self, topic: Topic, index: int, state: PartitionState) -> Role:
-        # A controller publishes what it found before it has decided anew. What was decided about
-        # a former life of this broker, whose log may have been another, does not make it lead.
+        # A new controller publishes the states that it found before it has decided anything. A
+        # decision about a former broker epoch, whose log may be gone, does not make this broker
+        # lead.
         elected_in = state.broker_epochs.get(self.broker_id, self._own_epoch)
         if state.leader == self.broker_id and elected_in == self._own_epoch:
             return Lead(topic.name, topic.topic_id, index, state)
@@ -287,9 +289,9 @@ class MetadataImage:
     def _follow_elsewhere(
         self, before: Mapping[int, PublishedEndpoint | None], changes: _Changes
     ) -> None:
-        """Follow anew where the leader stayed and its address did not."""
+        """Follow again where the leader stayed and its address changed."""
         now = self._addresses
-        moved = {each for each in before.keys() | now.keys() if before.get(each) != now.get(each)}
+        moved = {i for i in before.keys() | now.keys() if before.get(i) != now.get(i)}
         for topic, index, state in self._held():
             if state.leader not in moved or state.leader == self.broker_id:
                 continue
@@ -304,10 +306,10 @@ class MetadataImage:
                     yield topic, index, state
 
     def roles(self) -> list[Role]:
-        """Every role that this broker has; the changes of all messages so far amount to this."""
+        """Return every role of this broker: the sum of the role changes of all messages."""
         return [self._role(topic, index, state) for topic, index, state in self._held()]
 
-    # -- what others ask -------------------------------------------------------------------
+    # -- questions -------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -327,11 +329,11 @@ class MetadataImage:
         return None if topic is None else topic.partitions.get(index)
 
     def leader(self, state: PartitionState) -> int:
-        """Who can be asked as the leader: one that is not alive cannot."""
+        """Return the leader if it is alive, else NO_BROKER."""
         return state.leader if state.leader in self.live else NO_BROKER
 
     def offline_replicas(self, state: PartitionState) -> list[int]:
-        return [each for each in state.replicas if each not in self.live]
+        return [replica for replica in state.replicas if replica not in self.live]
 
     def endpoint(self, broker_id: int, listener: str) -> PublishedEndpoint | None:
         broker = self.brokers.get(broker_id)
@@ -342,8 +344,8 @@ class MetadataImage:
         return None
 
     def endpoints(self, listener: str) -> list[tuple[PublishedBroker, PublishedEndpoint]]:
-        """The live brokers that have a listener of this name, in the order of their ids."""
-        found = ((self.brokers[each], self.endpoint(each, listener)) for each in sorted(self.live))
+        """Return the live brokers with a listener of this name, in the order of their ids."""
+        found = ((self.brokers[i], self.endpoint(i, listener)) for i in sorted(self.live))
         return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
     def check(self) -> None:
@@ -362,16 +364,16 @@ def _is_older(state: PartitionState, known: PartitionState) -> bool:
     return state.partition_epoch < known.partition_epoch or state.leader_epoch < known.leader_epoch
 
 
-def _is_led_anew(before: PartitionState, after: PartitionState) -> bool:
+def _has_new_leader(before: PartitionState, after: PartitionState) -> bool:
     return before.leader_epoch != after.leader_epoch or before.leader != after.leader
 
 
 def state_of(published: PublishedPartition) -> PartitionState:
-    """A partition's state out of a message, with the life of its leader: those of the others only
-    controllers need, who keep them with the decision."""
-    lives = {}
+    """Return the state in a message.  It has the broker epoch of the leader only: controllers
+    need the others, and read them from the partition's znode."""
+    epochs = {}
     if published.leader_broker_epoch >= 0:
-        lives[published.leader] = published.leader_broker_epoch
+        epochs[published.leader] = published.leader_broker_epoch
     return PartitionState(
         tuple(published.replicas),
         published.leader,
@@ -384,12 +386,12 @@ def state_of(published: PublishedPartition) -> PartitionState:
         tuple(published.removing),
         published.is_recovering,
         published.recovery_epoch,
-        lives,
+        epochs,
     )
 
 
 def published_partition(index: int, state: PartitionState) -> PublishedPartition:
-    """The inverse of `state_of`, for the controller."""
+    """Return the message part for a state: the inverse of `state_of`."""
     return PublishedPartition(
         partition_index=index,
         replicas=list(state.replicas),
