@@ -24,11 +24,10 @@ from hightide.wire.errors import ErrorCode
 from hightide.zookeeper.errors import NoNode
 from hightide.zookeeper.operation import Create, SetData
 from tests.simulation.checkers import Checker
-from tests.simulation.control import UNCLEAN, Control
-from tests.simulation.coordinator import TreeClient, failed
+from tests.simulation.controller_shell import UNCLEAN, Control
 from tests.simulation.disk import SimLog
-from tests.simulation.following import Following
-from tests.simulation.leading import Leading
+from tests.simulation.following_shell import Following
+from tests.simulation.leading_shell import Leading
 from tests.simulation.messages import (
     CONSUMER,
     Decided,
@@ -45,6 +44,7 @@ from tests.simulation.messages import (
     WhoLeads,
 )
 from tests.simulation.world import Process, Reply, World
+from tests.simulation.zookeeper import TreeClient, failed
 
 LISTENER = "L"
 TICK_MS = 40
@@ -62,7 +62,7 @@ class Settings:
 
 
 class SimBroker(Process):
-    """Its disk outlives it; everything else is made anew by `begin`."""
+    """Its disk outlives it; `begin` makes everything else again."""
 
     is_read = True
 
@@ -109,7 +109,7 @@ class SimBroker(Process):
             partition: log.checkpointed_hw for partition, log in self.logs.items()
         }
         self.control = None
-        # Counted over terms: whoever was in doubt may go on in the same epoch.
+        # Counted over controller epochs: a controller in doubt may continue in the same epoch.
         self.publications = 0
         self.is_leaving = False
         self.tree = TreeClient(self, self._connected)
@@ -264,7 +264,7 @@ class SimBroker(Process):
             self.control.start()
 
     def fenced(self) -> None:
-        """Somebody else is the controller."""
+        """Another broker is the controller."""
         self.world.tell(f"{self.name} is fenced as controller")
         self.control = None
         self.look()

@@ -14,11 +14,11 @@ declared committed, and every log.  Who looks after which invariant, and when:
         controller; ELR only if too few
     I7  nothing is committed with too few   committed
     I8  an offset's record never changes    committed, reads (what is committed only grows)
-    I9  nobody is shown the uncommitted     shows, reads, nominates (KIP-392)
+    I9  no reader sees uncommitted data     shows, reads, nominates (KIP-392)
     I10 real time: later is behind, what    finished, tells_end
         is acknowledged can be read
     I11 only the newest controller writes;  decided, published
-        nobody obeys an older one, or what
+        no broker obeys an older one, or what
         was meant for a former life
     I12 an unclean restart leaves ISR and   decided, with fetched and registered
         ELR until it has fetched again
@@ -51,8 +51,8 @@ from tests.simulation.messages import Partition
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimBroker
-    from tests.simulation.following import Following
-    from tests.simulation.leading import Leading
+    from tests.simulation.following_shell import Following
+    from tests.simulation.leading_shell import Leading
     from tests.simulation.shape import Shape
 
 
@@ -77,7 +77,7 @@ class Truth:
     deleted_offset: int = 0
     """Nothing from here on was ever to be deleted."""
     is_lossy: bool = False
-    """Data may be gone, and that is nobody's fault."""
+    """Data may be gone without a bug: too many disks were lost."""
 
 
 class Checker:
@@ -109,7 +109,7 @@ class Checker:
         return len(self.truth(partition).committed)
 
     def is_current(self, leading: Leading) -> bool:
-        """Whether it is the leader of whom the controller knows."""
+        """Whether it is the leader that the controller knows."""
         state = self.truth(leading.partition).state
         return state is not None and state.leader_epoch == leading.machine.state.leader_epoch
 
@@ -153,8 +153,8 @@ class Checker:
                 raise Violated(f"I12 {partition} counts on {member} untried: {before} {state}")
 
     def _recovers(self, partition: Partition, truth: Truth, state: PartitionState) -> None:
-        """A leader was elected of whom it is not known that it is whole; but is it?  If anybody
-        may be elected, the one before may go on, and what it commits will be lost."""
+        """Check an elected leader that may lack committed records.  With unclean election, the
+        previous leader may continue for a while, and what it commits is lost."""
         truth.is_lossy = truth.is_lossy or self._shape.unclean
         broker = self._brokers[state.leader]
         if not broker.is_up or not broker.is_read:
@@ -168,7 +168,7 @@ class Checker:
             truth.is_lossy = True
 
     def _counts_all(self, partition: Partition, state: PartitionState) -> None:
-        """I6: whom the controller counts on, the leader waits for."""
+        """I6: the leader waits for every replica that the controller counts on."""
         broker = self._brokers.get(state.leader)
         role = broker.roles.get(partition) if broker is not None and broker.is_up else None
         if role is not None and role.machine.state.leader_epoch == state.leader_epoch:
@@ -257,7 +257,7 @@ class Checker:
                 self._is_reached(leading, truth.state, high_watermark)
 
     def _is_reached(self, leading: Leading, state: PartitionState, high_watermark: int) -> None:
-        """I5: everybody of the maximal ISR has it."""
+        """I5: every member of the maximal ISR has it."""
         for member in sorted(leading.machine.maximal_isr):
             broker = self._brokers[member]
             known = leading.machine._followers.get(member)
@@ -311,7 +311,7 @@ class Checker:
         known = broker.high_watermark(partition)
         if not log.start_offset < start_offset <= known <= log.end_offset:
             raise Violated(
-                f"{broker.name} shall start {partition} at {start_offset}, of {log.start_offset},"
+                f"{broker.name} must start {partition} at {start_offset}, of {log.start_offset},"
                 f" {known} committed, to {log.end_offset}"
             )
 
@@ -359,7 +359,7 @@ class Checker:
             )
 
     def nominates(self, leading: Leading, follower: int, offset: int) -> None:
-        """I9: whom a leader sends a consumer to is in sync, and has what it wants."""
+        """I9: a replica that a leader names to a consumer is in sync, and has what it wants."""
         broker = self._brokers[follower]
         known = leading.machine._followers[follower]
         if not self.is_current(leading) or self.truth(leading.partition).is_lossy:
@@ -394,7 +394,7 @@ class Checker:
         for partition, truth in self.truths.items():
             state = truth.state
             if state is None or state.leader == NO_BROKER:
-                raise Violated(f"L1 nobody leads {partition}: {state}")
+                raise Violated(f"L1 no broker leads {partition}: {state}")
             if set(state.isr) != set(state.replicas):
                 raise Violated(f"L4 not all are in sync: {partition} {state}")
             if state.is_reassigning:

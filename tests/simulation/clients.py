@@ -112,8 +112,8 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Reads a partition from its beginning, over and over: from its leader, from whom that
-    nominates (KIP-392), or from anybody."""
+    """Reads a partition from its beginning, over and over: from its leader, from the
+    replica that the leader names (KIP-392), or from any replica."""
 
     def __init__(
         self,

@@ -5,8 +5,8 @@ entries after a power cut.  A power cut may take any of what was not synced, tea
 being written, and yet leave what was written after it: the disk writes in its own order.  Recovery
 keeps what is before the first entry that is not whole (I22).
 
-`entries` is indexed by offset.  What was deleted is below `start_offset`; in a log that was begun
-anew further on there is nothing there.
+`entries` is indexed by offset.  Deleted entries are below `start_offset`; a log that restarted at a
+higher offset has nothing there.
 """
 
 from __future__ import annotations

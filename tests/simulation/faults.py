@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from hightide.core.controller.controller import ElectionKind
 from hightide.core.partition.state import NO_BROKER, PartitionState
 from tests.simulation.broker import SimBroker
-from tests.simulation.coordinator import Coordinator
 from tests.simulation.messages import Partition
+from tests.simulation.zookeeper import ZooKeeperServer
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -150,7 +150,7 @@ class Faults:
         else:
             self.start(broker)
 
-    def start(self, process: SimBroker | Coordinator) -> None:
+    def start(self, process: SimBroker | ZooKeeperServer) -> None:
         if not process.is_up:
             process.start()
 
@@ -218,10 +218,10 @@ class Faults:
             self.world.at(down_ms, self.start, coordinator)
 
     def move(self, partition: Partition, target: tuple[int, ...] | None) -> None:
-        """Somebody wants a partition on other brokers, or (None) gives up wanting it."""
+        """Start a reassignment, or cancel it (None)."""
         controller = self.controller()
         if controller is not None and controller.control is not None:
-            self._tell("reassignment", f"{partition} shall move to {target}")
+            self._tell("reassignment", f"move {partition} to {target}")
             controller.control.moves(partition, target)
 
     def elect(self, partition: Partition, kind: ElectionKind) -> None:

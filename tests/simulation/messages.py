@@ -15,7 +15,7 @@ CONSUMER = -1
 
 
 class WhoLeads(NamedTuple):
-    """A client's Metadata: the leader's id, or NOBODY."""
+    """A client's Metadata: the leader's id, or NO_BROKER."""
 
     partition: Partition
 
@@ -53,7 +53,7 @@ class Fetched(NamedTuple):
     diverging: tuple[int, int] | None = None
     """(epoch, end offset) where the follower's log parts from the leader's."""
     preferred: int = NO_BROKER
-    """Of whom a consumer shall read."""
+    """The replica that a consumer should read from."""
 
 
 class Latest(NamedTuple):

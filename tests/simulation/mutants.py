@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from hightide.core.controller import alter_partition, controller, leader_election, reassignment
-from hightide.core.metadata.image import Follow, MetadataImage, Received
+from hightide.core.metadata.image import Follow, ImageUpdate, MetadataImage
 from hightide.core.partition import leader
-from hightide.core.partition.follower import Follower, Moved, divergence
+from hightide.core.partition.follower import Follower, FollowerChanges, divergence
 from hightide.core.partition.leader import Leader
 from hightide.wire.errors import ErrorCode
 from hightide.zookeeper.operation import SetData
 from tests.simulation import broker as wiring
-from tests.simulation import control, leading
+from tests.simulation import controller_shell, leading_shell
 from tests.simulation.simulation import Simulation
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -53,25 +53,25 @@ def looks_for_divergence_once(patch: pytest.MonkeyPatch) -> None:
         found = real(epochs, end_offset, offset, last_epoch)
         return None if found is None or found[1] >= offset else (last_epoch, found[1])
 
-    patch.setattr(leading, "divergence", once)
+    patch.setattr(leading_shell, "divergence", once)
 
 
 def takes_fetches_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """B3: a fetch does not name an epoch, and the leader believes it (KIP-320)."""
-    fetch = leading.Leading.fetch
+    fetch = leading_shell.Leading.fetch
 
-    def believing(self: leading.Leading, request: Any, answer: Any) -> None:
+    def believing(self: leading_shell.Leading, request: Any, answer: Any) -> None:
         epoch, end = self.machine.state.leader_epoch, self.log.end_offset
         request = request._replace(
             leader_epoch=epoch, last_epoch=-1, offset=min(request.offset, end)
         )
         fetch(self, request, answer)
 
-    patch.setattr(leading.Leading, "fetch", believing)
+    patch.setattr(leading_shell.Leading, "fetch", believing)
 
 
 def lets_join_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
-    """B4: whoever has reached the new leader's stale high watermark is in sync."""
+    """B4: a replica that has reached the new leader's stale high watermark is in sync."""
 
     def may_join(self: Leader, follower: Any) -> bool:
         return follower.end_offset >= self.high_watermark and self._rules.is_eligible(follower)
@@ -94,15 +94,15 @@ def counts_new_members_when_answered(patch: pytest.MonkeyPatch) -> None:
 
 def takes_members_of_any_life(patch: pytest.MonkeyPatch) -> None:
     """B6: a proposal that names a member's former life is accepted (KIP-903)."""
-    judge = alter_partition.judge
+    proposal_error = alter_partition.proposal_error
 
     def trusting(proposal: Any, sender: int, state: Any, brokers: Any) -> ErrorCode:
-        verdict = judge(proposal, sender, state, brokers)
+        verdict = proposal_error(proposal, sender, state, brokers)
         if verdict == ErrorCode.INELIGIBLE_REPLICA and all(m in brokers for m in proposal.isr):
             return ErrorCode.NONE
         return verdict
 
-    patch.setattr(controller, "judge", trusting)
+    patch.setattr(controller, "proposal_error", trusting)
 
 
 def trusts_every_restart(patch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def obeys_messages_to_a_former_life(patch: pytest.MonkeyPatch) -> None:
     """B9: a broker acts on what was meant for it before it restarted (KIP-380)."""
     receive = MetadataImage.receive
 
-    def obedient(self: MetadataImage, message: Any, own_epoch: int) -> Received:
+    def obedient(self: MetadataImage, message: Any, own_epoch: int) -> ImageUpdate:
         return receive(self, message, message.broker_epoch)
 
     patch.setattr(MetadataImage, "receive", obedient)
@@ -140,8 +140,8 @@ def writes_without_the_epoch(patch: pytest.MonkeyPatch) -> None:
     def overwrite(path: str, data: bytes, _version: int) -> Any:
         return SetData(path, data)
 
-    patch.setattr(control, "Check", check)
-    patch.setattr(control, "Overwrite", overwrite)
+    patch.setattr(controller_shell, "Check", check)
+    patch.setattr(controller_shell, "Overwrite", overwrite)
     patch.setattr(wiring.SimBroker, "_doubt", lambda _self: None)
 
 
@@ -164,7 +164,7 @@ def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
     sent; a follower starts its log where it is told (KAFKA-7104)."""
     appended = Follower.appended
 
-    def send(self: leading.Leading, answer: Any, fetched: Any) -> None:
+    def send(self: leading_shell.Leading, answer: Any, fetched: Any) -> None:
         def sent(fetched: Any) -> None:
             answer(
                 fetched._replace(
@@ -175,19 +175,19 @@ def tells_what_it_did_not_read(patch: pytest.MonkeyPatch) -> None:
 
         self.broker.when_disk_is_done(sent, fetched)
 
-    def obedient(self: Follower, high_watermark: int, log_start_offset: int) -> Moved:
+    def obedient(self: Follower, high_watermark: int, log_start_offset: int) -> FollowerChanges:
         moved = appended(self, high_watermark, log_start_offset)
         if log_start_offset > self._log.start_offset:
             return moved._replace(log_start_offset=log_start_offset)
         return moved
 
-    patch.setattr(leading.Leading, "send", send)
+    patch.setattr(leading_shell.Leading, "send", send)
     patch.setattr(Follower, "appended", obedient)
 
 
 def lets_join_with_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
-    """H1, our own: a replica joins with records below the start of the leader's log, which nobody
-    can compare with what was committed there."""
+    """H1, our own: a replica joins with records below the start of the leader's log, which
+    cannot be compared with what was committed there."""
     may_join = Leader._may_join
 
     def joins(self: Leader, follower: Any) -> bool:

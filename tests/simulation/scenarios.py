@@ -87,7 +87,7 @@ def stale_watermark(faults: Faults) -> Iterator[int]:
 
 
 def late_answers(faults: Faults) -> Iterator[int]:
-    """A leader hears late what became of its proposals, and whom it proposed falls behind."""
+    """A leader learns its proposals' results late, and the proposed replica falls behind."""
     random, partition = faults.random, faults.partition()
     leader, controller = faults.leader(partition), faults.controller()
     others = [each for each in faults.followers(partition) if each is not controller]
@@ -117,7 +117,7 @@ def late_answers(faults: Faults) -> Iterator[int]:
 
 
 def late_proposals(faults: Faults) -> Iterator[int]:
-    """A proposal is on its way while the one whom it adds loses its disk and comes back."""
+    """A proposal is on its way while the replica that it adds loses its disk and comes back."""
     random, partition = faults.random, faults.partition()
     leader, controller = faults.leader(partition), faults.controller()
     others = [each for each in faults.followers(partition) if each is not controller]
@@ -220,7 +220,7 @@ def moving_starts(faults: Faults) -> Iterator[int]:
 
 
 def deleted_history(faults: Faults) -> Iterator[int]:
-    """A leader is replaced that has what nobody else has, and comes back when its successor has
+    """A leader that alone has some records is replaced, and comes back when its successor has
     deleted the place where their logs part."""
     random, partition = faults.random, faults.partition()
     leader, others = faults.leader(partition), faults.followers(partition)

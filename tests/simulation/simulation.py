@@ -15,13 +15,13 @@ from hightide.zookeeper.operation import Create, Multi, OpenSession
 from tests.simulation.broker import Settings, SimBroker
 from tests.simulation.checkers import Checker, Violated
 from tests.simulation.clients import Client, Consumer, Deleter, Producer
-from tests.simulation.control import decode
-from tests.simulation.coordinator import Coordinator
+from tests.simulation.controller_shell import decode
 from tests.simulation.faults import Faults
 from tests.simulation.messages import Partition
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.shape import shape_of
 from tests.simulation.world import World
+from tests.simulation.zookeeper import ZooKeeperServer
 
 FAULTS_MS = 16_000
 REST_MS = 15_000
@@ -39,7 +39,7 @@ class Simulation:
         world.tell(f"{self.shape}")
         self.brokers: dict[int, SimBroker] = {}
         self.checker = Checker(self.shape, self.brokers)
-        self.coordinator = Coordinator(world)
+        self.coordinator = ZooKeeperServer(world)
         self._make_brokers()
         self._make_clients()
         self.faults = Faults(self)

@@ -76,7 +76,7 @@ def test_a_follower_that_loses_committed_records_for_no_reason_is_found(
 ) -> None:
     """Too rare a mistake for a random search, so the seed that found it is given."""
     monkeypatch.setattr(SimLog, "_lower_checkpoint", lambda _self: None)
-    with pytest.raises(AssertionError, match="committed records of .* with no recovery"):
+    with pytest.raises(AssertionError, match=r"committed records of .* with no recovery"):
         run(971468315418)
 
 

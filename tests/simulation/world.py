@@ -221,7 +221,7 @@ class Connection:
 class Network:
     """Carries calls from one process to another: in order per connection, late, or not at all.
 
-    Whoever gave up waiting goes on over a new connection, and what is still under way on the old
+    A process that gave up waiting continues over a new connection, and what is in flight on the old
     one may arrive after what was sent later.
     """
 

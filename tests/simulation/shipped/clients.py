@@ -105,7 +105,7 @@ class Client(Process):
             raise
 
     async def refresh(self, topic: str) -> None:
-        """Ask somebody where everything is."""
+        """Ask a broker for metadata."""
         broker_id = self.random.choice(list(self._brokers))
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
@@ -216,7 +216,7 @@ class Producer(Client):
                     self._history.failed(send, code)
                 return True
             if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                # It was written, and so many others since that nobody knows where.
+                # It was written, and so many others since that its offset is unknown.
                 for send in sends:
                     self._history.acked(send)
                 return True
@@ -457,7 +457,7 @@ class Admin(Client):
                 answer = await self.ask(leader, request)
                 found = answer.topics[0].partitions[0]
                 self.world.tell(
-                    f"{partition} shall begin at {offset}: {found.error_code},"
+                    f"{partition} must begin at {offset}: {found.error_code},"
                     f" it begins at {found.low_watermark}"
                 )
 

@@ -71,11 +71,11 @@ class GiveUp(Exception):
 
 
 class Unsure(GiveUp):
-    """Nobody knows what became of its records."""
+    """The outcome of its records is unknown."""
 
 
 class Rejoin(Exception):
-    """The group shares its partitions out anew."""
+    """The group rebalances."""
 
 
 class Groups:
@@ -111,7 +111,7 @@ class Coordinated(Client):
             found = await self.ask(self.random.choice(list(self._brokers)), find)
             (answer,) = found.coordinators
             if answer.error_code != ErrorCode.NONE:
-                raise ConnectionFailed(f"nobody coordinates {key}: {answer.error_code}")
+                raise ConnectionFailed(f"{key} has no coordinator: {answer.error_code}")
             broker_id = self._coordinators[kind, key] = answer.node_id
         try:
             return await self.ask(broker_id, request, wait_ms=wait_ms)
@@ -180,7 +180,7 @@ class Copier(Coordinated):
             try:
                 await self._live()
             except (GiveUp, ConnectionFailed) as reason:
-                self.world.note(f"{self.name} begins anew: {reason}")
+                self.world.note(f"{self.name} starts again: {reason}")
             await self.rest(0.5)
 
     async def _live(self) -> None:

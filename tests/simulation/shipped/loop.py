@@ -39,7 +39,7 @@ Context = contextvars.Context | None
 
 
 class Failed(AssertionError):
-    """Code under test let an exception pass that nobody took care of."""
+    """Code under test let an exception pass that no one handled."""
 
 
 class World:
@@ -67,7 +67,7 @@ class World:
     # -- scheduling ------------------------------------------------------------------------
 
     def at(self, delay_s: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function that belongs to nobody, later: the network, and fate."""
+        """Call a function of the network or the fault injector later."""
         self.schedule(self.now + delay_s, None, (function, arguments), READY)
 
     def schedule(self, at: float, loop: SimLoop | None, what: Any, kind: int) -> None:
@@ -225,7 +225,7 @@ class SimFuture(asyncio.Future):  # type: ignore[type-arg]
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The event loop of one life of a process.  What it does not have, nobody simulated needs."""
+    """The event loop of one life of a process.  It has what simulated code needs, and no more."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -339,7 +339,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: str, port: int, *, ssl: None = None
     ) -> tuple[Any, Any]:
-        assert ssl is None, "nobody listens in this network"
+        assert ssl is None, "this network has no TLS"
         return await self.world.network.connect(self, protocol_factory, host, port)
 
     async def create_server(  # type: ignore[override]
@@ -370,7 +370,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     default_exception_handler = call_exception_handler
 
     def dismantle(self) -> None:
-        """Close the coroutines that will never go on, so that nobody complains of them."""
+        """Close the coroutines that will never resume, so that no warning is raised."""
         asyncio._set_running_loop(self)
         try:
             for task in self._tasks:

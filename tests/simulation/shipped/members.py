@@ -73,7 +73,7 @@ class ClassicMember:
                 self._beaten_at = self._copier.world.now
                 return
             await pause(self._copier)
-        raise GiveUp("its group takes nobody")
+        raise GiveUp("its group takes no members")
 
     async def _try_to_join(self) -> bool:
         copier, name = self._copier, self._topic.encode()
@@ -147,7 +147,7 @@ class ClassicMember:
 
 
 class ConsumerMember:
-    """Says what it owns, and is told what it shall own."""
+    """Sends what it owns, and receives what it should own."""
 
     lost = (
         ErrorCode.STALE_MEMBER_EPOCH,
@@ -163,7 +163,7 @@ class ConsumerMember:
         self.share: list[int] = []
         self._topic_id: Any = None
         self._beaten_at = 0.0
-        # Whether an answer is missing, which may have said what it shall own.
+        # Whether an answer is missing, which may have held its assignment.
         self._is_unsure = False
         self._new_id()
 
@@ -181,7 +181,7 @@ class ConsumerMember:
             if self.generation > 0 or await self._beat(is_first=True):
                 return
             await pause(self._copier)
-        raise GiveUp("its group takes nobody")
+        raise GiveUp("its group takes no members")
 
     async def _beat(self, is_first: bool = False) -> bool:
         """Whether it was answered."""

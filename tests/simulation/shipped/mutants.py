@@ -138,7 +138,7 @@ def answers_before_the_end_is_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def verifies_nothing(patch: pytest.MonkeyPatch) -> None:
-    """B15: whoever writes to a partition opens a transaction in it."""
+    """B15: any write to a partition opens a transaction in it."""
     more = Pipeline._more_settings
     patch.setattr(
         Pipeline,
@@ -148,7 +148,7 @@ def verifies_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_offsets_of_any_generation(patch: pytest.MonkeyPatch) -> None:
-    """B18: whoever was a member once may still commit."""
+    """B18: a former member may still commit."""
     patch.setattr(offset_requests, "txn_offset_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 

@@ -3,8 +3,8 @@
 Bytes of a connection stay in order and are never lost: while a link is cut they wait, and arrive
 some time after it heals.  A link is a direction from one process to another, so it can also be cut
 one way only.  What a kernel does, this does whether or not the process runs: it accepts connections
-to a process that is stopped, refuses them where nobody listens, resets those of a process that was
-killed, and says nothing where the machine has no power.
+to a process that is stopped, refuses them where no process listens, resets those of a process that
+was killed, and says nothing where the machine has no power.
 
 Neither bandwidth nor packets are simulated.  But what was written at once may be read in pieces,
 and a writer whose reader does not read is held up.
@@ -78,7 +78,7 @@ class Network:
                 self.world.at(self.world.random.uniform(0.0, 0.3), pipe.arrive)
 
     def reset(self, one: str, other: str) -> None:
-        """Somebody between them forgets their connections: both sides hear of it."""
+        """A middlebox forgets their connections: both sides get a reset."""
         for end in self._ends_between(one, other):
             end.pipe.put(RST)
             end.received(RST)
@@ -122,10 +122,10 @@ class Network:
         return transport, protocol
 
     def syn_arrived(self, server: End) -> None:
-        """Somebody wants to connect to `server`."""
+        """A process connects to `server`."""
         listening = self._listening.get(server.local)
         if not server.process.has_power:
-            # Nobody is at that address, says the next router after a while.
+            # The next router says after a while that the address is unreachable.
             self.world.at(_UNREACHABLE_S, server.pipe.put, RST)
             return
         if listening is None:
@@ -298,7 +298,7 @@ class End:
         if callable(what):
             what(self)
         elif self.is_gone:
-            # Nobody is here any more; a machine that is off does not even say so.
+            # The process is gone; a machine that is off does not even answer.
             if what is not RST and self.process.has_power:
                 self.pipe.put(RST)
         elif not self.is_established:
@@ -326,7 +326,7 @@ class End:
 
     def _established(self, connected: asyncio.Future[None]) -> None:
         if connected.done():
-            self.drop()  # nobody waits for it any more
+            self.drop()  # nothing waits for it
         else:
             connected.set_result(None)
 

@@ -16,12 +16,12 @@ from hightide.zookeeper.operation import Create, Multi, OpenSession
 from tests.conformance.history import History
 from tests.simulation.checkers import Violated
 from tests.simulation.shipped.clients import Admin, Client, Consumer, Producer
-from tests.simulation.shipped.zookeeper import ZooKeeperServer
 from tests.simulation.shipped.faults import Faults
 from tests.simulation.shipped.loop import Process, World
 from tests.simulation.shipped.machine import PORT, Machine
 from tests.simulation.shipped.network import Network
 from tests.simulation.shipped.witness import Partition, Witness
+from tests.simulation.shipped.zookeeper import ZooKeeperServer
 
 FAULTS_S = 20.0
 REST_S = 15.0
@@ -209,7 +209,7 @@ class Simulation:
         self.admin.tell(lambda: self.admin.create(topic, assignment, configs))
 
     def _has_rested(self, since: float) -> None:
-        """L2: everybody was answered since then."""
+        """L2: every client has had a response since then."""
         for producer in self.producers:
             if producer.answered_at < since:
                 raise Violated(f"L2 {producer.name} was answered last at {producer.answered_at}")

@@ -11,9 +11,9 @@ import pytest
 from hightide.zookeeper.errors import ConnectionLoss, NodeExists, NoNode, SessionLost
 from hightide.zookeeper.interface import SessionState
 from hightide.zookeeper.operation import Create, SetData
-from tests.simulation.shipped.zookeeper import NAME, ZooKeeperServer, SimZooKeeper
 from tests.simulation.shipped.loop import Process, World
 from tests.simulation.shipped.network import Network
+from tests.simulation.shipped.zookeeper import NAME, SimZooKeeper, ZooKeeperServer
 
 TIMEOUT_MS = 2000
 CONNECTED, SUSPENDED = SessionState.CONNECTED, SessionState.SUSPENDED

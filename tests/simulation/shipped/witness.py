@@ -1,7 +1,7 @@
 """Tells the checker what brokers do, without their help: it looks after everything they do.
 
 The checker is the one of the first speed, and is shown the shipped brokers in the shape of those.
-The logs are read from their files, as somebody would who has only the disk; of what a broker
+The logs are read from their files, by a reader that has only the disk; of what a broker
 believes of its log nothing is asked but where it begins and ends.
 """
 
@@ -141,7 +141,7 @@ class Shown:
 
     @property
     def is_read(self) -> bool:
-        """When the power went, nobody knows what is left before the next life has opened it."""
+        """After a power cut, what is left is unknown until the next process has opened it."""
         return self._disk is self._machine.disk
 
     def note(self, store: LogManager) -> None:

@@ -104,7 +104,7 @@ class ZooKeeperServer(Process):
         self.tree = Tree()
         self.objects: dict[int, Any] = {0: 0}
         self.written: Callable[[list[str], str], None] = lambda _paths, _writer: None
-        """Called after every change with what was changed, and by whom."""
+        """Called after every change with the change and its session."""
         self._owners: dict[int, str] = {}
         self._channels: dict[int, Channel] = {}
         self._numbers = count(1)
@@ -195,7 +195,7 @@ class ZooKeeperServer(Process):
             return refusal
 
     def write(self, request: Request, session_id: int) -> Any:
-        """Change the tree; whoever watches is told before anybody is answered."""
+        """Change the tree; watches fire before any response."""
         decision = self.tree.decide(request, session_id, self.now_ms())
         if decision.transaction is not None:
             for fired in self.tree.apply(decision.transaction):
@@ -222,7 +222,7 @@ class SimZooKeeper:
         self._listeners: list[StateListener] = []
         self._channel: Channel | None = None
         self._calls: list[tuple[float, asyncio.Future[Any] | None, Callable[[], None]]] = []
-        """When each was made, who waits for it (nobody for a ping), and what its answer does."""
+        """When each was sent, its future (none for a ping), and what its response does."""
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
         self._waiting: list[asyncio.Future[None]] = []
@@ -282,7 +282,7 @@ class SimZooKeeper:
         self._listeners.clear()
 
     def abandon(self, _timeout_ms: int = 1000) -> bool:
-        raise NotImplementedError("nobody hangs on virtual time")
+        raise NotImplementedError("nothing hangs on virtual time")
 
     def _become(self, state: SessionState) -> None:
         if state is self._state:

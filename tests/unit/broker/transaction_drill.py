@@ -41,7 +41,7 @@ from tests.simulation.shipped.loop import Process, World
 from tests.simulation.shipped.machine import PORT, Machine
 from tests.simulation.shipped.network import Network
 from tests.simulation.shipped.running import _controlled as controlled
-from tests.simulation.shipped.zookeeper import Coordinator as Tree
+from tests.simulation.shipped.zookeeper import ZooKeeperServer as Tree
 
 TOPIC, ID = "t", "drill"
 PARTITIONS = (0, 1)

@@ -56,7 +56,7 @@ class Write:
     operations: tuple[Operation, ...]
 
 
-class Coordinator(Process):
+class ZooKeeperServer(Process):
     """One durable tree; a restart gives every session its full time again."""
 
     def __init__(self, world: World) -> None:
@@ -240,7 +240,7 @@ class TreeClient:
         if session_id != self.session_id:
             return
         if self.is_doubtful:
-            # Whoever hears again must look again at what it was.
+            # A client that is connected again must read again what it watched.
             self._is_connected = False
             self.on_doubt()
         self._ask(Ping(session_id), self._pinged)

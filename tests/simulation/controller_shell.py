@@ -26,9 +26,9 @@ from hightide.wire.messages.replication import (
 )
 from hightide.zookeeper.errors import MultiFailed, NoNode, ZooKeeperError
 from hightide.zookeeper.operation import Check, Create, Operation, SetData
-from tests.simulation.coordinator import failed
 from tests.simulation.messages import Decided, Partition, Propose, Publish
 from tests.simulation.world import Reply
+from tests.simulation.zookeeper import failed
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimBroker
@@ -246,7 +246,7 @@ class Control:
         self._enqueue(work)
 
     def moves(self, partition: Partition, target: tuple[int, ...] | None) -> None:
-        """Somebody wants a partition elsewhere, or gives up wanting it."""
+        """A client starts or cancels a reassignment."""
 
         def work(done: Callable[[], None]) -> None:
             verdict = self._machine.reassignment_asked({partition: target})[partition]
@@ -256,7 +256,7 @@ class Control:
             self._enqueue(work)
 
     def elects(self, partition: Partition, kind: ElectionKind) -> None:
-        """Somebody wants the preferred leader, or any at all."""
+        """A client asks for a preferred or an unclean election."""
 
         def work(done: Callable[[], None]) -> None:
             verdict = self._machine.election_asked(kind, [partition])[partition]

@@ -36,7 +36,7 @@ class Following:
         self._fetch()
 
     def end(self) -> None:
-        """Nobody waits for a follower."""
+        """A follower has no delayed requests."""
 
     def tick(self) -> None:
         """Nor has it anything to do but fetch."""
@@ -111,7 +111,7 @@ class Following:
 
     def _cut(self, step: Step) -> None:
         broker = self.broker
-        self._tell(f"{step.do.name} at {step.offset}")
+        self._tell(f"{step.action.name} at {step.offset}")
         broker.checker.truncates(self, step.offset)
         if step.lost and not self.machine.expects_loss:
             broker.checker.loses_committed(self, step.lost)

@@ -42,7 +42,7 @@ class Leading:
         self, broker: SimBroker, partition: Partition, log: SimLog, state: PartitionState
     ) -> None:
         self.broker, self.partition, self.log = broker, partition, log
-        # Heaps of (offset, serial, whom to answer).
+        # Heaps of (offset, serial, reply).
         self._uncommitted: list[tuple[int, int, Reply]] = []
         self._undeleted: list[tuple[int, int, Reply]] = []
         self._serial = 0
