@@ -45,10 +45,12 @@ def test_whatever_goes_wrong_the_shipped_broker_loses_nothing_committed(
 
 @pytest.mark.parametrize("story", SEEDS)
 def test_equal_seeds_give_equal_histories_whatever_the_hashes(story: str) -> None:
-    asked = f"from shipped.running import *; print(fingerprint_of({FIRST}, {story!r}))"
+    asked = (
+        f"from tests.simulation.shipped.running import *; print(fingerprint_of({FIRST}, {story!r}))"
+    )
     elsewhere = subprocess.run(
         [sys.executable, "-c", asked],
-        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=True,

@@ -120,7 +120,7 @@ def run(seed: int, lines: int = 80, story: str = "log") -> Result:
             simulation.run()
         except Exception as violation:
             told = "\n".join(world.story)
-            replay = f".venv/bin/python tests/simulation/shipped/running.py {seed} {story}"
+            replay = f".venv/bin/python -m tests.simulation.shipped.running {seed} {story}"
             raise AssertionError(
                 f"seed {seed}: {violation!r}\n{told}\nreplay it with: {replay}"
             ) from violation
