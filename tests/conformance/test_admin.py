@@ -180,6 +180,7 @@ def test_producing_creates_the_topic_when_the_broker_is_set_to(broker, client):
     assert values(client.read(broker.bootstrap, topic, 1)) == [b"first"]
 
 
+@pytest.mark.extended
 @pytest.mark.needs("produce")
 def test_producing_to_an_unknown_topic_is_refused_when_it_is_not(strict_broker, client):
     topic = fresh()
@@ -205,6 +206,7 @@ def test_asking_about_an_unknown_topic_is_refused(strict_broker, client):
 # -- many ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_three_hundred_topics_can_be_made_listed_and_deleted(strict_broker):
     """One request each: the admin interface takes them all at once."""
     names = [fresh() for _ in range(300)]

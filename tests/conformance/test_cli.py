@@ -379,6 +379,7 @@ def test_messages_that_the_library_refuses_are_said(run, topic):
     assert (done.code, "refuses the record" in done.err) == (1, True)
 
 
+@pytest.mark.extended
 def test_too_few_replicas_are_said_before_anything_is_measured(run):
     name = fresh()
     assert run("topic", "create", name, "-c", "min.insync.replicas=2").code == 0
@@ -396,6 +397,7 @@ def perf_topics(run):
     return [each for each in run("topic", "list").lines if each.startswith("hightide-perf-")]
 
 
+@pytest.mark.extended
 def test_a_cluster_is_measured_on_a_topic_that_does_not_stay(run):
     found = run("perf", "run", *SHORT, "-z", "lz4", "-o", "json").json
     assert (found["partitions"], found["replication_factor"]) == (2, 1)
@@ -408,6 +410,7 @@ def test_a_cluster_is_measured_on_a_topic_that_does_not_stay(run):
     assert not perf_topics(run)
 
 
+@pytest.mark.extended
 def test_two_clusters_are_compared(run, broker, strict_broker):
     both = f"{broker.bootstrap},{strict_broker.bootstrap}"
     lines = run("perf", "run", *SHORT, "--compare", both).lines
@@ -424,6 +427,7 @@ def test_a_topic_that_exists_is_not_measured_on(run, broker, topic):
     assert values(confluent.read(broker.bootstrap, topic, 1)) == [b"mine"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_topic_is_deleted_even_if_the_measurement_is_broken_off(run, broker, number):
     name = fresh()

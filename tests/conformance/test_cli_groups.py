@@ -289,6 +289,7 @@ def test_consuming_as_a_member_goes_on_where_the_group_left_off(group_broker, ru
 # -- several brokers ---------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_coordinator_that_dies_is_looked_for_until_another_has_taken_over(capfd, monkeypatch):
     settings = {
         "offsets.topic.num.partitions": 6,

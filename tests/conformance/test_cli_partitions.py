@@ -112,6 +112,7 @@ def test_watching_looks_again_until_it_is_stopped(three, run):
         assert (child.returncode, errors) == (0, b"")
 
 
+@pytest.mark.extended
 def test_a_broker_that_is_gone_is_seen_everywhere(three, run):
     """Under-replicated, under min ISR and offline, in the list, on the page and in health."""
     whole = run("cluster", "health")
@@ -152,6 +153,7 @@ def test_a_broker_that_is_gone_is_seen_everywhere(three, run):
     assert eventually(lambda: run("cluster", "health").code == 0)
 
 
+@pytest.mark.extended
 def test_a_broker_that_hangs_is_named_and_not_waited_for(three, run):
     topic = three.place_topic({0: [1, 2, 3]})
     three.pause(3)
@@ -184,6 +186,7 @@ def test_the_leadership_goes_back_to_the_preferred_replica(three, run):
     assert run("partition", "elect").err == "No partition needs such an election.\n"
 
 
+@pytest.mark.extended
 def test_an_unclean_election_asks_first_and_ends_an_outage(three, run):
     topic = three.place_topic({0: [2, 3]}, min_insync_replicas=1)
     three.write(topic, b"both have it")
@@ -214,6 +217,7 @@ def test_an_unclean_election_asks_first_and_ends_an_outage(three, run):
 # -- moves -------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_partitions_are_moved_and_the_throttle_is_taken_away(three, run, tmp_path):
     topic = three.place_topic({0: [1, 2], 1: [2, 1]})
     three.write(topic, *(b"%d" % at for at in range(100)))

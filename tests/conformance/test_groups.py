@@ -212,6 +212,7 @@ def test_clients_of_all_kinds_work_in_one_group(group_broker, group, topic):
         crew.has_read(RECORDS + 5)
 
 
+@pytest.mark.extended
 @everyone
 def test_the_work_of_members_that_were_killed_or_slept_is_taken_over(
     group_broker, group, topic, kind

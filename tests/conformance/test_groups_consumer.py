@@ -215,6 +215,7 @@ def test_the_admin_clients_know_such_groups(group_broker, raw, group, topic):
 # -- from one protocol to the other --------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("other", MEMBERS)
 def test_a_group_is_carried_over_and_back_while_it_works(group_broker, raw, group, topic, other):
     """One by one, as a service is rolled."""

@@ -144,6 +144,7 @@ def working(trio):
             assert offsets_of(raw, groups.names[client]) == ends
 
 
+@pytest.mark.extended
 def test_groups_survive_the_death_of_their_coordinator(trio, working):
     before = coordinator(trio)
     trio.kill(before)
@@ -177,6 +178,7 @@ def test_a_group_does_not_notice_that_its_coordinator_moves(trio, group):
         assert [len(each.changes) for each in members] == changes
 
 
+@pytest.mark.extended
 def test_a_commit_to_a_coordinator_that_is_one_no_more_is_not_accepted(trio, group):
     topic = trio.create_topic()
     place = (topic, 0)
@@ -199,6 +201,7 @@ def test_a_commit_to_a_coordinator_that_is_one_no_more_is_not_accepted(trio, gro
             assert commit(raw, group, {place: 4}) == [ErrorCode.NOT_COORDINATOR]
 
 
+@pytest.mark.extended
 def test_a_coordinator_without_enough_replicas_keeps_nothing(trio, group):
     topic = trio.create_topic()
     leader = coordinator(trio)

@@ -19,6 +19,7 @@ STEPS = 6
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_a_group_in_a_storm_reads_everything_and_goes_back_nowhere(group_broker, assignor):
     print(f"HIGHTIDE_SEED={SEED}")

@@ -55,6 +55,7 @@ def test_a_leader_is_killed(three, record_testsuite_property):
         assert three.leader_now(load.topic) != leader
 
 
+@pytest.mark.extended
 def test_one_leader_after_the_other_is_killed(three):
     """Twice, each time as soon as the one before is in sync again."""
     with loaded(three) as load:
@@ -66,6 +67,7 @@ def test_one_leader_after_the_other_is_killed(three):
             load.wait_for_acks()
 
 
+@pytest.mark.extended
 def test_the_controller_is_killed(three):
     with loaded(three) as load:
         controller = three.controller()
@@ -98,6 +100,7 @@ def test_the_coordinator_is_killed(three):
         assert after == epochs
 
 
+@pytest.mark.extended
 def test_the_coordinator_is_silent_for_longer_than_a_session(three):
     with loaded(three) as load:
         three.pause_coordinator()
@@ -108,6 +111,7 @@ def test_the_coordinator_is_silent_for_longer_than_a_session(three):
             three.resume_coordinator()
 
 
+@pytest.mark.extended
 def test_a_leader_sleeps_through_its_session(three):
     """When it wakes, others lead: what clients sent to it meanwhile must not be acknowledged."""
     with loaded(three) as load:
@@ -119,6 +123,7 @@ def test_a_leader_sleeps_through_its_session(three):
         eventually(lambda: three.all_say_isr(load.topic, [1, 2, 3]))
 
 
+@pytest.mark.extended
 def test_all_brokers_are_killed_at_once(three):
     """What a process had written is in the page cache: killing all of them loses nothing."""
     with loaded(three) as load:
@@ -128,6 +133,7 @@ def test_all_brokers_are_killed_at_once(three):
         load.wait_for_acks()
 
 
+@pytest.mark.extended
 def test_brokers_and_coordinator_are_killed_at_once(three):
     with loaded(three) as load:
         three.kill_coordinator()
@@ -138,6 +144,7 @@ def test_brokers_and_coordinator_are_killed_at_once(three):
         load.wait_for_acks()
 
 
+@pytest.mark.extended
 def test_a_rolling_restart_stalls_no_partition(three, record_testsuite_property):
     """Every broker is stopped in order and started again; the others lead meanwhile."""
     with loaded(three) as load:
@@ -153,6 +160,7 @@ def test_a_rolling_restart_stalls_no_partition(three, record_testsuite_property)
         assert max(stalls.values()) < 5
 
 
+@pytest.mark.extended
 def test_clients_get_over_a_failover_with_the_session_timeout_of_production(
     racked, record_testsuite_property
 ):

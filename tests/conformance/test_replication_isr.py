@@ -138,6 +138,7 @@ def test_a_follower_that_sleeps_leaves_the_isr_and_comes_back(
         record_testsuite_property(f"isr s, {name}", round(value, 3))
 
 
+@pytest.mark.extended
 def test_an_idle_follower_stays_in_sync(racked, governed):
     """Long polls that bring nothing are not a lag."""
     topic = governed
@@ -214,6 +215,7 @@ def test_nothing_that_is_not_committed_is_shown(racked, governed):
     assert values(confluent.read(racked.bootstrap, topic, 2)) == [b"committed", b"not yet"]
 
 
+@pytest.mark.extended
 def test_a_leader_that_returns_follows_and_drops_what_was_never_committed(three, topic):
     """What a sleeping follower had asked for already is on its way and may survive; no more."""
     old = three.leader_now(topic)
@@ -356,6 +358,7 @@ def out_of_sync(three):
     return topic
 
 
+@pytest.mark.extended
 def test_a_replica_that_is_not_in_sync_does_not_lead_by_itself(three, out_of_sync):
     topic = out_of_sync
     time.sleep(1)
@@ -370,6 +373,7 @@ def test_a_replica_that_is_not_in_sync_does_not_lead_by_itself(three, out_of_syn
     three.check_equal_logs(topic)
 
 
+@pytest.mark.extended
 def test_a_topic_may_allow_an_unclean_election(three, out_of_sync):
     topic = out_of_sync
     three.configure(2, topic, unclean_leader_election_enable="true")
@@ -382,6 +386,7 @@ def test_a_topic_may_allow_an_unclean_election(three, out_of_sync):
     assert three.logged(1, topic) == [b"a", b"c"]
 
 
+@pytest.mark.extended
 def test_an_administrator_may_ask_for_an_unclean_election(three, out_of_sync):
     topic = out_of_sync
     assert three.elect(topic, kind=1) is ErrorCode.NONE

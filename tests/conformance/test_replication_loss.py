@@ -54,6 +54,7 @@ def loaded(forgetful):
         gc.collect()  # here, where the warnings of kafka-python are expected
 
 
+@pytest.mark.extended
 def test_brokers_that_lose_everything_lose_nothing_that_two_others_have(forgetful, loaded):
     """Each in turn, noticed by its session's end."""
     for each in ALL:
@@ -64,6 +65,7 @@ def test_brokers_that_lose_everything_lose_nothing_that_two_others_have(forgetfu
         loaded.wait_for_acks()
 
 
+@pytest.mark.extended
 def test_a_leader_that_is_back_before_its_session_ends_does_not_lead_with_nothing(
     forgetful, loaded
 ):
@@ -75,6 +77,7 @@ def test_a_leader_that_is_back_before_its_session_ends_does_not_lead_with_nothin
         loaded.wait_for_acks()
 
 
+@pytest.mark.extended
 def test_a_follower_that_is_back_before_its_session_ends_is_not_counted_on(forgetful):
     """It is in the ISR as the tree has it, and has nothing: it must fetch again to be in sync."""
     forgetful.heal()
@@ -131,6 +134,7 @@ def test_a_cluster_that_was_stopped_at_once_has_everything(three):
 # -- a log whose beginning is gone -------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_follower_begins_where_the_leaders_log_begins_by_now(three):
     """It was away while records were written and deleted."""
     topic = three.place_topic({0: ALL})
@@ -166,6 +170,7 @@ def test_records_are_deleted_on_all_replicas(three):
         assert list_offset(raw, topic, EARLIEST).offset == 4
 
 
+@pytest.mark.extended
 def test_a_follower_copies_a_log_that_has_been_compacted(three):
     """Where records were, offsets are missing; the follower must not mind."""
     topic = three.place_topic(

@@ -205,6 +205,7 @@ def throttle(cluster, topic, rate):
         cluster.configure(TOPIC, topic, **{f"{kind}_replication_throttled_replicas": "*"})
 
 
+@pytest.mark.extended
 def test_a_move_can_be_throttled(three, record_testsuite_property):
     """Two megabytes at half a megabyte per second take their time; those in sync are not slowed."""
     topic = filled(three, [1, 2], 2)
@@ -374,6 +375,7 @@ def test_confluent_reads_from_the_follower_in_its_rack(racked, near_and_far):
     assert fetches[2] == 0
 
 
+@pytest.mark.extended
 def test_confluent_goes_back_to_the_leader_when_the_follower_in_its_rack_dies(racked, near_and_far):
     with Nearby(racked, near_and_far) as nearby:
         assert nearby.read(3) == [b"a", b"b", b"c"]

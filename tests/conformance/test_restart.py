@@ -25,6 +25,7 @@ def kill(cluster):
     cluster.restart()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("stop", [stop_in_order, kill])
 def test_topics_settings_and_records_survive(own_broker, stop):
     bootstrap = own_broker.bootstrap
@@ -59,6 +60,7 @@ def test_every_acknowledged_record_survives_kill_9(own_broker, client):
     assert values(client.read(own_broker.bootstrap, topic, 30)) == values(sent)
 
 
+@pytest.mark.extended
 def test_the_start_of_a_purged_log_survives_kill_9(own_broker):
     topic = own_broker.create_topic()
     confluent.produce(own_broker.bootstrap, topic, [Record(b"%d" % at) for at in range(10)])
@@ -67,6 +69,7 @@ def test_the_start_of_a_purged_log_survives_kill_9(own_broker):
     assert confluent.bounds(own_broker.bootstrap, topic) == (4, 10)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("stop", [stop_in_order, kill])
 def test_a_deleted_topic_stays_deleted(own_broker, stop):
     kept, gone = own_broker.create_topic(), own_broker.create_topic()
@@ -76,6 +79,7 @@ def test_a_deleted_topic_stays_deleted(own_broker, stop):
     assert confluent.topics(own_broker.bootstrap) == {kept}
 
 
+@pytest.mark.extended
 def test_a_client_that_stays_connects_again_by_itself(own_broker):
     """One producer and one consumer outlive a kill and lose nothing."""
     from confluent_kafka import Producer

@@ -164,6 +164,7 @@ def test_whoever_comes_later_takes_the_id_over(transacting, client, topic, name)
     assert describe_transaction(transacting, name).transaction_state == "CompleteCommit"
 
 
+@pytest.mark.extended
 @pytest.mark.needs("transactions")
 def test_a_transaction_that_takes_too_long_is_aborted(transacting, client, topic, name):
     with transactional(client, transacting.bootstrap, name, timeout_ms=1000) as slow:

@@ -15,6 +15,7 @@ MESSAGES = 20_000
 PARTITIONS = 3
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(150)
 def test_a_topic_is_copied_exactly_once_while_brokers_and_copiers_are_killed(
     three_transacting, tmp_path

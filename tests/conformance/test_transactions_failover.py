@@ -32,6 +32,7 @@ def apart(cluster, **given):
     return topic, producer
 
 
+@pytest.mark.extended
 def test_transactions_go_on_when_coordinators_and_leaders_are_killed(three_transacting):
     cluster = three_transacting
     topic = cluster.create_topic(partitions=3)
@@ -51,6 +52,7 @@ def test_transactions_go_on_when_coordinators_and_leaders_are_killed(three_trans
         cluster.check_equal_logs(topic, index)
 
 
+@pytest.mark.extended
 def test_an_open_transaction_outlives_its_leader_and_its_coordinator(three_transacting):
     cluster = three_transacting
     topic, producer = apart(cluster)
@@ -81,6 +83,7 @@ def test_an_open_transaction_outlives_its_leader_and_its_coordinator(three_trans
     eventually(lambda: positions(cluster, group, topic, stable=True) == [(11, 0)])
 
 
+@pytest.mark.extended
 def test_a_decision_is_carried_out_by_whoever_coordinates_next(three_transacting):
     cluster = three_transacting
     coordinator = find_coordinator(cluster, NAMES[0])
