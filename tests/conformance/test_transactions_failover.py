@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.produce import InitProducerIdRequest
