@@ -29,7 +29,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple
 
-from hightide.core.transactions.aborted_index import Aborted, AbortedIndex
+from hightide.core.transactions.aborted_index import AbortedIndex, AbortedTransaction
 from hightide.log.disk import Buffer, Disk, DiskFailed, File
 from hightide.log.index import (
     MAX_RELATIVE_OFFSET,
@@ -448,7 +448,9 @@ class Transactions:
         if header.is_transactional:
             self._begun.setdefault(header.producer_id, header.base_offset)
 
-    def copied_marker(self, header: BatchHeader, batch: memoryview) -> tuple[bool, Aborted | None]:
+    def copied_marker(
+        self, header: BatchHeader, batch: memoryview
+    ) -> tuple[bool, AbortedTransaction | None]:
         """Note a control batch on the copying pass. Return whether no batch of its transaction is
         left, and otherwise the transaction if the marker aborts it."""
         kind = _marker_type(batch)
@@ -461,7 +463,7 @@ class Transactions:
             return False, None
         offset = header.base_offset
         stable = next(iter(self._begun.values()), offset + 1)
-        return False, Aborted(header.producer_id, first_offset, offset, stable)
+        return False, AbortedTransaction(header.producer_id, first_offset, offset, stable)
 
 
 def _marker_type(batch: memoryview) -> ControlType | None:
@@ -516,7 +518,7 @@ class Compacted(NamedTuple):
     max_timestamp: int
     delete_horizon_ms: int | None
     changed: bool
-    aborted: Aborted | None = None
+    aborted: AbortedTransaction | None = None
     """The entry for the transaction index of the new segment."""
 
 
@@ -524,7 +526,7 @@ def compact(header: BatchHeader, batch: memoryview, rules: CompactionRules) -> C
     """Compact one batch."""
     horizon = header.delete_horizon_ms
     is_due = horizon is not None and horizon <= rules.now_ms
-    aborted: Aborted | None = None
+    aborted: AbortedTransaction | None = None
     if header.is_control:
         needless, aborted = rules.transactions.copied_marker(header, batch)
         kept = [] if needless and is_due else list(records(batch))

@@ -16,10 +16,10 @@ from struct import Struct
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from hightide.core.partition.producer_state import ProducerStates
-from hightide.core.transactions.aborted_index import Aborted
+from hightide.core.transactions.aborted_index import AbortedTransaction
 from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.core.transactions.transaction import Producer
-from hightide.core.transactions.verification import Guard
+from hightide.core.transactions.verification import VerificationGuard
 from hightide.log import truncation
 from hightide.log.batch_validation import (
     PLAIN_ATTRIBUTES,
@@ -199,7 +199,7 @@ class Log:
         end: int,
         leader_epoch: int,
         now_ms: int,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> tuple[int, int, int]:
         """Write the one batch in buf[start:end]; `view` is a memoryview of `buf`.
 
@@ -326,7 +326,11 @@ class Log:
         return base_offset, end_offset, appended_at
 
     def append_own(
-        self, batch: bytearray, leader_epoch: int, now_ms: int, guard: Guard | None = None
+        self,
+        batch: bytearray,
+        leader_epoch: int,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
     ) -> tuple[int, int]:
         """Write a batch that the broker built; return its base offset and the offset after it.
 
@@ -563,7 +567,7 @@ class Log:
         offsets = f"{self.start_offset}..{self.end_offset}"
         return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in {offsets}")
 
-    def aborted_between(self, start_offset: int, end_offset: int) -> list[Aborted]:
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in the range, in marker order."""
         active = self.active_segment
         if start_offset >= active.base_offset and active.aborted is not None and not active.aborted:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from hightide.core.partition.producer_state import BATCHES_KEPT, ProducerStates, Written
-from hightide.core.transactions.aborted_index import Aborted
+from hightide.core.partition.producer_state import BATCHES_KEPT, AppendedBatch, ProducerStates
+from hightide.core.transactions.aborted_index import AbortedTransaction
 from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.log.disk import Disk
 from hightide.log.segment import SNAPSHOT, Segment, file_name
@@ -117,9 +117,9 @@ def recall_batches(
 
 def _batches_before(
     segments: Sequence[Segment], producer_id: int, epoch: int, offset: int
-) -> list[Written]:
+) -> list[AppendedBatch]:
     """Return a producer's batches in the last megabytes before `offset`, newest first."""
-    found: list[Written] = []
+    found: list[AppendedBatch] = []
     left = _RECALL_BYTES
     for segment in reversed(segments):
         if segment.base_offset >= offset or not segment.size:
@@ -127,13 +127,13 @@ def _batches_before(
         try:
             end = segment.size if segment.limit_offset <= offset else segment.locate(offset)
             start = segment.offsets.boundary_before(max(0, end - left))
-            here: list[Written] = []
+            here: list[AppendedBatch] = []
             for position, header in segment.headers(start):
                 if position >= end:
                     break
                 sender = (header.producer_id, header.producer_epoch)
                 if sender == (producer_id, epoch) and not header.is_control:
-                    here.append(Written.of(header))
+                    here.append(AppendedBatch.of(header))
         except Corrupt as damage:
             _log.warning("%s", damage)
             return found
@@ -150,7 +150,7 @@ def follow(
     segment: Segment,
     position: int,
     now_ms: int,
-) -> Aborted | None:
+) -> AbortedTransaction | None:
     """Apply one batch to the producer state; return the transaction that it aborts, if any."""
     if header.is_control:
         return _follow_marker(transactions, header, segment, position, now_ms)
@@ -176,7 +176,7 @@ def _follow_marker(
     segment: Segment,
     position: int,
     now_ms: int,
-) -> Aborted | None:
+) -> AbortedTransaction | None:
     # A batch that compaction emptied has no marker.
     for record in records(segment.read_batch(position, header.size)):
         marker = parse_marker(record)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from hightide.core.transactions.aborted_index import Aborted, AbortedIndex
+from hightide.core.transactions.aborted_index import AbortedIndex, AbortedTransaction
 from hightide.log.disk import Disk, File
 from hightide.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from hightide.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader
@@ -281,7 +281,7 @@ class Segment:
         self._aborted_is_stored = False
         return self.aborted
 
-    def add_aborted(self, entry: Aborted) -> None:
+    def add_aborted(self, entry: AbortedTransaction) -> None:
         assert self.aborted is not None, "the transaction index is loaded before its segment grows"
         self.aborted.append(entry)
         self._aborted_is_stored = False

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
 from hightide.core.partition.producer_state import ProducerStates
-from hightide.core.transactions.aborted_index import Aborted, AbortedIndex
+from hightide.core.transactions.aborted_index import AbortedIndex, AbortedTransaction
 from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.log.disk import Disk, DiskFailed
 from hightide.log.producer_snapshots import follow, newest_snapshot, remove_snapshots, replay
@@ -275,9 +275,9 @@ class Segments(Sequence[Segment]):
 
     def aborted_between(
         self, start_offset: int, end_offset: int, log_end_offset: int
-    ) -> list[Aborted]:
+    ) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in the range, in marker order."""
-        aborted: list[Aborted] = []
+        aborted: list[AbortedTransaction] = []
         for segment in self._segments[self.index_of(start_offset) :]:
             index = segment.aborted
             if index is None:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hightide.core.partition.producer_state import ProducerStates
-from hightide.core.transactions.aborted_index import ENTRY_BYTES, Aborted, AbortedIndex
+from hightide.core.transactions.aborted_index import ENTRY_BYTES, AbortedIndex, AbortedTransaction
 from hightide.core.transactions.open_transactions import PartitionTransactions
 from hightide.core.transactions.transaction import Producer
-from hightide.core.transactions.verification import Guard, Verification, produce_error
+from hightide.core.transactions.verification import Verification, VerificationGuard, produce_error
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 A, B = Producer(1, 0), Producer(2, 0)
@@ -27,11 +27,15 @@ class Leader:
         self.sequences: dict[int, int] = {}
         self.index = AbortedIndex()
 
-    def verify(self, producer: Producer, sequence: int = 0) -> Guard | None:
+    def verify(self, producer: Producer, sequence: int = 0) -> VerificationGuard | None:
         return self.transactions.begin_verification(producer, sequence, 0)
 
     def write(
-        self, producer: Producer, guard: Guard | None = None, *, transactional: bool = True
+        self,
+        producer: Producer,
+        guard: VerificationGuard | None = None,
+        *,
+        transactional: bool = True,
     ) -> int:
         sequence = self.sequences.get(producer.id, 0)
         assert self.producers.check(*producer, sequence, 1) is None
@@ -307,29 +311,29 @@ def test_an_aborted_transaction_is_indexed_and_a_committed_one_is_not() -> None:
     it.open(B)
     it.mark(A, commit=False)
     it.mark(B)
-    assert it.index.entries == [Aborted(A.id, 0, 2, 1)]
+    assert it.index.entries == [AbortedTransaction(A.id, 0, 2, 1)]
 
 
 def test_a_file_of_the_index_is_kafkas() -> None:
-    data = Aborted(7, 1, 9, 4).encode()
+    data = AbortedTransaction(7, 1, 9, 4).encode()
     assert data == bytes.fromhex(
         "0000 0000000000000007 0000000000000001 0000000000000009 0000000000000004"
     )
     assert len(data) == ENTRY_BYTES == 34
-    assert AbortedIndex.decode(data, 0, 10).entries == [Aborted(7, 1, 9, 4)]
+    assert AbortedIndex.decode(data, 0, 10).entries == [AbortedTransaction(7, 1, 9, 4)]
     assert AbortedIndex.decode(data, 0, 10).encode() == data
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        Aborted(7, 1, 9, 4).encode()[:-1],
-        b"\0\1" + Aborted(7, 1, 9, 4).encode()[2:],
-        Aborted(7, 1, 9, 4).encode() * 2,
-        Aborted(7, 1, 3, 4).encode(),
-        Aborted(7, 1, 20, 4).encode(),
-        Aborted(7, 9, 9, 4).encode(),
-        Aborted(-1, 1, 9, 4).encode(),
+        AbortedTransaction(7, 1, 9, 4).encode()[:-1],
+        b"\0\1" + AbortedTransaction(7, 1, 9, 4).encode()[2:],
+        AbortedTransaction(7, 1, 9, 4).encode() * 2,
+        AbortedTransaction(7, 1, 3, 4).encode(),
+        AbortedTransaction(7, 1, 20, 4).encode(),
+        AbortedTransaction(7, 9, 9, 4).encode(),
+        AbortedTransaction(-1, 1, 9, 4).encode(),
     ],
 )
 def test_a_damaged_index_is_told(data: bytes) -> None:
@@ -338,10 +342,10 @@ def test_a_damaged_index_is_told(data: bytes) -> None:
 
 
 def test_an_index_is_cut_with_its_log() -> None:
-    index = AbortedIndex([Aborted(1, 0, 4, 5), Aborted(1, 5, 8, 9)])
+    index = AbortedIndex([AbortedTransaction(1, 0, 4, 5), AbortedTransaction(1, 5, 8, 9)])
     assert not index.truncate_to(9)
     assert index.truncate_to(8)
-    assert index.entries == [Aborted(1, 0, 4, 5)]
+    assert index.entries == [AbortedTransaction(1, 0, 4, 5)]
 
 
 PRODUCERS = st.sampled_from([1, 2, 3])
@@ -372,7 +376,7 @@ def test_a_range_is_told_all_and_only_the_aborted_transactions_in_it(
         segments.append(AbortedIndex.decode(AbortedIndex(inside).encode(), base, base + segment))
     end = data.draw(st.integers(0, it.commit()))
     start = data.draw(st.integers(0, end))
-    found: list[Aborted] = []
+    found: list[AbortedTransaction] = []
     for at in range(start // segment, len(segments)):
         here, is_all = segments[at].in_range(start, end)
         found += here

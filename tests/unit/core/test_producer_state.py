@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hightide.core.partition.producer_state import BATCHES_KEPT, ProducerStates, Written
+from hightide.core.partition.producer_state import BATCHES_KEPT, AppendedBatch, ProducerStates
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 
 NOW = 1_700_000_000_000
@@ -24,7 +24,7 @@ def send(
     offset: int,
     pid: int = 1,
     epoch: int = 0,
-) -> Written | None:
+) -> AppendedBatch | None:
     written = states.check(pid, epoch, sequence, count)
     if written is None:
         states.appended(pid, epoch, sequence, offset, offset + count - 1, NOW, NOW)

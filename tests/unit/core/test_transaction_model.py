@@ -26,7 +26,7 @@ from hightide.core.transactions.transaction_coordinator import (
     TransactionCoordinator,
     Write,
 )
-from hightide.core.transactions.verification import Guard, Verification
+from hightide.core.transactions.verification import Verification, VerificationGuard
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.transactions import WritableTxnMarker
 from tests.unit.core.transaction_world import (
@@ -317,7 +317,7 @@ class NoVerification(World):
 
 
 class _AnyGuard(Verification):
-    def holds(self, producer_id: int, guard: Guard | None) -> bool:
+    def holds(self, producer_id: int, guard: VerificationGuard | None) -> bool:
         return guard is not None
 
 

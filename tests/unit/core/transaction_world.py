@@ -28,7 +28,7 @@ from hightide.core.transactions.transaction_coordinator import (
     TransactionCoordinator,
     Write,
 )
-from hightide.core.transactions.verification import Guard, produce_error
+from hightide.core.transactions.verification import VerificationGuard, produce_error
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.transactions import (
     WritableTxnMarker,
@@ -121,7 +121,7 @@ class Question:
     """A leader asks the coordinator whether a transaction contains its partition."""
 
     request: Produce
-    guard: Guard
+    guard: VerificationGuard
     incarnation: int
     error: ErrorCode | None = None
 
@@ -263,7 +263,7 @@ class DataPartition:
         self.follow(len(self.log) - 1, entry)
         return len(self.log) - 1
 
-    def arrived(self, request: Produce, guard: Guard | None = None) -> None:
+    def arrived(self, request: Produce, guard: VerificationGuard | None = None) -> None:
         producer = request.producer
         try:
             repeated = self.producers.check(*producer, request.sequence, 1)

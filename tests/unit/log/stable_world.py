@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hightide.core.transactions.aborted_index import Aborted
+from hightide.core.transactions.aborted_index import AbortedTransaction
 from hightide.log.log import Log
 from hightide.wire.batch import Record, records
 from hightide.wire.control import ControlType, parse_marker
@@ -42,10 +42,10 @@ class Story:
         undecided = [e.first_offset for e in self.ended if e.marker_offset >= high_watermark]
         return min([high_watermark, *self.open.values(), *undecided])
 
-    def aborted(self) -> list[Aborted]:
-        return [Aborted(e[0], e[1], e[2], e[4]) for e in self.ended if not e.is_commit]
+    def aborted(self) -> list[AbortedTransaction]:
+        return [AbortedTransaction(e[0], e[1], e[2], e[4]) for e in self.ended if not e.is_commit]
 
-    def aborted_between(self, start: int, end: int) -> list[Aborted]:
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
         return [e for e in self.aborted() if e.first_offset < end and e.last_offset >= start]
 
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from hightide.core.transactions.aborted_index import Aborted
+from hightide.core.transactions.aborted_index import AbortedTransaction
 from hightide.core.transactions.transaction import Producer
-from hightide.core.transactions.verification import Guard
+from hightide.core.transactions.verification import VerificationGuard
 from hightide.log import dump
 from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.log.flush import flush
@@ -65,7 +65,7 @@ def write(log: Log, producer_id: int, sequence: int, *values: bytes, **fields: o
 def test_the_first_batch_of_a_transaction_must_have_been_verified(disk: Disk) -> None:
     _, log = new_log(disk)
     buf = batch([b"a"], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    for guard in (None, Guard(0, 0, NOW)):
+    for guard in (None, VerificationGuard(0, 0, NOW)):
         with pytest.raises(KafkaError) as caught:
             log.append(buf, memoryview(buf), 0, len(buf), 0, NOW, guard)
         assert caught.value.code is ErrorCode.INVALID_TXN_STATE
@@ -251,7 +251,7 @@ def test_a_truncation_leaves_what_is_not_committed_undecided(disk: Disk) -> None
 # ---- the index
 
 
-def three_segments(log: Log) -> list[Aborted]:
+def three_segments(log: Log) -> list[AbortedTransaction]:
     """Aborted transactions within a segment and across segments; as the index must have them."""
     write(log, 1, 0)
     write(log, 2, 0)
@@ -263,7 +263,11 @@ def three_segments(log: Log) -> list[Aborted]:
     end_transaction(log, 2, commits=False)
     write(log, 1, 1)
     end_transaction(log, 1, commits=False)
-    return [Aborted(1, 0, 2, 1), Aborted(2, 1, 5, 6), Aborted(1, 6, 7, 8)]
+    return [
+        AbortedTransaction(1, 0, 2, 1),
+        AbortedTransaction(2, 1, 5, 6),
+        AbortedTransaction(1, 6, 7, 8),
+    ]
 
 
 def index_name(base_offset: int) -> str:
@@ -335,7 +339,7 @@ def test_a_missing_or_damaged_index_is_made_anew(damage: str, with_snapshots: bo
     end_transaction(again, 5, commits=False)
     log_manager.close(NOW)
     again = open_log_manager(disk, CONFIG).logs["t", 0]
-    assert again.aborted_between(0, 10) == [*entries, Aborted(5, 8, 9, 10)]
+    assert again.aborted_between(0, 10) == [*entries, AbortedTransaction(5, 8, 9, 10)]
 
 
 def test_a_log_without_any_index_is_not_searched_for_what_cannot_be_there() -> None:
@@ -387,7 +391,7 @@ def test_nothing_is_left_of_the_index_of_a_segment_that_was_emptied(disk: Disk) 
     write(log, 1, 1)
     assert log.aborted_between(0, 5) == []
     end_transaction(log, 1, commits=False)
-    assert log.aborted_between(0, 5) == [Aborted(1, 0, 2, 3)]
+    assert log.aborted_between(0, 5) == [AbortedTransaction(1, 0, 2, 3)]
 
 
 def test_the_index_goes_with_its_segment(disk: Disk) -> None:

@@ -29,7 +29,7 @@ from hightide.core.groups.consumer.consumer_group import Topic
 from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.group_rules import Rules
 from hightide.core.groups.turn import NO_PRODUCER, Outcome, Ticket, Write
-from hightide.core.transactions.verification import Guard
+from hightide.core.transactions.verification import VerificationGuard
 from hightide.wire.batch import BatchHeader, records
 from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, parse_marker
@@ -111,7 +111,7 @@ class GroupPartition:
         self._next_ticket = 0
         self._current_ticket: Ticket | None = None
         self._current_answer: Any = None
-        self._guard: Guard | None = None
+        self._guard: VerificationGuard | None = None
         self._pending: dict[Ticket, PendingRequest] = {}
         self._replies: list[tuple[PendingRequest, Any]] = []
         self._buffered_commits: list[_BufferedCommit] = []
@@ -179,7 +179,7 @@ class GroupPartition:
         decide: Decide,
         refuse: Refuse,
         timeout_ms: int | None = None,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> Any:
         """Return the response, or a future of it.
 
@@ -390,7 +390,7 @@ class GroupPartition:
             self._timer.cancel()
         if self._loading is not None:
             self._loading.cancel()
-        self.coordinator_log.end()
+        self.coordinator_log.close()
         self._buffered_commits.clear()
         if is_loaded:
             for ticket, response in self.coordinator.resigned().answers:

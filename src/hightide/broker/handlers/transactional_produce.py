@@ -15,7 +15,7 @@ from hightide.broker.network.connection import VERIFYING, Connection, NotYet
 from hightide.broker.replication.replica import Replica
 from hightide.broker.transactions.partition_verifier import Unverified
 from hightide.core.transactions.transaction import Producer
-from hightide.core.transactions.verification import Guard, produce_error
+from hightide.core.transactions.verification import VerificationGuard, produce_error
 from hightide.wire.batch import (
     ATTRIBUTES_AT,
     HEADER,
@@ -34,7 +34,7 @@ FLAGS_AT = ATTRIBUTES_AT + 1
 """The low byte of a batch's attributes, which holds its flags."""
 PRODUCER_ID_AT = 43
 
-Verdicts = Mapping[Replica, Guard | KafkaError | None]
+Verdicts = Mapping[Replica, VerificationGuard | KafkaError | None]
 
 _TransactionalBatch = tuple[bytes, hot.PartitionRecords, BatchHeader]
 
@@ -102,7 +102,7 @@ def _unverified(
             yield Unverified(replica, producer, sequence)
 
 
-def guard_for(verdicts: Verdicts, replica: Replica, version: int) -> Guard | None:
+def guard_for(verdicts: Verdicts, replica: Replica, version: int) -> VerificationGuard | None:
     """The guard to append with; KafkaError, one that the client's version knows, if refused."""
     verdict = verdicts.get(replica)
     if isinstance(verdict, KafkaError):

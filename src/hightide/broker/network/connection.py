@@ -29,7 +29,7 @@ from hightide.wire.hot.fetch_codec import Part
 if TYPE_CHECKING:
     from hightide.broker.network.server import Server
     from hightide.broker.replication.replica import Replica
-    from hightide.core.transactions.verification import Guard
+    from hightide.core.transactions.verification import VerificationGuard
     from hightide.wire.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.produce_prefix = 0  # position of the records' length in the last usual Produce
         # The transaction coordinator's verdicts on the Produce that is served next.
-        self.verified: Mapping[Replica, Guard | KafkaError | None] = {}
+        self.verified: Mapping[Replica, VerificationGuard | KafkaError | None] = {}
         self.commits = 0  # OffsetCommits without a response yet
         self.fetch_sizing = FetchSizing()
         self.fetch_next: tuple[bytes, int] | None = None  # where the next Fetch starts

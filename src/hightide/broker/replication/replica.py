@@ -24,7 +24,7 @@ from hightide.core.partition.isr import Proposal
 from hightide.core.partition.leader import Changes, Leader
 from hightide.core.partition.state import PartitionState
 from hightide.core.transactions.transaction import Producer
-from hightide.core.transactions.verification import Guard
+from hightide.core.transactions.verification import VerificationGuard
 from hightide.log.log import Log
 from hightide.wire.errors import Corrupt, ErrorCode, KafkaError
 from hightide.wire.hot.replica_fetch_codec import ReceivedPartition
@@ -147,7 +147,7 @@ class Replica:
     def _end_role(self) -> None:
         self.leader = self.follower = None
         if self.coordinator_log is not None:
-            self.coordinator_log.end()
+            self.coordinator_log.close()
             self.coordinator_log = None
         # The records are in the log, and the next leader may have them or not: the client retries.
         self.purgatory.fail_writes(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -169,7 +169,7 @@ class Replica:
         start: int,
         end: int,
         now_ms: int,
-        guard: Guard | None = None,
+        guard: VerificationGuard | None = None,
     ) -> tuple[int, int, int]:
         """Append a producer's batch; return (base offset, next offset, log append time or -1).
 
@@ -183,7 +183,7 @@ class Replica:
         return result
 
     def append_own(
-        self, batch: bytearray, now_ms: int, guard: Guard | None = None
+        self, batch: bytearray, now_ms: int, guard: VerificationGuard | None = None
     ) -> tuple[int, int]:
         """Append a batch that this broker has made; return (base offset, next offset)."""
         log_ = self.log

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hightide.broker.network.connection import VERIFYING, Connection
 from hightide.broker.replication.replica import Replica
 from hightide.core.transactions.transaction import Producer
-from hightide.core.transactions.verification import Guard
+from hightide.core.transactions.verification import VerificationGuard
 from hightide.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Verifier:
 
     async def verify(
         self, replica: Replica, transactional_id: str, producer: Producer, sequence: int
-    ) -> Guard | None:
+    ) -> VerificationGuard | None:
         """Return a guard to append with, or None if none is needed.
 
         KafkaError, with the coordinator's error, if the partition is not part of the transaction or
@@ -75,7 +75,9 @@ class Verifier:
             raise _refusal(code, replica, transactional_id)
         return guard
 
-    def verdict_now(self, transactional_id: str, batch: Unverified) -> Guard | KafkaError | None:
+    def verdict_now(
+        self, transactional_id: str, batch: Unverified
+    ) -> VerificationGuard | KafkaError | None:
         """Verify a batch if this broker is the coordinator; None if another must be asked."""
         replica, producer, sequence = batch
         # Before the coordinator decides: even if it refuses, no other batch may overtake this one.
@@ -111,7 +113,9 @@ class Verifier:
         connection.verified = {**connection.verified, **dict(found)}
         connection.unblock(VERIFYING)
 
-    async def _verdict(self, transactional_id: str, batch: Unverified) -> Guard | KafkaError | None:
+    async def _verdict(
+        self, transactional_id: str, batch: Unverified
+    ) -> VerificationGuard | KafkaError | None:
         try:
             return await self.verify(
                 batch.replica, transactional_id, batch.producer, batch.sequence

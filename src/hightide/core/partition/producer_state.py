@@ -45,7 +45,7 @@ _SNAPSHOT_VERSION = 1
 _CRC_END = 6
 
 
-class Written(NamedTuple):
+class AppendedBatch(NamedTuple):
     """The sequences and offsets of an appended batch."""
 
     first_sequence: int
@@ -55,7 +55,7 @@ class Written(NamedTuple):
     timestamp: int
 
     @classmethod
-    def of(cls, header: BatchHeader) -> Written:
+    def of(cls, header: BatchHeader) -> AppendedBatch:
         """Return the entry for a stored batch."""
         return cls(
             header.base_sequence,
@@ -87,7 +87,7 @@ class ProducerState:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: list[Written] = []
+        self.batches: list[AppendedBatch] = []
         # Whether it comes from a snapshot: the log may have more batches than `batches`.
         self.is_partial = False
         self.next_sequence = NO_SEQUENCE
@@ -143,7 +143,7 @@ class ProducerStates:
 
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, count: int
-    ) -> Written | None:
+    ) -> AppendedBatch | None:
         """Return None if the batch may be appended, or the batch that it repeats.
 
         Raise INVALID_PRODUCER_EPOCH for an epoch that has been replaced, and
@@ -180,7 +180,7 @@ class ProducerStates:
         if state is not None and epoch < state.epoch:
             raise _replaced(producer_id, epoch, state.epoch)
 
-    def recall(self, producer_id: int, earlier: Iterable[Written]) -> None:
+    def recall(self, producer_id: int, earlier: Iterable[AppendedBatch]) -> None:
         """Restore a producer's batches before those in memory; `earlier` has the newest first."""
         state = self._states[producer_id]
         state.is_partial = False
@@ -222,7 +222,7 @@ class ProducerStates:
             last_sequence = state.next_sequence = NO_SEQUENCE
         # Without the class's own constructor, which takes as long as the rest of this method.
         fields = (first_sequence, last_sequence, base_offset, last_offset, timestamp)
-        batches.append(_new_tuple(Written, fields))
+        batches.append(_new_tuple(AppendedBatch, fields))
         state.timestamp = timestamp
         state.last_seen_ms = now_ms
         if transactional and state.transaction_first_offset < 0:
@@ -329,7 +329,7 @@ class ProducerStates:
                     first = (last_seq - delta) & _SEQUENCE_MASK
                     state.next_sequence = (last_seq + 1) & _SEQUENCE_MASK
                 base = last_offset - delta
-                state.batches.append(Written(first, last_seq, base, last_offset, timestamp))
+                state.batches.append(AppendedBatch(first, last_seq, base, last_offset, timestamp))
                 state.is_partial = True
             state.timestamp = timestamp
             state.last_seen_ms = now_ms

@@ -31,7 +31,7 @@ _VERSION = 0
 ENTRY_BYTES = _ENTRY.size
 
 
-class Aborted(NamedTuple):
+class AbortedTransaction(NamedTuple):
     """A transaction that was aborted."""
 
     producer_id: int
@@ -51,8 +51,8 @@ class AbortedIndex:
 
     __slots__ = ("_entries",)
 
-    def __init__(self, entries: Iterable[Aborted] = ()) -> None:
-        self._entries: list[Aborted] = []
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        self._entries: list[AbortedTransaction] = []
         for each in entries:
             self.append(each)
 
@@ -60,10 +60,10 @@ class AbortedIndex:
         return len(self._entries)
 
     @property
-    def entries(self) -> list[Aborted]:
+    def entries(self) -> list[AbortedTransaction]:
         return self._entries
 
-    def append(self, entry: Aborted) -> None:
+    def append(self, entry: AbortedTransaction) -> None:
         assert not self._entries or self._entries[-1].last_offset < entry.last_offset
         self._entries.append(entry)
 
@@ -74,7 +74,7 @@ class AbortedIndex:
         del self._entries[kept:]
         return has_dropped
 
-    def in_range(self, start_offset: int, end_offset: int) -> tuple[list[Aborted], bool]:
+    def in_range(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
         """Those with records in the range, and whether there can be none in later segments."""
         found = []
         for at in range(self._from(start_offset), len(self._entries)):
@@ -101,7 +101,7 @@ class AbortedIndex:
         index = cls()
         previous = base_offset - 1
         for version, *fields in _ENTRY.iter_unpack(data):
-            entry = Aborted(*fields)
+            entry = AbortedTransaction(*fields)
             if version != _VERSION:
                 raise Corrupt(f"a transaction index has an entry of version {version}")
             if not (previous < entry.last_offset < end_offset and entry.producer_id >= 0):

@@ -25,9 +25,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hightide.core.partition.producer_state import ProducerStates
-from hightide.core.transactions.aborted_index import Aborted
+from hightide.core.transactions.aborted_index import AbortedTransaction
 from hightide.core.transactions.transaction import EPOCH_BUMPS, Producer
-from hightide.core.transactions.verification import Guard, Verification
+from hightide.core.transactions.verification import Verification, VerificationGuard
 from hightide.wire.errors import ErrorCode, KafkaError
 
 
@@ -65,7 +65,9 @@ class PartitionTransactions:
 
     # A leader asks ----------------------------------------------------------------------------
 
-    def begin_verification(self, producer: Producer, sequence: int, now_ms: int) -> Guard | None:
+    def begin_verification(
+        self, producer: Producer, sequence: int, now_ms: int
+    ) -> VerificationGuard | None:
         """A batch of a transaction has come.  None: the transaction is open here already, and
         nobody needs to be asked."""
         if not self.verifies or self._is_open_in(producer.id, producer.epoch):
@@ -86,7 +88,7 @@ class PartitionTransactions:
         epoch: int,
         first_sequence: int,
         is_transactional: bool,
-        guard: Guard | None,
+        guard: VerificationGuard | None,
     ) -> None:
         """May this batch, which repeats none and is of the newest epoch, be appended?
 
@@ -151,7 +153,7 @@ class PartitionTransactions:
         self.opened.setdefault(producer_id, base_offset)
         self.verification.settled(producer_id)
 
-    def marked(self, producer_id: int, offset: int, is_commit: bool) -> Aborted | None:
+    def marked(self, producer_id: int, offset: int, is_commit: bool) -> AbortedTransaction | None:
         """A marker is in the log.  What is to be put in the transaction index of its segment."""
         self.verification.settled(producer_id)
         first_offset = self.opened.pop(producer_id, None)
@@ -161,7 +163,9 @@ class PartitionTransactions:
         if is_commit:
             return None
         stable = self.first_open_offset
-        return Aborted(producer_id, first_offset, offset, offset + 1 if stable is None else stable)
+        return AbortedTransaction(
+            producer_id, first_offset, offset, offset + 1 if stable is None else stable
+        )
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Markers below it cannot be lost any more."""

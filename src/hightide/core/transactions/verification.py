@@ -33,7 +33,7 @@ _TRY_AGAIN = (
 )
 
 
-class Guard:
+class VerificationGuard:
     """Stands for one question to the coordinator."""
 
     __slots__ = ("begun_ms", "epoch", "lowest_sequence")
@@ -50,23 +50,23 @@ class Verification:
     __slots__ = ("_guards",)
 
     def __init__(self) -> None:
-        self._guards: dict[int, Guard] = {}
+        self._guards: dict[int, VerificationGuard] = {}
 
     def __len__(self) -> int:
         return len(self._guards)
 
-    def begin(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> Guard:
+    def begin(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> VerificationGuard:
         """A batch of a transaction that is not open here has come."""
         guard = self._guards.get(producer_id)
         if guard is None:
-            guard = self._guards[producer_id] = Guard(epoch, sequence, now_ms)
+            guard = self._guards[producer_id] = VerificationGuard(epoch, sequence, now_ms)
         elif epoch > guard.epoch:
             guard.epoch, guard.lowest_sequence = epoch, sequence
         elif epoch == guard.epoch:
             guard.lowest_sequence = min(sequence, guard.lowest_sequence)
         return guard
 
-    def holds(self, producer_id: int, guard: Guard | None) -> bool:
+    def holds(self, producer_id: int, guard: VerificationGuard | None) -> bool:
         return guard is not None and self._guards.get(producer_id) is guard
 
     def lowest_sequence(self, producer_id: int) -> int | None:

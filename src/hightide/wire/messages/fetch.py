@@ -1,7 +1,7 @@
 """Reading: by consumers and by followers alike.
 
 From version 7 on a fetch may be incremental: the session remembers the partitions, and a
-request names only what changed.  From version 13 on topics go by id.
+request names only what changed. From version 13 on topics go by id.
 """
 
 from __future__ import annotations
