@@ -1,4 +1,4 @@
-"""What the tests of followers share: a leader on a real socket, and replicas to copy to."""
+"""For tests of replica fetchers: a leader on a real socket, and replicas to copy to."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def append(log: Log, *values: bytes, leader_epoch: int = 0) -> None:
 
 
 def contents(log: Log) -> bytes:
-    """All bytes of a log."""
+    """Return all bytes of a log."""
     found = b""
     offset = log.start_offset
     while (part := log.read(offset, 1 << 30, log.end_offset)) is not None:
@@ -60,7 +60,7 @@ def contents(log: Log) -> bytes:
 
 
 class LeaderBroker:
-    """Answers Fetch as a leader does, out of logs that a test writes to."""
+    """Answers Fetch as a leader does, from logs that a test writes to."""
 
     def __init__(self) -> None:
         self.store = open_store()
@@ -71,9 +71,9 @@ class LeaderBroker:
         self.sessions = FetchSessions(10, 60_000, Random(1))
         self.requests: list[hot.Fetch] = []
         self.ends_polls = True
-        """Whether a request of a session ends the one that waits."""
+        """Whether the next request of a session ends the wait of the one before."""
         self.held: asyncio.Event | None = None
-        """Answers leave when this is set."""
+        """Responses leave when this is set."""
         self.endpoint = endpoint(0)
         self._changed = asyncio.Event()
         self._writers: list[asyncio.StreamWriter] = []
@@ -86,7 +86,7 @@ class LeaderBroker:
         return log
 
     def changed(self) -> None:
-        """Let requests that wait look again."""
+        """Let waiting requests look again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -158,7 +158,7 @@ class LeaderBroker:
         end = loop.time() + fetch.max_wait_ms / 1000
         while True:
             results = [(topic, [self._read(topic, w) for w in wanted]) for topic, wanted in topics]
-            is_urgent = self._is_urgent([each for _, found in results for each in found])
+            is_urgent = self._is_urgent([result for _, found in results for result in found])
             left = end - loop.time()
             if is_urgent or left <= 0 or (self.ends_polls and not is_last()):
                 break
@@ -186,7 +186,9 @@ class LeaderBroker:
 
     @staticmethod
     def _is_urgent(results: Iterable[hot.FetchedPartition]) -> bool:
-        return any(each.records or each.error_code or each.diverging_epoch for each in results)
+        return any(
+            result.records or result.error_code or result.diverging_epoch for result in results
+        )
 
     def _read(self, topic: bytes, wanted: hot.RequestedPartition) -> hot.FetchedPartition:
         key = topic, wanted.partition
@@ -217,7 +219,7 @@ class LeaderBroker:
 
 
 class World:
-    """A follower's broker, with what it copies from one leader or two."""
+    """A follower's broker, and the replicas that it copies from one leader or two."""
 
     def __init__(self, leader: LeaderBroker, **given: Any) -> None:
         self.leader = leader
@@ -244,7 +246,7 @@ class World:
         )
 
     def replica(self, number: int = 0, topic: str = "t") -> Replica:
-        """A partition on both brokers; what the leader has of it is not copied yet."""
+        """Create a partition on both brokers; the follower's replica is empty."""
         topic_id = UUID(int=1 + ord(topic))
         if (topic_id.bytes, number) not in self.leader.logs:
             self.leader.create(topic, number, topic_id)
@@ -271,33 +273,33 @@ class World:
         self.fetchers.follow(replica, to or self.leader.endpoint)
 
     async def copied(self, *replicas: Replica) -> None:
-        """Wait until these are what they are on the leader."""
+        """Wait until these replicas are equal to the leader's."""
         await until(
             lambda: all(
-                each.log.end_offset == self.source(each).end_offset == each.high_watermark
-                for each in replicas
+                replica.log.end_offset == self.source(replica).end_offset == replica.high_watermark
+                for replica in replicas
             )
         )
-        for each in replicas:
-            assert contents(each.log) == contents(self.source(each))
+        for replica in replicas:
+            assert contents(replica.log) == contents(self.source(replica))
 
-    async def asked(self, count: int) -> hot.Fetch:
-        """The request of this number, from one on."""
+    async def request(self, count: int) -> hot.Fetch:
+        """Wait for the leader's n-th request, counted from one, and return it."""
         await until(lambda: len(self.leader.requests) >= count)
         return self.leader.requests[count - 1]
 
-    async def rest(self) -> None:
-        """Give everything that may be under way time to happen."""
+    async def pause(self) -> None:
+        """Wait for requests and responses in flight."""
         await asyncio.sleep(0.1)
 
 
 async def until(is_true: Callable[[], bool], seconds: float = 5) -> None:
-    """Wait for what is to happen at once; far longer than it takes, far shorter than a poll."""
+    """Wait for a condition: far longer than it should take, far shorter than a long poll."""
     for _ in range(int(seconds / 0.002)):
         if is_true():
             return
         await asyncio.sleep(0.002)
-    raise AssertionError("it did not happen")
+    raise AssertionError(f"the condition was not met within {seconds} s")
 
 
 def endpoint(port: int) -> PublishedEndpoint:
@@ -330,10 +332,14 @@ async def world(**given: Any) -> AsyncIterator[World]:
             await made.peers.close()
 
 
-def wanted(request: hot.Fetch) -> dict[Key, int]:
-    """Which partitions a request names, and from where on."""
-    return {(topic, each.partition): each.fetch_offset for topic, w in request.topics for each in w}
+def requested(request: hot.Fetch) -> dict[Key, int]:
+    """The partitions in a request, with their fetch offsets."""
+    return {
+        (topic, partition.partition): partition.fetch_offset
+        for topic, requested in request.topics
+        for partition in requested
+    }
 
 
 def partitions(request: hot.Fetch) -> list[int]:
-    return [each.partition for _, found in request.topics for each in found]
+    return [partition.partition for _, found in request.topics for partition in found]

@@ -1,4 +1,4 @@
-"""A broker's life from start to start: who it is, and what it makes of what it finds."""
+"""A broker across restarts: its identity, and what it does with the logs that it finds."""
 
 import asyncio
 import uuid
@@ -40,8 +40,8 @@ async def running(folder: Path, **settings: object):
 
 
 @asynccontextmanager
-async def tree(folder: Path):
-    """The coordination tree of a broker that does not run."""
+async def zookeeper_of(folder: Path):
+    """The ZooKeeper of a broker that is not running."""
     zookeeper = await InMemoryZooKeeper.open(folder / DATABASE)
     try:
         yield zookeeper
@@ -65,7 +65,7 @@ async def create(broker: Broker, topic: str, partitions: int = 1, **overrides: s
     await broker.controller.create_topic(topic, assignment, overrides, timeout_ms=5000)
 
 
-def test_topics_settings_and_records_are_there_again(tmp_path: Path):
+def test_topics_settings_and_records_survive_a_restart(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
             await create(broker, "t", 3)
@@ -86,7 +86,7 @@ def test_topics_settings_and_records_are_there_again(tmp_path: Path):
     run(test)
 
 
-def test_each_start_leads_in_an_epoch_of_its_own(tmp_path: Path):
+def test_each_start_leads_in_a_new_leader_epoch(tmp_path: Path):
     async def test():
         for epoch in range(3):
             async with running(tmp_path) as broker:
@@ -100,12 +100,12 @@ def test_each_start_leads_in_an_epoch_of_its_own(tmp_path: Path):
     run(test)
 
 
-def test_a_deletion_that_was_cut_short_is_finished(tmp_path: Path):
+def test_a_deletion_that_was_interrupted_is_finished(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
             await create(broker, "t")
             append(broker, "t")
-        async with tree(tmp_path) as zookeeper:
+        async with zookeeper_of(tmp_path) as zookeeper:
             await zookeeper.create(znodes.delete_topic_path("t"))
         async with running(tmp_path) as broker:
             assert broker.metadata.get("t") is None
@@ -122,7 +122,7 @@ def test_logs_of_no_topic_are_set_aside_and_kept(tmp_path: Path):
         async with running(tmp_path) as broker:
             await create(broker, "t")
             append(broker, "t", b"precious")
-        async with tree(tmp_path) as zookeeper:
+        async with zookeeper_of(tmp_path) as zookeeper:
             await delete_recursively(zookeeper, znodes.topic_path("t"))
         async with running(tmp_path) as broker:
             await create(broker, "t")
@@ -133,7 +133,7 @@ def test_logs_of_no_topic_are_set_aside_and_kept(tmp_path: Path):
     run(test)
 
 
-def test_logs_of_a_topic_that_cannot_be_used_stay_until_it_is_known_to_be_elsewhere(
+def test_logs_of_a_topic_that_cannot_be_decoded_stay_until_other_brokers_have_its_replicas(
     tmp_path: Path,
 ):
     async def test():
@@ -141,7 +141,7 @@ def test_logs_of_a_topic_that_cannot_be_used_stay_until_it_is_known_to_be_elsewh
         async with running(tmp_path) as broker:
             await create(broker, "t")
             append(broker, "t", b"precious")
-        async with tree(tmp_path) as zookeeper:
+        async with zookeeper_of(tmp_path) as zookeeper:
             whole, _ = await zookeeper.get(path)
             await zookeeper.set(path, b"{", -1)
         async with running(tmp_path) as broker:
@@ -158,15 +158,15 @@ def test_logs_of_a_topic_that_cannot_be_used_stay_until_it_is_known_to_be_elsewh
     run(test)
 
 
-def test_logs_of_a_topic_that_is_known_to_nobody_are_set_aside_once_it_has_gone(tmp_path: Path):
-    """As when a broker comes back while a deletion is half done."""
+def test_logs_of_a_topic_that_is_not_published_are_set_aside_once_it_is_deleted(tmp_path: Path):
+    """This happens when a broker starts while a topic is being deleted."""
 
     async def test():
         path = znodes.topic_path("t")
         async with running(tmp_path) as broker:
             await create(broker, "t", 2)
             append(broker, "t", b"precious")
-        async with tree(tmp_path) as zookeeper:
+        async with zookeeper_of(tmp_path) as zookeeper:
             await zookeeper.set(path, b"{", -1)
         async with running(tmp_path, replica_lag_time_max_ms=100) as broker:
             await asyncio.sleep(0.2)
@@ -235,37 +235,37 @@ def test_a_lost_partition_metadata_file_is_written_again(tmp_path: Path):
     run(test)
 
 
-def test_two_creators_of_one_topic_are_told_apart(tmp_path: Path):
+def test_of_several_creators_of_one_topic_one_succeeds(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
             done = await asyncio.gather(
                 *(create(broker, "t") for _ in range(5)), return_exceptions=True
             )
-            refused = [each for each in done if isinstance(each, KafkaError)]
+            refused = [outcome for outcome in done if isinstance(outcome, KafkaError)]
             assert len(refused) == 4
-            assert {each.code for each in refused} == {ErrorCode.TOPIC_ALREADY_EXISTS}
+            assert {error.code for error in refused} == {ErrorCode.TOPIC_ALREADY_EXISTS}
 
     run(test)
 
 
 def test_producer_ids_are_never_given_twice(tmp_path: Path):
     async def test():
-        given: list[int] = []
+        ids: list[int] = []
         for _ in range(2):
             async with running(tmp_path) as broker:
-                given += await asyncio.gather(*(broker.producer_ids.next() for _ in range(1500)))
-        assert len(set(given)) == len(given) == 3000
+                ids += await asyncio.gather(*(broker.producer_ids.next() for _ in range(1500)))
+        assert len(set(ids)) == len(ids) == 3000
 
     run(test)
 
 
-def test_a_broker_id_is_made_up_once_and_kept(tmp_path: Path):
+def test_a_broker_id_is_generated_once_and_kept(tmp_path: Path):
     async def test():
         async with running(tmp_path) as broker:
-            made = broker.broker_id
-        assert made > Settings().reserved_broker_max_id
+            generated = broker.broker_id
+        assert generated > Settings().reserved_broker_max_id
         async with running(tmp_path) as broker:
-            assert broker.broker_id == made
+            assert broker.broker_id == generated
 
     run(test)
 

@@ -25,7 +25,7 @@ def frame(payload: bytes) -> bytes:
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    """Let the loop run until something is so; the test's own timeout ends it if it never is."""
+    """Run the loop until a condition holds; the test's timeout ends a wait in vain."""
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -53,7 +53,7 @@ class Client:
 
 
 class Serving:
-    """A server under test and the connections that it has seen."""
+    """A server under test, and its connections."""
 
     def __init__(self, serve: Serve, **settings: int) -> None:
         self.connections: list[Connection] = []
@@ -91,7 +91,7 @@ def run(test: Callable[[], object]) -> None:
     asyncio.run(test())  # type: ignore[arg-type]
 
 
-def test_a_frame_may_be_cut_anywhere():
+def test_a_frame_may_arrive_in_any_two_pieces():
     async def test():
         async with serving() as s:
             client = await s.connect()
@@ -119,7 +119,7 @@ def test_frames_of_any_size_arrive_whole_and_leave_no_buffers_behind(size: int):
     run(test)
 
 
-def test_answers_leave_in_order_though_a_later_one_is_ready_first():
+def test_responses_leave_in_order_though_a_later_one_is_ready_first():
     slots = []
 
     def serve(connection: Connection, payload: bytes):
@@ -173,7 +173,7 @@ def test_requests_behind_a_slow_one_wait_for_it():
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 7, 100 * 1024 * 1024 + 1, 2**31 - 1])
-def test_a_size_that_cannot_be_closes_the_connection_and_no_other(size: int):
+def test_an_impossible_size_closes_the_connection_and_no_other(size: int):
     async def test():
         async with serving() as s:
             bad, good = await s.connect(), await s.connect()
@@ -186,7 +186,7 @@ def test_a_size_that_cannot_be_closes_the_connection_and_no_other(size: int):
     run(test)
 
 
-def test_a_promise_of_bytes_takes_no_memory():
+def test_the_length_of_a_frame_alone_takes_no_memory():
     async def test():
         async with serving() as s:
             clients = [await s.connect() for _ in range(20)]
@@ -198,7 +198,7 @@ def test_a_promise_of_bytes_takes_no_memory():
     run(test)
 
 
-def test_when_requests_take_too_much_memory_reading_stops_until_it_is_given_back():
+def test_when_requests_take_too_much_memory_reading_stops_until_it_is_released():
     limit = 1024 * 1024
 
     async def test():
@@ -220,7 +220,7 @@ def test_when_requests_take_too_much_memory_reading_stops_until_it_is_given_back
     run(test)
 
 
-def test_a_client_that_takes_no_answers_is_sent_no_more_and_asked_no_more(tmp_path: Path):
+def test_a_client_that_reads_no_responses_is_sent_no_more_and_read_no_more(tmp_path: Path):
     disk = RealDisk(tmp_path)
     file = disk.create("log")
     chunk = bytes(range(256)) * 4096
@@ -249,7 +249,7 @@ def test_a_client_that_takes_no_answers_is_sent_no_more_and_asked_no_more(tmp_pa
     run(test)
 
 
-def test_a_log_that_is_cut_under_an_answer_drops_the_connection(tmp_path: Path):
+def test_a_log_that_is_truncated_under_a_response_drops_the_connection(tmp_path: Path):
     file = RealDisk(tmp_path).create("log")
     file.append(b"x" * 100)
 
@@ -283,7 +283,7 @@ def test_more_connections_than_allowed_are_refused():
     run(test)
 
 
-def test_the_sweep_closes_who_sends_a_request_drop_by_drop():
+def test_the_sweep_closes_a_connection_whose_request_arrives_too_slowly():
     async def test():
         async with serving() as s:
             client = await s.connect()
@@ -297,7 +297,7 @@ def test_the_sweep_closes_who_sends_a_request_drop_by_drop():
     run(test)
 
 
-def test_the_sweep_closes_who_is_idle_for_too_long():
+def test_the_sweep_closes_a_connection_that_is_idle_for_too_long():
     async def test():
         async with serving(connections_max_idle_ms=2_000) as s:
             client = await s.connect()
@@ -310,7 +310,7 @@ def test_the_sweep_closes_who_is_idle_for_too_long():
     run(test)
 
 
-def test_a_client_that_goes_away_takes_its_waits_with_it():
+def test_the_waits_of_a_client_that_goes_away_are_cancelled():
     cancelled = []
 
     def serve(connection: Connection, _payload: bytes):

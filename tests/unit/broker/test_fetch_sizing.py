@@ -1,4 +1,4 @@
-"""A consumer that is soon back gets few partitions in one answer, and all of them in turn."""
+"""A consumer that is soon back gets few partitions in one response, and all of them in turn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     enough: int = 100,
 ) -> None:
-    """The test with two partitions that have three batches of 200 bytes and more each."""
+    """Run a test with two partitions of three batches each, of 200 bytes or more."""
     monkeypatch.setattr(fetch_sizing, "LEAST_BYTES", enough)
     monkeypatch.setattr(fetch_sizing, "_ROUND_TRIP_S", 60.0)
     monkeypatch.setattr(fetch, "PARTITION_BYTES", 1)
@@ -39,7 +39,7 @@ def run(
     asyncio.run(asyncio.wait_for(all_of_it(), 30))
 
 
-def test_who_does_not_wait_gets_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_does_not_wait_gets_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(_it: World, client: Connection) -> None:
         assert await Reader(client).ask(max_wait_ms=0) == [0, 1]
 
@@ -55,10 +55,10 @@ class Reader:
         self.session_id, self.epoch = 0, epoch
 
     async def ask(self, **more: int) -> list[int]:
-        """Which partitions gave records."""
+        """Send a Fetch; return the partitions that had records."""
         wanted = [
-            FetchPartition(partition=each, fetch_offset=at, partition_max_bytes=300)
-            for each, at in self.offsets.items()
+            FetchPartition(partition=index, fetch_offset=at, partition_max_bytes=300)
+            for index, at in self.offsets.items()
         ]
         request = FetchRequest(
             max_wait_ms=more.get("max_wait_ms", 1),
@@ -68,22 +68,22 @@ class Reader:
             session_epoch=self.epoch,
             topics=[FetchTopic(topic="t", partitions=wanted)],
         )
-        answer = await self.client.send(request, version=12)
-        assert answer.error_code == 0
-        assert len(answer.responses) <= 1, "a topic is told once"
-        self.session_id = answer.session_id
+        response = await self.client.send(request, version=12)
+        assert response.error_code == 0
+        assert len(response.responses) <= 1, "a topic is in the response once"
+        self.session_id = response.session_id
         self.epoch += self.epoch != SESSIONLESS
         gave = []
-        for each in (each for topic in answer.responses for each in topic.partitions):
-            assert each.error_code == 0
-            if each.records:
-                gave.append(each.partition_index)
-                self.offsets[each.partition_index] += 1
+        for partition in (found for topic in response.responses for found in topic.partitions):
+            assert partition.error_code == 0
+            if partition.records:
+                gave.append(partition.partition_index)
+                self.offsets[partition.partition_index] += 1
         return gave
 
 
 @pytest.mark.parametrize("epoch", [SESSIONLESS, FIRST])
-def test_partitions_take_turns_though_they_are_always_asked_for_in_one_order(
+def test_partitions_take_turns_though_they_are_always_requested_in_one_order(
     monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
     async def test(_it: World, client: Connection) -> None:
@@ -93,7 +93,7 @@ def test_partitions_take_turns_though_they_are_always_asked_for_in_one_order(
     run(test, monkeypatch)
 
 
-def test_who_is_late_gets_all_that_he_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_consumer_gets_all_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(_it: World, client: Connection) -> None:
         reader = Reader(client)
         assert [await reader.ask() for _ in range(4)] == [[0, 1]] * 3 + [[]]
@@ -101,7 +101,7 @@ def test_who_is_late_gets_all_that_he_asks_for(monkeypatch: pytest.MonkeyPatch) 
     run(test, monkeypatch, fetch_sizing.UNLIMITED)
 
 
-def test_who_got_all_at_once_and_is_soon_back_gets_less_again(
+def test_a_consumer_that_got_all_and_is_soon_back_gets_less_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(_it: World, client: Connection) -> None:
@@ -114,14 +114,16 @@ def test_who_got_all_at_once_and_is_soon_back_gets_less_again(
     run(test, monkeypatch, 400)
 
 
-def test_what_a_consumer_waits_for_it_gets_in_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_gets_the_bytes_that_it_waits_for_in_one_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(_it: World, client: Connection) -> None:
         assert await Reader(client).ask(min_bytes=400) == [0, 1]
 
     run(test, monkeypatch)
 
 
-def test_who_comes_back_late_gets_more_each_time_and_who_comes_soon_less() -> None:
+def test_a_late_consumer_gets_more_each_time_and_an_early_one_less() -> None:
     one = fetch_sizing.FetchSizing()
     now_s = 0.0
     for times in (1, 2, 4, 8):
@@ -136,7 +138,7 @@ def test_who_comes_back_late_gets_more_each_time_and_who_comes_soon_less() -> No
         one.asked(now_s)
 
 
-def test_only_an_answer_that_was_full_says_something_of_the_pace() -> None:
+def test_only_the_time_after_a_full_response_counts() -> None:
     one = fetch_sizing.FetchSizing()
     one.asked(0)
     one.gave(fetch_sizing.LEAST_BYTES, 0)
@@ -145,7 +147,7 @@ def test_only_an_answer_that_was_full_says_something_of_the_pace() -> None:
     assert one.enough_bytes == fetch_sizing.LEAST_BYTES
 
 
-def test_what_is_given_is_no_more_than_can_be_counted() -> None:
+def test_the_size_has_an_upper_limit() -> None:
     one = fetch_sizing.FetchSizing()
     for now_s in range(0, 10_000, 100):
         one.asked(now_s)

@@ -1,4 +1,4 @@
-"""Group commit: what `flush.messages` promises is kept, and one flush serves many requests."""
+"""Group commit: `flush.messages` is respected, and one flush serves many requests."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class SlowDisk(MemoryDisk):
-    """A disk whose logs are forced out only when the test says so."""
+    """A disk whose logs are synced only when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,22 +51,22 @@ class SlowFile(MemoryFile):
 
 
 class Connection:
-    """Keeps answers in the order of their slots, as a connection does."""
+    """Keeps responses in the order of their slots, as a connection does."""
 
     def __init__(self) -> None:
         self.produce_prefix = 0
         self.slots: list[list[bytes]] = []
-        self.answers: list[bytes] = []
+        self.responses: list[bytes] = []
         self.answered = asyncio.Event()
 
     def defer(self, _cancel: object) -> list[bytes]:
         self.slots.append([])
         return self.slots[-1]
 
-    def complete(self, slot: list[bytes], answer: bytes) -> None:
-        slot.append(answer)
+    def complete(self, slot: list[bytes], response: bytes) -> None:
+        slot.append(response)
         while self.slots and self.slots[0]:
-            self.answers += self.slots.pop(0)
+            self.responses += self.slots.pop(0)
             self.answered.set()
 
     def close(self, why: str) -> None:
@@ -109,12 +109,12 @@ def send(broker: Broker, connection: Connection, *topics: str, acks: int = 1) ->
     return produce(broker, connection, buf, memoryview(buf), 0, len(buf))  # type: ignore[arg-type]
 
 
-def results(answer: bytes) -> list[tuple[int, int]]:
-    _, decoded = decode_response(ProduceResponse, answer[4:], 9)
+def results(response: bytes) -> list[tuple[int, int]]:
+    _, decoded = decode_response(ProduceResponse, response[4:], 9)
     return [
-        (each.error_code, each.base_offset)
+        (partition.error_code, partition.base_offset)
         for topic in decoded.responses
-        for each in topic.partition_responses
+        for partition in topic.partition_responses
     ]
 
 
@@ -126,12 +126,12 @@ def test_nothing_is_answered_or_shown_before_it_is_on_disk():
             replica = broker.replica_manager.get(b"t", 0)
             assert send(broker, connection, "t") is None
             await asyncio.sleep(0.02)
-            assert connection.answers == []
+            assert connection.responses == []
             assert replica.log.end_offset == 1
             assert replica.high_watermark == 0
             disk.may_sync.release()
             await connection.answered.wait()
-            assert [results(answer) for answer in connection.answers] == [[(0, 0)]]
+            assert [results(response) for response in connection.responses] == [[(0, 0)]]
             assert replica.high_watermark == replica.log.recovery_point == 1
 
     asyncio.run(test())
@@ -146,10 +146,10 @@ def test_requests_that_come_during_a_flush_share_the_next_one():
                 assert send(broker, connection, "t") is None
                 await asyncio.sleep(0)
             disk.may_sync.release(100)
-            while len(connection.answers) < 50:
+            while len(connection.responses) < 50:
                 connection.answered.clear()
                 await connection.answered.wait()
-            assert [results(answer) for answer in connection.answers] == [
+            assert [results(response) for response in connection.responses] == [
                 [(0, offset)] for offset in range(50)
             ]
             assert disk.syncs <= 3
@@ -166,8 +166,8 @@ def test_a_flush_that_fails_acknowledges_nothing():
             disk.failure = DiskFailed("t-0/0.log", "syncing", "input/output error")
             disk.may_sync.release()
             await connection.answered.wait()
-            (answer,) = connection.answers
-            assert results(answer) == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+            (response,) = connection.responses
+            assert results(response) == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, -1)]
             assert broker.replica_manager.get(b"t", 0).high_watermark == 0
             again = send(broker, connection, "t")
             assert results(again) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
@@ -186,7 +186,7 @@ def test_other_topics_do_not_wait():
     asyncio.run(test())
 
 
-def test_acks_0_is_flushed_though_nobody_waits():
+def test_acks_0_is_flushed_though_no_request_waits():
     async def test():
         disk = SlowDisk()
         async with running(disk) as broker:
@@ -195,6 +195,6 @@ def test_acks_0_is_flushed_though_nobody_waits():
             disk.may_sync.release()
             await broker.flusher.stop()
             assert broker.replica_manager.get(b"t", 0).high_watermark == 1
-            assert connection.answers == []
+            assert connection.responses == []
 
     asyncio.run(test())

@@ -1,4 +1,4 @@
-"""A leader's side of followers' fetches: what is looked at, what is told, and what is noted."""
+"""The leader's side of followers' fetches: what it looks at, responds and notes."""
 
 import uuid
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ class Leader:
         self.replica_manager = ReplicaManager()
         self.metadata = SimpleNamespace(get_by_id=lambda _: None, refusal=lambda *_: ANY)
         self.throttle = ReplicationThrottle(1, lambda: self.settings)
-        self.answers: list[list[hot.Part]] = []
+        self.responses: list[list[hot.Part]] = []
         self.session = Session(5, True, 1, 0)
         self.epoch = 0
         disk = MemoryDisk()
@@ -63,7 +63,7 @@ class Leader:
         return cancel
 
     def complete(self, _slot: object, parts: list[hot.Part]) -> None:
-        self.answers.append(parts)
+        self.responses.append(parts)
 
     def __getitem__(self, index: int) -> Replica:
         found = self.replica_manager.get_by_id(TOPIC.bytes, index)
@@ -87,7 +87,7 @@ class Leader:
         is_listed: bool = True,
         leader_epoch: int = 0,
     ) -> dict[int, tuple[int, ...]] | None:
-        """What a fetch with these offsets is answered at once; None if it has to wait."""
+        """The response to a fetch with these offsets; None if the fetch is parked."""
         wanted = [
             hot.RequestedPartition(index, leader_epoch, offset, 0 if offset else -1, 0, 1 << 20)
             for index, offset in at.items()
@@ -110,47 +110,47 @@ class Leader:
             self.epoch += 1
             session.update(request)
         parts = fetch_as_follower(self, self, VERSION, 1, request, session)  # type: ignore[arg-type]
-        return None if parts is None else told(parts)
+        return None if parts is None else contents(parts)
 
     def news(self) -> dict[int, tuple[int, ...]]:
-        """What the fetch that waited has been answered."""
-        (parts,) = self.answers
-        self.answers.clear()
-        return told(parts)
+        """The response to the fetch that was parked."""
+        (parts,) = self.responses
+        self.responses.clear()
+        return contents(parts)
 
 
-def told(parts: list[hot.Part]) -> dict[int, tuple[int, ...]]:
-    """Of each partition: error code, high watermark, how many batches; or where logs part."""
+def contents(parts: list[hot.Part]) -> dict[int, tuple[int, ...]]:
+    """For each partition: error code, high watermark, batch count; or the diverging epoch."""
     frame = b"".join(
         part if isinstance(part, bytes) else part.file.read(part.position, part.length)  # type: ignore[attr-defined]
         for part in parts
     )
-    answer = replica_fetch_codec.decode(memoryview(frame)[4:])
+    response = replica_fetch_codec.decode(memoryview(frame)[4:])
     return {
-        given.partition: given.diverging_epoch
-        or (given.error_code, given.high_watermark, len(given.records) // BATCH_BYTES)
-        for _, results in answer.topics
-        for given in results
+        partition.partition: partition.diverging_epoch
+        or (partition.error_code, partition.high_watermark, len(partition.records) // BATCH_BYTES)
+        for _, results in response.topics
+        for partition in results
     }
 
 
 @pytest.fixture
 def looked(monkeypatch) -> list[int]:
-    """Which partitions were looked at."""
+    """The partitions that were looked at."""
     found: list[int] = []
     look = follower_fetch.FollowerFetches._look
 
-    def noted(self, plan, key, *more):
+    def look_and_note(self, plan, key, *more):
         found.append(key[1])
         return look(self, plan, key, *more)
 
-    monkeypatch.setattr(follower_fetch.FollowerFetches, "_look", noted)
+    monkeypatch.setattr(follower_fetch.FollowerFetches, "_look", look_and_note)
     return found
 
 
 @pytest.fixture(autouse=True)
 def loop(monkeypatch) -> None:
-    """Nothing goes off by itself here."""
+    """A loop without timers."""
     handle = SimpleNamespace(cancel=lambda: None)
     never = SimpleNamespace(call_later=lambda *_: handle, call_soon=lambda *_: handle)
     monkeypatch.setattr("asyncio.get_running_loop", lambda: never)
@@ -170,7 +170,7 @@ def test_idle_partitions_are_not_looked_at(looked):
     assert set(looked) == {3, 4}
 
 
-def test_it_waits_for_records_and_hears_of_the_high_watermark_with_them_or_alone():
+def test_a_fetch_waits_for_records_and_gets_the_high_watermark_with_them_or_alone():
     leader = Leader(2)
     leader.ask({0: 0, 1: 0}, wait_ms=0)
     leader.append(0)
@@ -184,10 +184,10 @@ def test_it_waits_for_records_and_hears_of_the_high_watermark_with_them_or_alone
     assert leader.news() == {1: (0, 1, 0)}
     assert leader.ask({}) is None
     leader.replica_manager.purgatory._tell_followers()
-    assert leader.answers == []
+    assert leader.responses == []
 
 
-def test_what_nobody_tells_of_is_seen_from_time_to_time():
+def test_changes_that_are_not_announced_are_seen_from_time_to_time():
     leader = Leader(1)
     leader.append(0, 3)
     leader.ask({0: 3}, wait_ms=0)
@@ -197,7 +197,7 @@ def test_what_nobody_tells_of_is_seen_from_time_to_time():
     assert leader.ask({}, wait_ms=0) == {0: (0, 3, 0)}
 
 
-def test_who_keeps_up_without_a_word_is_not_late():
+def test_a_follower_that_keeps_up_in_idle_partitions_is_not_late():
     leader = Leader(1)
     leader.ask({0: 0}, wait_ms=0)
     for _ in range(2 * LAG_MS // 500):
@@ -210,7 +210,7 @@ def test_who_keeps_up_without_a_word_is_not_late():
     assert machine.proposal is None
 
 
-def test_who_is_not_in_sync_may_join_with_any_request():
+def test_a_follower_outside_the_isr_may_join_with_any_request():
     leader = Leader(1, isr=(1,))
     machine = leader[0].leader
     assert machine is not None
@@ -223,7 +223,7 @@ def test_who_is_not_in_sync_may_join_with_any_request():
     assert machine.proposal.isr == (1, FOLLOWER)
 
 
-def test_what_finds_no_room_has_the_next_turn():
+def test_partitions_without_room_in_a_response_come_first_in_the_next():
     leader = Leader(3)
     leader.ask({0: 0, 1: 0, 2: 0}, wait_ms=0)
     for index in range(3):
@@ -236,7 +236,7 @@ def test_what_finds_no_room_has_the_next_turn():
     assert leader.ask({2: 2}, max_bytes=limit) == {0: (0, 2, 1), 2: (0, 2, 0)}
 
 
-def test_the_end_of_a_role_is_told_at_once_and_until_it_is_understood():
+def test_the_end_of_a_role_is_an_error_at_once_and_until_the_follower_leaves():
     leader = Leader(2)
     leader.ask({0: 0, 1: 0}, wait_ms=0)
     assert leader.ask({}) is None
@@ -248,18 +248,18 @@ def test_the_end_of_a_role_is_told_at_once_and_until_it_is_understood():
     assert leader.ask({}, forgotten=(1,)) is None
 
 
-def test_a_log_that_parts_is_told_where():
+def test_a_diverging_log_gets_the_diverging_epoch():
     leader = Leader(1)
     leader.append(0, 2)
     state = PartitionState((1, FOLLOWER), 1, 3, (1, FOLLOWER))
     leader[0].lead(state, 1, LIVE[1], LIVE, frozenset(), LAG_MS, leader.time_ms)
     leader.append(0)
     assert leader.ask({0: 3}, leader_epoch=3, wait_ms=0) == {0: (0, 2)}
-    assert leader[0].high_watermark == 0, "what it asks for says nothing of what it has"
+    assert leader[0].high_watermark == 0, "a diverging fetch offset is no progress"
     assert leader.ask({0: 2}, leader_epoch=3, wait_ms=0) == {0: (0, 2, 1)}
 
 
-def test_nobody_is_told_who_does_not_ask_any_more():
+def test_a_session_leaves_partitions_that_it_forgets_and_all_when_it_ends():
     leader = Leader(2)
     leader.ask({0: 0, 1: 0}, wait_ms=0)
     leader.ask({}, forgotten=(1,), wait_ms=0)
@@ -270,7 +270,7 @@ def test_nobody_is_told_who_does_not_ask_any_more():
     assert not leader[0].purgatory.followers
 
 
-def test_a_fetch_without_a_session_is_told_everything_and_leaves_nothing_behind():
+def test_a_fetch_without_a_session_gets_everything_and_leaves_nothing_behind():
     leader = Leader(2)
     assert leader.ask({0: 0, 1: 0}, wait_ms=0, is_listed=False) == {0: (0, 0, 0), 1: (0, 0, 0)}
     assert not leader[0].purgatory.followers

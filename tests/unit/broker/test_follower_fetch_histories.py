@@ -1,9 +1,8 @@
-"""Whatever happens to a leader's partitions while a follower fetches, the follower hears of it.
+"""Random histories: a follower learns of everything that happens to its leader's partitions.
 
-The leader's handler is driven by a follower that keeps the books of the other half of a session
-(`core/partition/fetch_session_client.py`), over a connection that is a list.
-The clock stands still, so that the leader
-never looks at everything for no reason, which would hide what it missed.
+The leader's handler is driven by the follower's half of a fetch session
+(`core/partition/fetch_session_client.py`), over a connection that is a list.  The clock stands
+still, so that the leader never looks at all partitions, which would hide what it missed.
 """
 
 from __future__ import annotations
@@ -44,22 +43,22 @@ PATIENT_MS = 60_000
 
 
 class Wire:
-    """A connection, as far as the handler sees one."""
+    """The part of a connection that the handler uses."""
 
     def __init__(self) -> None:
         self._slots: deque[Slot] = deque()
-        self.answers: deque[bytes] = deque()
+        self.responses: deque[bytes] = deque()
 
     def send(self, parts: Any) -> None:
-        self.answers.append(
+        self.responses.append(
             b"".join(
-                each if isinstance(each, bytes) else each.file.read(each.position, each.length)
-                for each in parts
+                part if isinstance(part, bytes) else part.file.read(part.position, part.length)
+                for part in parts
             )
         )
 
     def answered(self, parts: Any) -> None:
-        """As a connection does: in the order of requests."""
+        """Send a response, in the order of requests."""
         if parts is not None and self._slots:
             slot = self.defer()
             self.complete(slot, parts)
@@ -79,14 +78,14 @@ class Wire:
 
 
 class Copied:
-    """A partition as its follower has it."""
+    """A partition as the follower has it."""
 
     def __init__(self) -> None:
         self.end = self.high_watermark = self.start = 0
         self.epoch = 0
         self.is_wanted = False
-        self.is_afresh = False
-        """An answer about it was passed over, so it leaves the session and comes again."""
+        self.must_rejoin = False
+        """A response was ignored, so the partition leaves the session and joins it again."""
 
 
 class World:
@@ -111,9 +110,9 @@ class World:
         for replica in self.all:
             self.lead(replica, 0)
         self.wire = Wire()
-        self.following = FetchSessionClient()
+        self.session = FetchSessionClient()
         self.copied = [Copied() for _ in self.all]
-        self.under_way: deque[SessionRequest] = deque()
+        self.in_flight: deque[SessionRequest] = deque()
 
     # -- the leader ------------------------------------------------------------------------
 
@@ -139,22 +138,22 @@ class World:
     def ask(self, *, max_wait_ms: int = PATIENT_MS, max_bytes: int = 1 << 20) -> None:
         positions: dict[tuple[bytes, int], FetchPosition | None] = {}
         for number, mine in enumerate(self.copied):
-            positions[TOPIC.bytes, number] = None if mine.is_afresh else self.position(number)
-            mine.is_afresh = False
-        round_ = self.following.next_request(positions, 1 << 20)
-        if round_ is None:
+            positions[TOPIC.bytes, number] = None if mine.must_rejoin else self.position(number)
+            mine.must_rejoin = False
+        request = self.session.next_request(positions, 1 << 20)
+        if request is None:
             return
-        self.under_way.append(round_)
+        self.in_flight.append(request)
         fetch = Fetch(
             FOLLOWER,
-            0 if round_.is_full else max_wait_ms,
+            0 if request.is_full else max_wait_ms,
             1,
             max_bytes,
             0,
-            round_.session_id,
-            round_.session_epoch,
-            round_.topics,
-            round_.forgotten,
+            request.session_id,
+            request.session_epoch,
+            request.topics,
+            request.forgotten,
             None,
             LIVE[FOLLOWER],
         )
@@ -165,33 +164,33 @@ class World:
         )
         self.replica_manager.purgatory.wake()
 
-    def take(self) -> replica_fetch_codec.ReplicaFetchResponse | None:
-        """Take the next answer, if there is one."""
-        if not self.wire.answers:
+    def receive(self) -> replica_fetch_codec.ReplicaFetchResponse | None:
+        """Apply the next response, if there is one."""
+        if not self.wire.responses:
             return None
-        answer = replica_fetch_codec.decode(memoryview(self.wire.answers.popleft())[4:])
-        round_ = self.under_way.popleft()
-        self.following.answered(round_, CODES[answer.error_code], answer.session_id)
-        for topic, results in answer.topics:
-            for given in results:
-                asked = self.following.requested_position(round_, (topic, given.partition))
-                if asked == self.position(given.partition):
-                    self._take(given)
+        response = replica_fetch_codec.decode(memoryview(self.wire.responses.popleft())[4:])
+        request = self.in_flight.popleft()
+        self.session.answered(request, CODES[response.error_code], response.session_id)
+        for topic, results in response.topics:
+            for received in results:
+                asked = self.session.requested_position(request, (topic, received.partition))
+                if asked == self.position(received.partition):
+                    self._apply(received)
                 else:
-                    self.copied[given.partition].is_afresh = True
-        return answer
+                    self.copied[received.partition].must_rejoin = True
+        return response
 
-    def _take(self, given: replica_fetch_codec.ReceivedPartition) -> None:
-        mine = self.copied[given.partition]
-        if given.error_code:
+    def _apply(self, received: replica_fetch_codec.ReceivedPartition) -> None:
+        mine = self.copied[received.partition]
+        if received.error_code:
             mine.is_wanted = False
             return
-        assert given.diverging_epoch is None
-        for _, header in batches(given.records):
+        assert received.diverging_epoch is None
+        for _, header in batches(received.records):
             assert header.base_offset == mine.end
             mine.end = header.last_offset + 1
-        mine.high_watermark = max(mine.high_watermark, min(given.high_watermark, mine.end))
-        mine.start = max(mine.start, given.log_start_offset)
+        mine.high_watermark = max(mine.high_watermark, min(received.high_watermark, mine.end))
+        mine.start = max(mine.start, received.log_start_offset)
 
     def is_whole(self) -> bool:
         return all(
@@ -205,23 +204,23 @@ class World:
             mine.is_wanted = True
             mine.epoch = self.all[number].leader_epoch
         deadline = asyncio.get_running_loop().time() + 3
-        # It may wait where it asked before; the first request ends that.
-        if self.following.may_pipeline or not self.under_way:
+        # A request may be parked; the next one ends its wait.
+        if self.session.may_pipeline or not self.in_flight:
             self.ask(max_wait_ms=100)
-        while not self.is_whole() or self.wire.answers or self.is_wanting():
+        while not self.is_whole() or self.wire.responses or self.is_wanting():
             assert asyncio.get_running_loop().time() < deadline, "something was missed"
-            if self.take() is None:
+            if self.receive() is None:
                 await asyncio.sleep(0.001)
             for mine in self.copied:
                 mine.is_wanted = True
-            if not self.under_way or (self.following.may_pipeline and self.is_wanting()):
+            if not self.in_flight or (self.session.may_pipeline and self.is_wanting()):
                 self.ask(max_wait_ms=100)
 
     def is_wanting(self) -> bool:
         positions = {
             (TOPIC.bytes, number): self.position(number) for number in range(len(self.all))
         }
-        return self.following.has_changes(positions)
+        return self.session.has_changes(positions)
 
 
 def random_step(w: World, random: Random) -> None:
@@ -230,10 +229,10 @@ def random_step(w: World, random: Random) -> None:
         case 0 | 1 | 2:
             w.append(number, random.choice([10, 500]))
         case 3 | 4:
-            if not w.under_way or (w.following.may_pipeline and random.random() < 0.3):
+            if not w.in_flight or (w.session.may_pipeline and random.random() < 0.3):
                 w.ask(max_bytes=random.choice([200, 1 << 20]))
         case 5:
-            w.take()
+            w.receive()
         case 6:
             w.copied[number].is_wanted = random.random() < 0.8
         case _ if random.random() < 0.2:

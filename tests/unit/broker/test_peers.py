@@ -1,4 +1,4 @@
-"""A broker's connections to the others, against real sockets."""
+"""A broker's connections to other brokers, on real sockets."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ API_VERSIONS, CONTROLLED_SHUTDOWN, PUBLISH_STATE = 18, 7, 30001
 
 
 class Other:
-    """Another broker: what it was asked, and whether it answers."""
+    """Another broker: the requests it got, and whether it answers."""
 
     def __init__(self) -> None:
         self.connections = 0
-        self.asked: list[tuple[int, int]] = []
+        self.requests: list[tuple[int, int]] = []
         self.client_ids: set[str | None] = set()
         self.greets = True
         self.answers = True
@@ -49,7 +49,7 @@ class Other:
                     if self.greets:
                         self.answer(writer, header, ApiVersionsResponse(api_keys=[]))
                     continue
-                self.asked.append((header.api_key, header.api_version))
+                self.requests.append((header.api_key, header.api_version))
                 if self.answers:
                     self.answer(writer, header, self.response_to(header.api_key))
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -116,21 +116,21 @@ STATE = PublishStateRequest(
 )
 
 
-def test_what_is_not_advertised_is_asked_in_our_newest_version() -> None:
+def test_requests_between_brokers_are_sent_in_the_newest_version() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
-        answer = await peers.send(there, STOP, timeout_ms=5000)
-        assert answer.remaining_partitions[0].partition_index == 3
+        response = await peers.send(there, STOP, timeout_ms=5000)
+        assert response.remaining_partitions[0].partition_index == 3
         assert (await peers.send(there, STATE, timeout_ms=5000)).error_code == 11
-        assert other.asked == [(CONTROLLED_SHUTDOWN, 3), (PUBLISH_STATE, 0)]
+        assert other.requests == [(CONTROLLED_SHUTDOWN, 3), (PUBLISH_STATE, 0)]
         assert other.client_ids == {"broker-1"}
 
     run(test)
 
 
-def test_a_connection_is_opened_once_for_all_who_ask_and_kept() -> None:
+def test_a_connection_is_opened_once_for_all_requests_and_kept() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
-        asking = [peers.send(there, STOP, timeout_ms=5000) for _ in range(5)]
-        found = await asyncio.gather(*asking, peers.connection(there))
+        sending = [peers.send(there, STOP, timeout_ms=5000) for _ in range(5)]
+        found = await asyncio.gather(*sending, peers.connection(there))
         assert await peers.connection(there) is found[-1]
         assert other.connections == 1
 
@@ -146,7 +146,7 @@ def test_each_purpose_has_its_own_connection() -> None:
     run(test)
 
 
-def test_a_broken_connection_is_opened_anew_by_the_next_who_asks() -> None:
+def test_a_broken_connection_is_opened_again_by_the_next_request() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         first = await peers.connection(there)
         other.hang_up()
@@ -158,10 +158,11 @@ def test_a_broken_connection_is_opened_anew_by_the_next_who_asks() -> None:
     run(test)
 
 
-def test_a_connection_whose_answer_is_missing_is_not_used_again() -> None:
+def test_a_connection_with_a_missing_response_is_not_used_again() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         other.answers = False
-        with pytest.raises(ConnectionFailed, match="did not answer ControlledShutdown within 50 ms"):
+        expected = "did not answer ControlledShutdown within 50 ms"
+        with pytest.raises(ConnectionFailed, match=expected):
             await peers.send(there, STOP, timeout_ms=50)
         other.answers = True
         await peers.send(there, STOP, timeout_ms=5000)
@@ -170,17 +171,17 @@ def test_a_connection_whose_answer_is_missing_is_not_used_again() -> None:
     run(test)
 
 
-def test_nobody_there_is_told_to_all_who_ask() -> None:
+def test_all_requests_fail_if_no_broker_listens() -> None:
     async def test(peers: Peers, _other: Other, _there: PublishedEndpoint) -> None:
         nowhere = endpoint(1)
-        asking = [peers.send(nowhere, STOP, timeout_ms=5000) for _ in range(2)]
-        failed = await asyncio.gather(*asking, return_exceptions=True)
-        assert all(isinstance(each, ConnectionFailed) for each in failed)
+        sending = [peers.send(nowhere, STOP, timeout_ms=5000) for _ in range(2)]
+        failed = await asyncio.gather(*sending, return_exceptions=True)
+        assert all(isinstance(outcome, ConnectionFailed) for outcome in failed)
 
     run(test)
 
 
-def test_one_who_gives_up_does_not_take_the_connection_from_the_others() -> None:
+def test_a_request_that_gives_up_does_not_cancel_the_connection_of_others() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         impatient = asyncio.create_task(peers.connection(there))
         patient = asyncio.create_task(peers.connection(there))
@@ -193,10 +194,12 @@ def test_one_who_gives_up_does_not_take_the_connection_from_the_others() -> None
     run(test)
 
 
-def test_a_connection_that_fails_when_nobody_waits_for_it_any_more_is_no_news() -> None:
+def test_a_connection_that_fails_after_all_requests_gave_up_is_not_reported() -> None:
     async def test(_peers: Peers, other: Other, there: PublishedEndpoint) -> None:
-        news: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: news.append(told))
+        reports: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _loop, context: reports.append(context)
+        )
         other.greets = False
         peers = Peers("broker-1", socket_timeout_ms=lambda: 60)
         with pytest.raises(ConnectionFailed):
@@ -204,12 +207,12 @@ def test_a_connection_that_fails_when_nobody_waits_for_it_any_more_is_no_news() 
         await asyncio.sleep(0.1)
         await peers.close()
         gc.collect()
-        assert news == []
+        assert reports == []
 
     run(test)
 
 
-def test_who_waits_for_a_connection_waits_no_longer_than_told() -> None:
+def test_a_request_waits_for_a_connection_no_longer_than_its_timeout() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         other.greets = False
         with pytest.raises(ConnectionFailed, match="did not accept a connection in 30 ms"):
@@ -218,15 +221,15 @@ def test_who_waits_for_a_connection_waits_no_longer_than_told() -> None:
     run(test)
 
 
-def test_closing_ends_what_is_under_way_and_nothing_begins_afterwards() -> None:
+def test_closing_ends_requests_in_flight_and_refuses_new_ones() -> None:
     async def test(peers: Peers, other: Other, there: PublishedEndpoint) -> None:
         other.answers = False
         await peers.connection(there)
-        asking = asyncio.create_task(peers.send(there, STOP, timeout_ms=5000))
+        sending = asyncio.create_task(peers.send(there, STOP, timeout_ms=5000))
         opening = asyncio.create_task(peers.connection(there, "fetch"))
         await asyncio.sleep(0)
         await peers.close()
-        for task in (asking, opening):
+        for task in (sending, opening):
             with pytest.raises(ConnectionFailed):
                 await task
         with pytest.raises(ConnectionFailed):

@@ -1,7 +1,7 @@
-"""The short way through Produce, which knows a request by its bytes, against the long way.
+"""The fast path of Produce, which knows a request by its bytes, against the general path.
 
 Two brokers in memory get the same requests; one forgets every shape before each of them.  Their
-answers and their logs must be the same bytes.
+responses and their logs must be the same bytes.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Connection:
-    """All that Produce wants of a connection."""
+    """The part of a connection that Produce uses."""
 
     def __init__(self) -> None:
         self.produce_prefix = 0
@@ -85,7 +85,7 @@ def requests(draw) -> tuple[int, bytes]:
 
 
 def verdict(transactional_id: str, _producer: Producer, partition: tuple[str, int]) -> ErrorCode:
-    """What the coordinator says, which is on this broker."""
+    """The verdict of a transaction coordinator on the same broker."""
     is_refused = transactional_id == "two" and partition[1] == 1
     return ErrorCode.TRANSACTION_ABORTABLE if is_refused else ErrorCode.NONE
 
@@ -108,7 +108,7 @@ async def served(
         assignment = {0: [broker.broker_id], 1: [broker.broker_id]}
         await broker.controller.create_topic(topic, assignment, {}, timeout_ms=5000)
     connection = Connection()
-    answers: list[object] = []
+    responses: list[object] = []
     for frame in frames:
         if frame is None:
             end_transactions(broker)
@@ -117,27 +117,27 @@ async def served(
             broker.shapes.forget()
         buf = bytearray(b"\x05" * 9 + frame + b"\x05" * 40)
         try:
-            answers.append(produce(broker, connection, buf, memoryview(buf), 9, 9 + len(frame)))
+            responses.append(produce(broker, connection, buf, memoryview(buf), 9, 9 + len(frame)))
         except WireError as error:
-            answers.append(str(error))
-    answers += connection.closed
+            responses.append(str(error))
+    responses += connection.closed
     logs = {
         f"{replica.topic}-{replica.partition}": replica.log.segments[-1].opened().read(0, 1 << 20)
         for replica in broker.replica_manager
         if replica.log.end_offset
     }
     await broker.stop()
-    return answers, logs
+    return responses, logs
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(requests() | st.none(), min_size=1, max_size=8))
-def test_both_ways_give_the_same_answers_and_the_same_logs(drawn):
-    """Some requests are of transactions, which end here and there."""
-    frames = [each and each[1] for each in drawn for _ in range(2)]
+def test_both_paths_give_the_same_responses_and_the_same_logs(drawn):
+    """Some requests are transactional; None ends the open transactions."""
+    frames = [request and request[1] for request in drawn for _ in range(2)]
 
     async def both():
         return await served(frames, forgets=False), await served(frames, forgets=True)
 
-    short, long = asyncio.run(both())
-    assert short == long
+    fast, general = asyncio.run(both())
+    assert fast == general

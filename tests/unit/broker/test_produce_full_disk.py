@@ -1,4 +1,4 @@
-"""A disk that is full: producers are told so, readers are served, and all goes on with room."""
+"""A full disk: producers get errors, consumers are served, and writing resumes with room."""
 
 import asyncio
 
@@ -53,16 +53,16 @@ def send(broker: Broker, connection: Connection, acks: int = 1) -> tuple[int, in
     topic = TopicProduceData(name="t", partition_data=[partition])
     request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
     buf = bytearray(encode_request(request, 9, 1, "c")[4:])
-    answer = produce(broker, connection, buf, memoryview(buf), 0, len(buf))  # type: ignore[arg-type]
-    if answer is None:
+    response = produce(broker, connection, buf, memoryview(buf), 0, len(buf))  # type: ignore[arg-type]
+    if response is None:
         return None
-    _, decoded = decode_response(ProduceResponse, answer[4:], 9)
+    _, decoded = decode_response(ProduceResponse, response[4:], 9)
     result = decoded.responses[0].partition_responses[0]
     return result.error_code, result.base_offset
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_a_full_disk_is_told_and_passes(forgets: bool):
+def test_a_full_disk_is_an_error_until_there_is_room(forgets: bool):
     async def test():
         disk = SmallDisk()
         broker = Broker(

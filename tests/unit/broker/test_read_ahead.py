@@ -1,4 +1,4 @@
-"""A thread goes ahead of a consumer whose records are not in memory."""
+"""A thread reads ahead of a consumer whose records are not in memory."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ SIZE = 4 * AHEAD_BYTES + 1000
 
 
 class Watched(RealFile):
-    """A file that remembers what was read of it."""
+    """A file that remembers which bytes were read."""
 
     __slots__ = ("fails", "touched")
 
@@ -31,7 +31,7 @@ class Watched(RealFile):
         return count
 
     def parts(self) -> list[tuple[int, int]]:
-        """What was read, put together where it touches."""
+        """The ranges that were read, adjacent ones merged."""
         found: list[tuple[int, int]] = []
         for start, end in sorted(self.touched):
             if found and found[-1][1] == start:
@@ -53,10 +53,10 @@ async def until(is_so: Callable[[], bool]) -> None:
         if is_so():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it has not come about in 10 s")
+    raise AssertionError("the condition was not met within 10 s")
 
 
-def test_nothing_is_read_ahead_where_nothing_was_missed(tmp_path: Path) -> None:
+def test_nothing_is_read_ahead_of_records_in_memory(tmp_path: Path) -> None:
     async def test(ahead: ReadAhead, file: Watched) -> None:
         assert not ahead
         ahead.reached(file, 0)
@@ -82,13 +82,13 @@ def test_a_thread_stays_ahead_of_a_consumer_up_to_the_end_of_the_file(tmp_path: 
     run(tmp_path, test)
 
 
-def test_only_so_many_threads_are_sent_at_once(tmp_path: Path) -> None:
+def test_the_number_of_threads_is_limited(tmp_path: Path) -> None:
     async def test(ahead: ReadAhead, _file: Watched) -> None:
-        files = [Watched(tmp_path / f"{each}.log") for each in range(MOST_THREADS + 1)]
-        for each in files:
-            ahead.begin(each, 0)
-        *helped, left = files
-        await until(lambda: all(each.parts() == [(0, AHEAD_BYTES)] for each in helped))
+        files = [Watched(tmp_path / f"{number}.log") for number in range(MOST_THREADS + 1)]
+        for file in files:
+            ahead.begin(file, 0)
+        *served, left = files
+        await until(lambda: all(file.parts() == [(0, AHEAD_BYTES)] for file in served))
         await until(lambda: ahead._running == 0)
         assert left.touched == []
         ahead.begin(left, 0)
@@ -97,7 +97,7 @@ def test_only_so_many_threads_are_sent_at_once(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_consumer_that_was_not_waited_for_is_caught_up_with(tmp_path: Path) -> None:
+def test_a_consumer_that_overtakes_the_thread_is_caught_up_with(tmp_path: Path) -> None:
     async def test(ahead: ReadAhead, file: Watched) -> None:
         ahead.begin(file, 0)
         ahead.reached(file, 2 * AHEAD_BYTES)
@@ -107,7 +107,7 @@ def test_a_consumer_that_was_not_waited_for_is_caught_up_with(tmp_path: Path) ->
     run(tmp_path, test)
 
 
-def test_a_disk_that_fails_is_left_to_who_needs_it(tmp_path: Path) -> None:
+def test_a_disk_failure_is_ignored(tmp_path: Path) -> None:
     async def test(ahead: ReadAhead, file: Watched) -> None:
         file.fails = True
         ahead.begin(file, 0)

@@ -1,4 +1,4 @@
-"""Followers copy from a leader on a real socket: what they ask, and what they make of answers."""
+"""Replica fetchers copy from a leader on a real socket."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.unit.broker.replica_fetcher_world import (
     contents,
     listening,
     partitions,
+    requested,
     until,
-    wanted,
     world,
 )
 
@@ -55,19 +55,19 @@ def test_a_follower_becomes_a_copy_of_its_leader_and_stays_one() -> None:
     run(test)
 
 
-def test_the_leader_hears_of_nothing_that_the_topic_wants_on_disk_first() -> None:
-    """Each request is compared with what the follower's disk had when it was sent."""
+def test_the_leader_learns_of_records_only_when_they_are_on_disk_if_the_topic_says_so() -> None:
+    """Each request is compared with what was on the follower's disk when it was sent."""
 
     async def test(w: World) -> None:
         w.config = Topic(flush_messages=1)
         replica = w.replica()
-        told: list[tuple[int, int]] = []
+        sent: list[tuple[int, int]] = []
         follower_position = Follower.position
 
         def position(follower: Follower) -> FetchPosition | None:
             found = follower_position(follower)
             if found is not None:
-                told.append((found.offset, replica.log.recovery_point))
+                sent.append((found.offset, replica.log.recovery_point))
             return found
 
         with pytest.MonkeyPatch.context() as patch:
@@ -76,8 +76,8 @@ def test_the_leader_hears_of_nothing_that_the_topic_wants_on_disk_first() -> Non
             for number in range(5):
                 w.write(replica, b"%d" % number)
                 await w.copied(replica)
-        assert max(offset for offset, _ in told) >= 4
-        assert all(offset <= on_disk for offset, on_disk in told)
+        assert max(offset for offset, _ in sent) >= 4
+        assert all(offset <= on_disk for offset, on_disk in sent)
 
     run(test)
 
@@ -97,7 +97,7 @@ def test_what_is_larger_than_one_answer_is_copied_by_several() -> None:
 def test_the_leader_is_asked_with_what_the_settings_say() -> None:
     async def test(w: World) -> None:
         w.follow(w.replica())
-        first, second = await w.asked(1), await w.asked(2)
+        first, second = await w.request(1), await w.request(2)
         assert (first.max_wait_ms, second.max_wait_ms) == (0, 123)
         assert (second.min_bytes, second.max_bytes) == (7, 5000)
         assert first.topics[0][1][0].max_bytes == 999
@@ -111,21 +111,21 @@ def test_the_leader_is_asked_with_what_the_settings_say() -> None:
     )
 
 
-def test_a_log_that_has_parted_from_the_leaders_is_cut_and_copied_again() -> None:
+def test_a_log_that_diverges_from_the_leaders_is_truncated_and_copied_again() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.leader.leader_epoch = 2
         append(w.source(replica), b"common", leader_epoch=0)
         append(w.source(replica), b"the leader's", leader_epoch=2)
         append(replica.log, b"common", leader_epoch=0)
-        append(replica.log, b"somebody else's", b"again", leader_epoch=1)
+        append(replica.log, b"another leader's", b"again", leader_epoch=1)
         w.follow(replica, leader_epoch=2)
         await w.copied(replica)
 
     run(test)
 
 
-def test_the_start_of_the_log_follows_the_leaders_and_is_told_back() -> None:
+def test_the_log_start_follows_the_leaders_and_is_sent_back() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.write(replica, b"1")
@@ -140,17 +140,17 @@ def test_the_start_of_the_log_follows_the_leaders_and_is_told_back() -> None:
     run(test)
 
 
-def test_a_log_whose_start_moves_while_an_answer_is_under_way_is_copied_all_the_same() -> None:
+def test_a_log_whose_start_moves_while_a_response_is_in_flight_is_copied_all_the_same() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.write(replica, b"1")
         w.write(replica, b"2")
         w.follow(replica)
         await w.copied(replica)
-        await w.rest()
+        await w.pause()
         w.leader.held = asyncio.Event()
         w.write(replica, b"3")
-        await w.rest()
+        await w.pause()
         replica.log.start_at(1)
         w.leader.held.set()
         await until(lambda: replica.log.end_offset == replica.high_watermark == 3)
@@ -166,37 +166,37 @@ def test_idle_partitions_are_named_once() -> None:
         replicas = [w.replica(number) for number in range(50)]
         for replica in replicas:
             w.follow(replica)
-        await w.asked(2)
+        await w.request(2)
         for _ in range(3):
             w.write(replicas[7], b"x")
             await w.copied(replicas[7])
-        await w.asked(5)
-        await w.rest()
+        await w.request(5)
+        await w.pause()
         first, *others = w.leader.requests
-        assert len(wanted(first)) == 50
-        assert [partitions(each) for each in others] == [[], [7], [7], [7]]
-        assert [each.session_epoch for each in others] == [1, 2, 3, 4]
+        assert len(requested(first)) == 50
+        assert [partitions(request) for request in others] == [[], [7], [7], [7]]
+        assert [request.session_epoch for request in others] == [1, 2, 3, 4]
 
     run(test)
 
 
-def test_a_leader_that_has_forgotten_the_session_is_told_everything_at_once(
+def test_a_leader_that_has_forgotten_the_session_gets_a_full_request_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(w: World) -> None:
         one, other = w.replica(0), w.replica(1)
         w.follow(one)
         w.follow(other)
-        await w.asked(2)
-        await w.rest()
+        await w.request(2)
+        await w.pause()
         former = w.leader.requests[1].session_id
         w.leader.sessions = FetchSessions(10, 60_000, w.leader.sessions._random)
         w.write(one, b"x")
         await w.copied(one)
         w.write(other, b"y")
         await w.copied(one, other)
-        await w.asked(5)
-        assert [each.session_epoch for each in w.leader.requests[:5]] == [0, 1, 2, 0, 1]
+        await w.request(5)
+        assert [request.session_epoch for request in w.leader.requests[:5]] == [0, 1, 2, 0, 1]
         assert partitions(w.leader.requests[3]) == [0, 1]
         assert w.leader.requests[4].session_id != former
 
@@ -204,43 +204,43 @@ def test_a_leader_that_has_forgotten_the_session_is_told_everything_at_once(
     assert not caplog.records
 
 
-def test_a_leader_without_room_for_a_session_is_told_everything_each_time() -> None:
+def test_a_leader_without_room_for_a_session_gets_full_requests() -> None:
     async def test(w: World) -> None:
         w.leader.sessions = FetchSessions(0, 60_000, w.leader.sessions._random)
         one, other = w.replica(0), w.replica(1)
         w.follow(one)
         w.follow(other)
-        await w.asked(2)
+        await w.request(2)
         w.write(one, b"x")
         await w.copied(one)
-        request = await w.asked(3)
-        assert wanted(request) == {(one.topic_id.bytes, 0): 1, (one.topic_id.bytes, 1): 0}
-        # Idle, it waits as always.
-        await w.rest()
+        request = await w.request(3)
+        assert requested(request) == {(one.topic_id.bytes, 0): 1, (one.topic_id.bytes, 1): 0}
+        # While idle, its requests wait as always.
+        await w.pause()
         assert len(w.leader.requests) == 3
         assert w.leader.requests[-1].max_wait_ms == 20_000
 
     run(test)
 
 
-# -- coming and going --------------------------------------------------------------------------
+# -- partitions that are added and removed -----------------------------------------------------
 
 
 def test_a_newcomer_is_asked_for_while_a_request_waits() -> None:
     async def test(w: World) -> None:
         first = w.replica(0)
         w.follow(first)
-        await w.asked(2)
-        await w.rest()
+        await w.request(2)
+        await w.pause()
         newcomers = [w.replica(number) for number in range(1, 10)]
         for replica in newcomers:
             w.write(replica, b"x")
             w.follow(replica)
         await w.copied(*newcomers)
-        await w.asked(4)
-        # All of them with one request, and without beginning the session anew.
+        await w.request(4)
+        # All of them are in one request, and the session is the same.
         assert partitions(w.leader.requests[2]) == [*range(1, 10)]
-        assert [each.session_epoch for each in w.leader.requests[:4]] == [0, 1, 2, 3]
+        assert [request.session_epoch for request in w.leader.requests[:4]] == [0, 1, 2, 3]
         assert w.leader.connections == 1
 
     run(test)
@@ -259,7 +259,7 @@ def test_newcomers_are_asked_for_again_and_again() -> None:
             elif number % 3 == 1:
                 await w.copied(*replicas)
         await w.copied(*replicas)
-        assert sum(each.session_epoch == 0 for each in w.leader.requests) == 1
+        assert sum(request.session_epoch == 0 for request in w.leader.requests) == 1
         assert w.leader.connections == 1
 
     run(test)
@@ -270,11 +270,11 @@ def test_a_leader_that_does_not_end_the_request_before_is_only_late() -> None:
         w.leader.ends_polls = False
         first, newcomer = w.replica(0), w.replica(1)
         w.follow(first)
-        await w.asked(2)
+        await w.request(2)
         w.write(newcomer, b"x")
         w.follow(newcomer)
         await w.copied(newcomer)
-        assert sum(each.session_epoch == 0 for each in w.leader.requests) == 1
+        assert sum(request.session_epoch == 0 for request in w.leader.requests) == 1
 
     run(test, replica_fetch_wait_max_ms=200)
 
@@ -283,54 +283,54 @@ def test_records_that_come_twice_because_of_a_newcomer_are_written_once() -> Non
     async def test(w: World) -> None:
         first, newcomer = w.replica(0), w.replica(1)
         w.follow(first)
-        await w.asked(2)
-        # The answer with the records and the request for the newcomer pass each other.
+        await w.request(2)
+        # The response with the records and the request for the new partition cross.
         w.leader.held = asyncio.Event()
         w.write(first, b"x")
-        await w.rest()
+        await w.pause()
         w.write(newcomer, b"y")
         w.follow(newcomer)
-        await w.asked(3)
+        await w.request(3)
         w.leader.held.set()
         await w.copied(first, newcomer)
         w.write(first, b"z")
         await w.copied(first, newcomer)
-        assert sum(each.session_epoch == 0 for each in w.leader.requests) == 1
+        assert sum(request.session_epoch == 0 for request in w.leader.requests) == 1
 
     run(test)
 
 
-def test_what_was_told_with_an_answer_that_is_passed_over_is_told_again() -> None:
+def test_the_content_of_a_response_that_was_ignored_is_sent_again() -> None:
     async def test(w: World) -> None:
         first, newcomer = w.replica(0), w.replica(1)
         key = first.topic_id.bytes, 0
         w.leader.high_watermarks[key] = 0
         w.follow(first)
-        await w.asked(2)
+        await w.request(2)
         w.leader.held = asyncio.Event()
         w.write(first, b"x")
-        await w.rest()
-        # Only the second answer, whose records are here by then, tells that they are committed.
+        await w.pause()
+        # Only the second response, whose records have arrived by then, says they are committed.
         w.leader.high_watermarks[key] = 1
         w.follow(newcomer)
-        await w.asked(3)
+        await w.request(3)
         w.leader.held.set()
         await w.copied(first, newcomer)
 
     run(test, replica_fetch_wait_max_ms=300)
 
 
-def test_who_comes_behind_a_newcomer_is_asked_for_as_well() -> None:
+def test_a_partition_that_comes_after_a_newcomer_is_requested_as_well() -> None:
     async def test(w: World) -> None:
         first, newcomer, late = w.replica(0), w.replica(1), w.replica(2)
         w.follow(first)
-        await w.asked(2)
+        await w.request(2)
         w.leader.held = asyncio.Event()
         w.follow(newcomer)
-        await w.asked(3)
+        await w.request(3)
         w.write(late, b"x")
         w.follow(late)
-        await w.rest()
+        await w.pause()
         assert len(w.leader.requests) == 3
         w.leader.held.set()
         await w.copied(late)
@@ -339,42 +339,42 @@ def test_who_comes_behind_a_newcomer_is_asked_for_as_well() -> None:
     run(test)
 
 
-def test_what_is_left_is_not_touched_by_an_answer_under_way() -> None:
+def test_a_partition_that_was_removed_is_not_changed_by_a_response_in_flight() -> None:
     async def test(w: World) -> None:
         stays, leaves = w.replica(0), w.replica(1)
         w.follow(stays)
         w.follow(leaves)
-        await w.asked(2)
+        await w.request(2)
         w.leader.held = asyncio.Event()
         w.write(leaves, b"x")
         w.write(stays, b"y")
-        await w.rest()
+        await w.pause()
         leaves.rest(None)
         w.fetchers.leave(leaves)
         w.leader.held.set()
         await w.copied(stays)
         assert leaves.log.end_offset == 0
-        request = await w.asked(3)
+        request = await w.request(3)
         assert request.forgotten == [(leaves.topic_id.bytes, [1])]
         w.fetchers.leave(leaves)
 
     run(test)
 
 
-def test_a_role_that_has_ended_is_not_touched_though_nobody_has_been_told_yet() -> None:
+def test_a_response_for_a_role_that_has_ended_is_ignored_before_the_fetcher_knows() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.follow(replica)
-        await w.asked(2)
+        await w.request(2)
         w.leader.held = asyncio.Event()
         w.write(replica, b"x")
-        await w.rest()
+        await w.pause()
         former = replica.follower
         assert replica.state is not None
         replica.follow(replica.state)
         assert replica.follower is not former
         w.leader.held.set()
-        await w.rest()
+        await w.pause()
         assert replica.log.end_offset == 0
         w.fetchers.follow(replica, w.leader.endpoint)
         await w.copied(replica)
@@ -382,27 +382,27 @@ def test_a_role_that_has_ended_is_not_touched_though_nobody_has_been_told_yet() 
     run(test)
 
 
-def test_an_answer_that_was_asked_for_in_a_former_epoch_is_passed_over() -> None:
+def test_a_response_to_a_request_of_a_former_leader_epoch_is_ignored() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.follow(replica)
-        await w.asked(2)
+        await w.request(2)
         w.leader.held = asyncio.Event()
         w.write(replica, b"x")
-        await w.rest()
+        await w.pause()
         taken: list[FetchPosition] = []
         w.leader.leader_epoch = 1
         w.follow(replica, leader_epoch=1)
         watch(replica, taken)
         w.leader.held.set()
         await w.copied(replica)
-        assert {each.leader_epoch for each in taken} == {1}
+        assert {position.leader_epoch for position in taken} == {1}
 
     run(test)
 
 
 def watch(replica: object, taken: list[FetchPosition]) -> None:
-    """Note what the replica is given."""
+    """Note the positions of the responses that the replica applies."""
     kind = type(replica)
     original = kind.apply_response  # type: ignore[attr-defined]
 
@@ -410,21 +410,21 @@ def watch(replica: object, taken: list[FetchPosition]) -> None:
         __slots__ = ()
 
         def apply_response(
-            self, asked: FetchPosition, given: ReceivedPartition, now_ms: int
+            self, asked: FetchPosition, received: ReceivedPartition, now_ms: int
         ) -> Step:
             taken.append(asked)
-            step: Step = original(self, asked, given, now_ms)
+            step: Step = original(self, asked, received, now_ms)
             return step
 
     replica.__class__ = Watched
 
 
-def test_with_another_leader_the_former_is_asked_no_more() -> None:
+def test_after_a_leader_change_the_former_leader_gets_no_requests() -> None:
     async def test(w: World) -> None:
         replica, stays = w.replica(0), w.replica(1)
         w.follow(replica)
         w.follow(stays)
-        await w.asked(2)
+        await w.request(2)
         async with listening(LeaderBroker()) as other:
             other.leader_epoch = 1
             log = other.create("t", 0, replica.topic_id)
@@ -434,7 +434,7 @@ def test_with_another_leader_the_former_is_asked_no_more() -> None:
             assert contents(replica.log) == contents(log)
             w.write(stays, b"y")
             await w.copied(stays)
-            request = await w.asked(3)
+            request = await w.request(3)
             assert request.forgotten == [(replica.topic_id.bytes, [0])]
             assert w.source(replica).end_offset == 0
             w.fetchers.leave(replica)
@@ -442,14 +442,14 @@ def test_with_another_leader_the_former_is_asked_no_more() -> None:
     run(test)
 
 
-def test_nobody_is_asked_while_the_leader_is_not_to_be_reached() -> None:
+def test_no_request_is_sent_while_the_leader_has_no_address() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.follow(replica)
-        await w.asked(2)
+        await w.request(2)
         w.fetchers.follow(replica, None)
         w.write(replica, b"x")
-        await w.rest()
+        await w.pause()
         assert len(w.leader.requests) == 2
         assert replica.log.end_offset == 0
         w.follow(replica)
@@ -458,14 +458,14 @@ def test_nobody_is_asked_while_the_leader_is_not_to_be_reached() -> None:
     run(test)
 
 
-def test_the_same_role_told_again_changes_nothing() -> None:
+def test_the_same_role_published_again_changes_nothing() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.follow(replica)
-        await w.asked(2)
+        await w.request(2)
         for _ in range(3):
             w.fetchers.follow(replica, w.leader.endpoint)
-            await w.rest()
+            await w.pause()
         assert len(w.leader.requests) == 2
 
     run(test)
@@ -474,18 +474,18 @@ def test_the_same_role_told_again_changes_nothing() -> None:
 # -- faults ------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_breaks_is_opened_again_and_everything_goes_on() -> None:
+def test_a_connection_that_breaks_is_opened_again_and_copying_continues() -> None:
     async def test(w: World) -> None:
         replicas = [w.replica(number) for number in range(5)]
         for replica in replicas:
             w.follow(replica)
-        await w.asked(2)
+        await w.request(2)
         w.leader.hang_up()
         for replica in replicas:
             w.write(replica, b"x")
         await w.copied(*replicas)
-        full = [each for each in w.leader.requests if each.session_epoch == 0]
-        assert [len(wanted(each)) for each in full] == [5, 5]
+        full = [request for request in w.leader.requests if request.session_epoch == 0]
+        assert [len(requested(request)) for request in full] == [5, 5]
         assert full[1].session_id == w.leader.requests[1].session_id
 
     run(test)
@@ -511,29 +511,29 @@ def test_a_leader_that_is_not_there_yet_is_found_soon(caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.INFO):
         run(test)
-    told = [each.message for each in caplog.records if "fetch" in each.message]
-    assert len(told) == 2, told
-    assert told[0].startswith("cannot fetch from broker 2: Cannot connect to 127.0.0.1:")
-    assert told[1] == "fetching from broker 2 works again"
+    messages = [record.message for record in caplog.records if "fetch" in record.message]
+    assert len(messages) == 2, messages
+    assert messages[0].startswith("cannot fetch from broker 2: Cannot connect to 127.0.0.1:")
+    assert messages[1] == "fetching from broker 2 works again"
 
 
 def test_a_leader_that_moves_is_asked_in_its_new_place_at_once() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         w.follow(replica)
-        await w.asked(2)
+        await w.request(2)
         former = w.leader.endpoint
         async with listening(w.leader):
             assert w.leader.endpoint != former
             w.fetchers.follow(replica, w.leader.endpoint)
-            await w.asked(3)
+            await w.request(3)
             w.write(replica, b"x")
             await w.copied(replica)
 
     run(test)
 
 
-def test_a_partition_that_is_refused_rests_and_the_others_go_on(
+def test_a_partition_that_is_refused_backs_off_and_the_others_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(w: World) -> None:
@@ -549,7 +549,7 @@ def test_a_partition_that_is_refused_rests_and_the_others_go_on(
             w.write(good, b"x")
             await w.copied(good)
             await asyncio.sleep(0.05)
-        tries = [each for each in w.leader.requests if key in wanted(each)]
+        tries = [request for request in w.leader.requests if key in requested(request)]
         # After 10, 20, 40, 80, 160, 200 and 200 ms.
         assert 4 <= len(tries) <= 6 + (loop.time() - started) / 0.2
         assert bad.log.end_offset == 0
@@ -557,13 +557,11 @@ def test_a_partition_that_is_refused_rests_and_the_others_go_on(
         await w.copied(bad)
 
     run(test)
-    (warning,) = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-    assert warning == (
-        "cannot copy t-1 from broker 2: KAFKA_STORAGE_ERROR; retrying every 200 ms"
-    )
+    (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning == ("cannot copy t-1 from broker 2: KAFKA_STORAGE_ERROR; retrying every 200 ms")
 
 
-def test_after_it_went_well_a_refusal_is_a_first_one_again() -> None:
+def test_after_a_success_the_back_off_starts_again() -> None:
     async def test(w: World) -> None:
         replica = w.replica()
         key = replica.topic_id.bytes, 0
@@ -576,7 +574,7 @@ def test_after_it_went_well_a_refusal_is_a_first_one_again() -> None:
             await asyncio.sleep(0.12)
             del w.leader.refusals[key]
             await w.copied(replica)
-            # After 150 ms at the latest; doubled on and on, it would take seconds by now.
+            # After 150 ms at the latest; if the pause kept doubling, it would be seconds by now.
             assert loop.time() - started < 1
 
     run(test, replica_fetch_backoff_ms=5_000)
@@ -597,7 +595,7 @@ def test_a_leader_that_does_not_know_yet_that_it_leads_is_asked_again_soon() -> 
     run(test, replica_fetch_backoff_ms=5_000)
 
 
-def test_after_a_newer_epoch_was_heard_of_nothing_is_asked_until_it_is_known() -> None:
+def test_after_a_newer_leader_epoch_was_seen_no_request_is_sent_until_it_is_published() -> None:
     async def test(w: World) -> None:
         replica, other = w.replica(0), w.replica(1, topic="u")
         w.write(replica, b"x")
@@ -605,7 +603,7 @@ def test_after_a_newer_epoch_was_heard_of_nothing_is_asked_until_it_is_known() -
         w.follow(replica, leader_epoch=0)
         await until(lambda: replica.follower is not None and replica.follower.is_waiting)
         asked = len(w.leader.requests)
-        await w.rest()
+        await w.pause()
         assert len(w.leader.requests) == asked
         w.follow(replica, leader_epoch=1)
         w.follow(other, leader_epoch=1)
@@ -630,7 +628,7 @@ def test_a_follower_reports_committed_records_that_its_leader_lacks_and_truncate
         await w.copied(replica)
 
     run(test)
-    (error,) = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+    (error,) = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert error.startswith("t-0: 1 committed records are lost, at offsets 1 to 1: the leader,")
     assert "no unclean election explains this" in error
 
@@ -645,7 +643,7 @@ def test_a_fault_in_one_partition_does_not_keep_others_from_being_copied(
             __slots__ = ()
 
             def apply_response(
-                self, asked: FetchPosition, given: ReceivedPartition, now_ms: int
+                self, asked: FetchPosition, received: ReceivedPartition, now_ms: int
             ) -> Step:
                 raise RuntimeError("a bug")
 
@@ -663,10 +661,10 @@ def test_a_fault_in_one_partition_does_not_keep_others_from_being_copied(
     assert "cannot append records of t-1 from broker 2" in caplog.text
 
 
-# -- held back ---------------------------------------------------------------------------------
+# -- throttling --------------------------------------------------------------------------------
 
 
-def test_what_is_to_be_held_back_is_copied_at_its_rate_and_the_rest_at_once() -> None:
+def test_throttled_replicas_are_copied_at_their_rate_and_the_rest_at_once() -> None:
     async def test(w: World) -> None:
         slow = w.replica(0, topic="s")
         slow.log.config = Topic(follower_replication_throttled_replicas=(f"0:{FOLLOWER_ID}",))
@@ -677,7 +675,7 @@ def test_what_is_to_be_held_back_is_copied_at_its_rate_and_the_rest_at_once() ->
         w.follow(quick)
         started = asyncio.get_running_loop().time()
         await until(lambda: slow.log.end_offset >= 5)
-        await w.rest()
+        await w.pause()
         assert slow.log.end_offset < 30
         w.write(quick, b"x")
         await w.copied(quick)
@@ -693,7 +691,7 @@ def test_what_is_to_be_held_back_is_copied_at_its_rate_and_the_rest_at_once() ->
     )
 
 
-def test_what_stays_held_back_costs_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_replicas_cost_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replication_throttle, "_MOST_DELAY_MS", 20)
 
     async def test(w: World) -> None:
@@ -704,9 +702,9 @@ def test_what_stays_held_back_costs_no_requests(monkeypatch: pytest.MonkeyPatch)
         w.follow(slow)
         w.follow(quick)
         await until(lambda: slow.log.end_offset == 1)
-        await w.rest()
+        await w.pause()
         asked = len(w.leader.requests)
-        await w.rest()
+        await w.pause()
         assert len(w.leader.requests) == asked
         w.write(quick, b"x")
         await w.copied(quick)
@@ -716,18 +714,18 @@ def test_what_stays_held_back_costs_no_requests(monkeypatch: pytest.MonkeyPatch)
     run(test, replica_fetch_max_bytes=1, follower_replication_throttled_rate=0)
 
 
-def test_stopping_ends_what_is_under_way() -> None:
+def test_stopping_ends_requests_in_flight() -> None:
     async def test(w: World) -> None:
         first, newcomer = w.replica(0), w.replica(1)
         w.follow(first)
-        await w.asked(2)
+        await w.request(2)
         w.leader.held = asyncio.Event()
         w.follow(newcomer)
-        await w.asked(3)
+        await w.request(3)
         await w.fetchers.stop()
         w.leader.held.set()
         asked = len(w.leader.requests)
-        await w.rest()
+        await w.pause()
         assert len(w.leader.requests) == asked
 
     run(test)

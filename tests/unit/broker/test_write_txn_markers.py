@@ -19,7 +19,16 @@ from hightide.log.segment import OpenFiles
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode
-from tests.unit.broker.test_replica import NOW_MS, Fetch, Write, fetched, given, lead, make, state
+from tests.unit.broker.replica_world import (
+    NOW_MS,
+    Fetch,
+    Write,
+    fetched,
+    lead,
+    make,
+    received,
+    state,
+)
 from tests.unit.broker.transactional_world import FIRST, codes, marker_request, part
 
 
@@ -156,7 +165,7 @@ def test_a_follower_shows_what_is_decided_as_far_as_it_knows_what_is_committed()
             asked = follower.follower.position()
             records = memoryview(copied) if follower.log.end_offset == 0 else memoryview(b"")
             follower.apply_response(
-                asked, given(records=records, high_watermark=high_watermark), NOW_MS
+                asked, received(records=records, high_watermark=high_watermark), NOW_MS
             )
             await asyncio.sleep(0)
             assert follower.log.last_stable_offset == stable_offset

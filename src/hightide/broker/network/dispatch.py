@@ -47,7 +47,12 @@ from hightide.broker.network.connection import (
 )
 from hightide.wire.codec import OBJECT_BUDGET, decode
 from hightide.wire.errors import WireError
-from hightide.wire.frame import ANSWER_BUDGET, RequestHeader, decode_request_header, encode_response
+from hightide.wire.frame import (
+    RESPONSE_BUDGET,
+    RequestHeader,
+    decode_request_header,
+    encode_response,
+)
 from hightide.wire.hot import fetch_codec as hot_fetch
 from hightide.wire.hot import produce_codec as hot_produce
 from hightide.wire.messages import APIS, REQUESTS
@@ -195,7 +200,7 @@ class Dispatch:
             name = APIS[key][0] if key in APIS else f"API key {key}"
             raise WireError(f"{name} version {version} is not served")
         header, at = decode_request_header(frame)
-        budget = ANSWER_BUDGET if key in _AMONG_BROKERS else OBJECT_BUDGET
+        budget = RESPONSE_BUDGET if key in _AMONG_BROKERS else OBJECT_BUDGET
         request = decode(REQUESTS[key], frame[at:], version, exact=False, budget=budget)
         context = Context(connection, version, header.client_id)
         try:
