@@ -1,11 +1,12 @@
-"""Transactions: who coordinates them, and what a partition knows of them.
+"""Transactions: their coordinator, and what a partition knows of them.
 
-    transaction.py   what is known of a transactional id, and what can become of it
-    coordinator.py   who may do what, decided, written, then answered
-    outbox.py        the markers that end transactions, on their way to the partitions' leaders
-    partition.py     open transactions and the last stable offset of one partition
-    verification.py  that a transaction really contains the partition somebody writes to
-    aborted.py       which transactions were aborted, for readers of committed records
+    transaction.py              the state of a transactional id, and its transitions
+    transaction_coordinator.py  decides, has the decision written, then answers
+    pending_markers.py          the markers that end transactions, to send to partition leaders
+    open_transactions.py        open transactions and the last stable offset of one partition
+    verification.py             checks that a transaction contains the partition written to
+    aborted_index.py            the aborted transactions of a segment, for read_committed consumers
+    listing.py                  DescribeTransactions and ListTransactions
 
-`docs/internals/transactions.md` says how they are driven.
+`docs/internals/transactions.md` says how to drive them.
 """

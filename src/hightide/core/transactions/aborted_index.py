@@ -1,19 +1,19 @@
-"""Which transactions were aborted: the transaction index of a segment.
+"""The transaction index of a segment: which transactions were aborted.
 
-A reader of committed records gets the batches of a range as they lie in the log, and beside them
-the aborted transactions that have records there, so that it can pass those over:
+A read_committed consumer gets the batches of a range as stored, together with the aborted
+transactions that have records in the range, and skips those records:
 
     fetch range            ├───────────────────┤
-    index    first ────────────▶ last                      reaches into it
+    index    first ────────────▶ last                      overlaps it
                     first ──────────────▶ last             and so does this
-                                           first ─▶ last   begins behind it
+                                           first ─▶ last   starts after it
 
-An entry is written where the abort marker is, and so lies in the index of the marker's segment,
-however far back its first record is.  Entries are in the order of their markers, and each says what
-the last stable offset was after it: once that is at or behind the end of the range, no later entry
-can have begun inside it, because then it would have been open.
+An entry is written with the abort marker, so it is in the index of the marker's segment, however
+far back the first record is.  Entries are in the order of their markers.  Each entry has the last
+stable offset after it: once that is at or after the end of the range, no later entry can start
+inside the range, because that transaction would have been open.
 
-A file is Kafka's `.txnindex`: entries of 34 bytes.
+The file is Kafka's `.txnindex`: entries of 34 bytes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ENTRY_BYTES = _ENTRY.size
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that was aborted."""
+    """An aborted transaction."""
 
     producer_id: int
     first_offset: int
-    """Of its first record."""
+    """The offset of its first record."""
     last_offset: int
-    """Of its marker."""
+    """The offset of its marker."""
     last_stable_offset: int
-    """When the marker was written."""
+    """The last stable offset when the marker was written."""
 
     def encode(self) -> bytes:
         return _ENTRY.pack(_VERSION, *self)
@@ -53,8 +53,8 @@ class AbortedIndex:
 
     def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
         self._entries: list[AbortedTransaction] = []
-        for each in entries:
-            self.append(each)
+        for entry in entries:
+            self.append(entry)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -68,14 +68,14 @@ class AbortedIndex:
         self._entries.append(entry)
 
     def truncate_to(self, end_offset: int) -> bool:
-        """Drop the entries whose markers are at or behind `end_offset`; says whether any was."""
+        """Drop the entries whose markers are at or after `end_offset`; return whether any was."""
         kept = self._from(end_offset)
         has_dropped = kept < len(self._entries)
         del self._entries[kept:]
         return has_dropped
 
     def in_range(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
-        """Those with records in the range, and whether there can be none in later segments."""
+        """Return the entries with records in the range, and whether later segments have none."""
         found = []
         for at in range(self._from(start_offset), len(self._entries)):
             entry = self._entries[at]
@@ -86,28 +86,30 @@ class AbortedIndex:
         return found, False
 
     def _from(self, offset: int) -> int:
-        """The place of the first entry whose marker is at or behind `offset`."""
-        return bisect_left(self._entries, offset, key=lambda each: each.last_offset)
+        """Return the index of the first entry whose marker is at or after `offset`."""
+        return bisect_left(self._entries, offset, key=lambda entry: entry.last_offset)
 
     def encode(self) -> bytes:
-        return b"".join(each.encode() for each in self._entries)
+        return b"".join(entry.encode() for entry in self._entries)
 
     @classmethod
     def decode(cls, data: bytes, base_offset: int, end_offset: int) -> AbortedIndex:
-        """The entries in the file of a segment with these offsets.  Corrupt if it cannot be such a
-        file; then the index is made anew from the segment."""
+        """Decode the index file of a segment with these offsets.
+
+        Raise Corrupt if the file cannot be one; the caller then rebuilds the index from the segment.
+        """
         if len(data) % ENTRY_BYTES:
-            raise Corrupt(f"a transaction index of {len(data)} bytes ends inside an entry")
+            raise Corrupt(f"transaction index of {len(data)} bytes ends inside an entry")
         index = cls()
         previous = base_offset - 1
         for version, *fields in _ENTRY.iter_unpack(data):
             entry = AbortedTransaction(*fields)
             if version != _VERSION:
-                raise Corrupt(f"a transaction index has an entry of version {version}")
+                raise Corrupt(f"transaction index has an entry of version {version}, expected 0")
             if not (previous < entry.last_offset < end_offset and entry.producer_id >= 0):
-                raise Corrupt(f"a transaction index has {entry} behind offset {previous}")
+                raise Corrupt(f"transaction index has {entry} after offset {previous}")
             if not 0 <= entry.first_offset < entry.last_offset:
-                raise Corrupt(f"a transaction index has {entry}, which ends before it begins")
+                raise Corrupt(f"transaction index has {entry}, which ends before it starts")
             index.append(entry)
             previous = entry.last_offset
         return index

@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: what a coordinator knows, for people and tools."""
+"""DescribeTransactions and ListTransactions: the state of a coordinator, for people and tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_TITLE = {state.title: state for state in State}
 
 
 def describe(coordinator: TransactionCoordinator | None, transactional_id: str) -> TransactionState:
-    """What is known of an id.  None stands for a coordinator on another broker."""
+    """Describe a transactional id.  None stands for a coordinator on another broker."""
     if not transactional_id:
         return not_described(transactional_id, ErrorCode.INVALID_REQUEST)
     if coordinator is None:
@@ -39,7 +39,9 @@ def describe(coordinator: TransactionCoordinator | None, transactional_id: str) 
         producer_epoch=known.producer.epoch,
         topics=[
             TopicData(topic=topic, partitions=[index for _, index in group])
-            for topic, group in groupby(sorted(known.partitions), key=lambda each: each[0])
+            for topic, group in groupby(
+                sorted(known.partitions), key=lambda partition: partition[0]
+            )
         ],
     )
 
@@ -60,23 +62,23 @@ def not_described(transactional_id: str, error: ErrorCode) -> TransactionState:
 def listed(
     coordinators: Iterable[TransactionCoordinator], request: ListTransactionsRequest, now_ms: int
 ) -> ListTransactionsResponse:
-    """The transactions of these coordinators that the filters let through.
+    """List the transactions of these coordinators that match the request's filters.
 
-    States that nobody knows are named in the answer.  While a coordinator is loading the list would
-    lack something without saying so: COORDINATOR_LOAD_IN_PROGRESS.
+    The response names unknown states of the filter.  While a coordinator is loading, the list would
+    be incomplete without saying so: answer COORDINATOR_LOAD_IN_PROGRESS.
     """
     coordinators = list(coordinators)
-    unknown = [each for each in request.state_filters if each not in _BY_TITLE]
-    if not all(each.is_loaded for each in coordinators):
+    unknown = [title for title in request.state_filters if title not in _BY_TITLE]
+    if not all(coordinator.is_loaded for coordinator in coordinators):
         return ListTransactionsResponse(
             error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             unknown_state_filters=unknown,
             transaction_states=[],
         )
     found = [
-        each
+        transaction
         for coordinator in coordinators
-        for each in _matching(coordinator, request, {*request.state_filters}, now_ms)
+        for transaction in _matching(coordinator, request, {*request.state_filters}, now_ms)
     ]
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
 

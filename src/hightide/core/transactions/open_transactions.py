@@ -1,23 +1,23 @@
-"""What a partition knows of transactions: which are open, and how far everything is decided.
+"""The transactions in one partition's log: which are open, and the last stable offset (LSO).
 
     high watermark ─────────────────────────────────▶│
     log   ┃ a ┃ b ┃ a ┃ x ┃ COMMIT a ┃ b ┃ c ┃ COMMIT b ┃ c ┃
               ▲                            ▲
-              └ last stable offset: b's end is not committed yet
+              └ last stable offset: the marker of b is not committed yet
                                            └ here when the high watermark has passed it
 
-The last stable offset is the first record whose transaction is not decided, or whose decision could
-still be lost with the marker; a reader of committed records sees nothing from there on.
+The last stable offset is the first record whose transaction is undecided, or whose decision could
+still be lost with the marker.  A read_committed consumer sees nothing from there on.
 
-The epochs and sequences of producers are in `core.producer`, and this stands beside it: both are
-functions of what is in the log, and both are told of every batch, on leaders, on followers and when
-a log is loaded.  Only a leader asks first (`check`, `marker_asked`).
+`core/partition/producer_state.py` keeps the epochs and sequences of producers.  Both are functions
+of the log, and both are notified of every batch: on leaders, on followers and when a log is loaded.
+Only a leader checks first (`check`, `marker_asked`).
 
-**A marker ends one transaction.**  It is refused from a coordinator or for a producer that has been
-replaced since.  One that was written already is not written again.  With version 2 of transactions
-the marker's epoch is above that of every record it ends, so a copy that comes late cannot end the
-next transaction; in the first version nothing tells the two apart, and whoever sends markers must
-see to it that no copy of one is still on its way when the transaction is completed.
+**A marker ends one transaction.**  A marker is refused if its coordinator or its producer has been
+replaced since.  A marker that is in the log already is not written again.  With version 2 of
+transactions the marker's epoch is above that of every record that it ends, so a late copy cannot
+end the next transaction.  In version 1 nothing tells the two apart: the sender must make sure that
+no copy of a marker is in flight when the transaction is completed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class PartitionTransactions:
         self.restored(producers)
 
     def restored(self, producers: ProducerStates) -> None:
-        """The producers were read from a snapshot, or the log was cut and they with it.  What
-        follows in the log is told one by one."""
+        """The producers were read from a snapshot, or truncated with the log.  The caller replays
+        the batches that follow in the log."""
         self.producers = producers
         opened = [
             (state.transaction_first_offset, producer_id)
@@ -63,20 +63,23 @@ class PartitionTransactions:
         self._ended: list[_Ended] = []
         self.verification.clear()
 
-    # A leader asks ----------------------------------------------------------------------------
+    # Checks of a leader -----------------------------------------------------------------------
 
     def begin_verification(
         self, producer: Producer, sequence: int, now_ms: int
     ) -> VerificationGuard | None:
-        """A batch of a transaction has come.  None: the transaction is open here already, and
-        nobody needs to be asked."""
+        """Start verifying a transactional batch; return None if its transaction is open here
+        already, and the coordinator need not be asked."""
         if not self.verifies or self._is_open_in(producer.id, producer.epoch):
             return None
         return self.verification.begin(producer.id, producer.epoch, sequence, now_ms)
 
     def _is_open_in(self, producer_id: int, epoch: int) -> bool:
-        """With version 2 of transactions a producer goes on in the next epoch as soon as the end is
-        decided; what it writes then is not part of what is still open here."""
+        """Return whether the producer's open transaction is of this epoch.
+
+        With version 2 of transactions a producer continues in the next epoch as soon as the end is
+        decided; what it writes then is not part of the transaction that is still open here.
+        """
         if producer_id not in self.opened:
             return False
         state = self.producers.get(producer_id)
@@ -90,16 +93,16 @@ class PartitionTransactions:
         is_transactional: bool,
         guard: VerificationGuard | None,
     ) -> None:
-        """May this batch, which repeats none and is of the newest epoch, be appended?
+        """Check a batch that repeats none and has the newest epoch.
 
-        INVALID_TXN_STATE when it is not part of a transaction that is known to contain this
-        partition, or not part of the one that is open.
+        Raise INVALID_TXN_STATE if it is not part of a transaction that is known to contain this
+        partition, or not part of the open one.
         """
         if not is_transactional:
             if producer_id in self.opened:
                 raise KafkaError(
                     ErrorCode.INVALID_TXN_STATE,
-                    f"producer {producer_id} has a transaction open, the batch belongs to none",
+                    f"producer {producer_id} has an open transaction, but sent a batch outside it",
                 )
             return
         if not self.verifies or self._is_open_in(producer_id, epoch):
@@ -107,21 +110,21 @@ class PartitionTransactions:
         if not self.verification.holds(producer_id, guard):
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"the transaction of producer {producer_id} is not known to contain the partition",
+                f"the transaction of producer {producer_id} does not contain this partition",
             )
         lowest = self.verification.lowest_sequence(producer_id)
         if lowest is not None and first_sequence > lowest:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {producer_id} sent sequence {first_sequence}, {lowest} comes first",
+                f"producer {producer_id} sent sequence {first_sequence}, expected {lowest} first",
             )
 
     def marker_asked(self, producer: Producer, coordinator_epoch: int, version: int) -> bool:
-        """May this marker be written?  False: it is there already.
+        """Return whether to write this marker; False if it is in the log already.
 
-        Then it is to be acknowledged when all that is in the log now is committed.
-        INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED when whoever sends it has been
-        replaced.
+        Then acknowledge it when everything that is in the log now is committed.  Raise
+        INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the producer or the coordinator
+        has been replaced.
         """
         state = self.producers.get(producer.id)
         if state is None:
@@ -140,8 +143,8 @@ class PartitionTransactions:
                 f"a marker for producer {producer.id} from coordinator epoch {coordinator_epoch},"
                 f" after one from {state.coordinator_epoch}",
             )
-        told = (producer.epoch, coordinator_epoch)
-        is_known = not is_open and told == (state.epoch, state.coordinator_epoch)
+        epochs = (producer.epoch, coordinator_epoch)
+        is_known = not is_open and epochs == (state.epoch, state.coordinator_epoch)
         if is_known:
             self.verification.settled(producer.id)
         return not is_known
@@ -149,16 +152,16 @@ class PartitionTransactions:
     # Facts ------------------------------------------------------------------------------------
 
     def appended(self, producer_id: int, base_offset: int) -> None:
-        """A batch of a transaction is in the log."""
+        """A transactional batch was appended."""
         self.opened.setdefault(producer_id, base_offset)
         self.verification.settled(producer_id)
 
     def marked(self, producer_id: int, offset: int, is_commit: bool) -> AbortedTransaction | None:
-        """A marker is in the log.  What is to be put in the transaction index of its segment."""
+        """A marker was appended.  Return the entry for the transaction index of its segment."""
         self.verification.settled(producer_id)
         first_offset = self.opened.pop(producer_id, None)
         if first_offset is None:
-            return None  # there was nothing to end
+            return None  # the transaction has no records here
         self._ended.append(_Ended(first_offset, offset))
         if is_commit:
             return None
@@ -168,12 +171,12 @@ class PartitionTransactions:
         )
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Markers below it cannot be lost any more."""
+        """The high watermark moved: markers below it cannot be lost any more."""
         if self._ended and self._ended[0].marker_offset < high_watermark:
-            self._ended = [each for each in self._ended if each.marker_offset >= high_watermark]
+            self._ended = [t for t in self._ended if t.marker_offset >= high_watermark]
 
     def recall_ended(self, replayed: PartitionTransactions) -> None:
-        """Take over which transactions have ended from one that was told more of the log."""
+        """Take the ended transactions from an instance that replayed more of the log."""
         self._ended = replayed._ended
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
@@ -183,19 +186,19 @@ class PartitionTransactions:
 
     @property
     def are_all_decided(self) -> bool:
-        """Whether everything up to the high watermark is decided for good."""
+        """Whether every transaction up to the high watermark is decided, for good."""
         return not self.opened and not self._ended
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """The first offset of the oldest open transaction, or None."""
         return next(iter(self.opened.values()), None)
 
     def is_open(self, producer_id: int) -> bool:
         return producer_id in self.opened
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Everything before it is decided for good."""
+        """Return the last stable offset: everything before it is decided, for good."""
         least = high_watermark
         first = self.first_open_offset
         if first is not None and first < least:
@@ -210,5 +213,5 @@ class PartitionTransactions:
         opened = {i: s.transaction_first_offset for i, s in self.producers}
         assert self.opened == {i: first for i, first in opened.items() if first >= 0}
         assert sorted(self.opened.values()) == [*self.opened.values()]
-        markers = [each.marker_offset for each in self._ended]
+        markers = [ended.marker_offset for ended in self._ended]
         assert sorted(markers) == markers

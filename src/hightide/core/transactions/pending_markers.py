@@ -1,12 +1,12 @@
-"""The markers that end transactions, on their way to the leaders of the partitions.
+"""The markers that end transactions, waiting to be written by the leaders of their partitions.
 
     add(ending) ──▶ due(leader_of) ──▶ WriteTxnMarkers, one at a time per broker
                         ▲                  ├─▶ answered ──▶ Progress ──▶ Coordinator.marked
                         └── again later ◀──┴─▶ unanswered
 
-One outbox serves all coordinators of a broker: what goes to the same leader goes in one request.
-A marker is tried until its partition has it, at whoever leads the partition by then, and markers
-for partitions that are led by nobody wait.  Partitions that are deleted need none.
+One `PendingMarkers` serves all coordinators of a broker: markers for the same leader share a
+request.  A marker is sent until its partition has it, to the leader of the moment; markers for
+partitions without a leader wait.  Deleted partitions need none.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _DONE = (
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     ErrorCode.UNSUPPORTED_VERSION,
 )
-# Only a newer coordinator can have let the producer, or itself, be known there in a newer epoch.
+# Only a newer coordinator can have made a newer epoch of the producer, or its own, known there.
 _FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 
 _Unsent = dict[Ending, set[Partition]]
 
 
 class Progress(NamedTuple):
-    """What is to be told to the coordinator of a transaction."""
+    """Progress of a transaction's markers, to report to its coordinator."""
 
     ending: Ending
     marked: frozenset[Partition]
@@ -51,20 +51,20 @@ class Progress(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What to send, by broker, and what needs no sending."""
+    """The requests to send, by broker, and progress that needs no request."""
 
     requests: dict[int, WriteTxnMarkersRequest]
     progress: list[Progress]
 
 
 class PendingMarkers:
-    """The markers that a broker has to deliver."""
+    """The markers that a broker must deliver."""
 
     __slots__ = ("_again_ms", "_later", "_ready", "_sent")
 
     def __init__(self) -> None:
         self._ready: _Unsent = {}
-        # What could not be delivered just now, and when it is tried again.
+        # Markers that could not be delivered, and when to try again.
         self._later: _Unsent = {}
         self._again_ms = 0
         self._sent: dict[int, list[tuple[Ending, frozenset[Partition]]]] = {}
@@ -73,18 +73,18 @@ class PendingMarkers:
         self._ready[ending] = set(ending.partitions)
 
     def drop(self, endings: Iterable[Ending]) -> None:
-        """Their coordinator is none any more.  Answers that still come are nobody's."""
+        """Drop the markers of coordinators that ended.  Late responses for them are ignored."""
         for ending in endings:
             self._ready.pop(ending, None)
             self._later.pop(ending, None)
             for broker, sent in self._sent.items():
-                self._sent[broker] = [each for each in sent if each[0] != ending]
+                self._sent[broker] = [entry for entry in sent if entry[0] != ending]
 
     def due(self, leader_of: Callable[[Partition], int | None], now_ms: int) -> Due:
-        """What can be sent now.  `leader_of` knows NOBODY for a partition that waits for a leader,
-        and None for one that does not exist (any more).
+        """Return what can be sent now.  `leader_of` returns NO_BROKER for a partition without a
+        leader, and None for one that does not exist (any more).
 
-        To be asked for whenever something was added, a broker has answered or not, and at the
+        Call this whenever markers were added, a request was answered or timed out, and at the
         deadline.
         """
         if now_ms >= self._again_ms:
@@ -109,8 +109,8 @@ class PendingMarkers:
                     has_room = ending in batch or len(batch) < MOST_AT_ONCE
                     has_room = has_room and count <= MOST_PARTITIONS_AT_ONCE
                     fits = has_room and leader not in self._sent
-                    whither = batch if fits else self._ready
-                    whither.setdefault(ending, set()).add(partition)
+                    queue = batch if fits else self._ready
+                    queue.setdefault(ending, set()).add(partition)
             if gone:
                 progress.append(Progress(ending, frozenset(gone)))
         sent = {broker: batch for broker, batch in batches.items() if batch}
@@ -119,39 +119,41 @@ class PendingMarkers:
         return Due({broker: _request(self._sent[broker]) for broker in sent}, progress)
 
     def deadline_ms(self) -> int | None:
-        """When to ask for what is `due` again; None: not before something happens."""
+        """Return when to call `due` again, or None."""
         return self._again_ms if self._later else None
 
     def answered(
         self, broker: int, response: WriteTxnMarkersResponse, now_ms: int
     ) -> list[Progress]:
-        """What a request has brought about; what it has not is tried again."""
+        """A request was answered.  Return the progress; the rest is sent again."""
         errors = {
-            (marker.producer_id, topic.name, each.partition_index): each.error_code
+            (marker.producer_id, topic.name, partition.partition_index): partition.error_code
             for marker in response.markers
             for topic in marker.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         progress = []
         for ending, partitions in self._sent.pop(broker, ()):
-            # What the answer does not mention was not done.
+            # A partition that the response does not mention has no marker.
             found = {
-                each: errors.get((ending.producer.id, *each), ErrorCode.UNKNOWN_SERVER_ERROR)
-                for each in partitions
+                partition: errors.get(
+                    (ending.producer.id, *partition), ErrorCode.UNKNOWN_SERVER_ERROR
+                )
+                for partition in partitions
             }
             if any(error in _FENCED for error in found.values()):
                 progress.append(Progress(ending, frozenset(), is_fenced=True))
                 self.drop([ending])
                 continue
-            done = {each for each, error in found.items() if error in _DONE}
+            done = {partition for partition, error in found.items() if error in _DONE}
             if done:
                 progress.append(Progress(ending, frozenset(done)))
             self._postpone(ending, partitions - done, now_ms)
         return progress
 
     def unanswered(self, broker: int, now_ms: int) -> list[Ending]:
-        """No answer came.  The markers, whose endings are returned, may be there or not, and are
-        sent again."""
+        """No response came.  The markers may be written or not, and are sent again; return their
+        endings."""
         sent = self._sent.pop(broker, [])
         for ending, partitions in sent:
             self._postpone(ending, partitions, now_ms)
@@ -174,7 +176,7 @@ def _request(sent: list[tuple[Ending, frozenset[Partition]]]) -> WriteTxnMarkers
                 transaction_result=ending.is_commit,
                 topics=[
                     WritableTxnMarkerTopic(name=name, partition_indexes=[i for _, i in group])
-                    for name, group in groupby(sorted(partitions), key=lambda each: each[0])
+                    for name, group in groupby(sorted(partitions), key=lambda p: p[0])
                 ],
                 coordinator_epoch=ending.coordinator_epoch,
                 transaction_version=ending.version,

@@ -1,4 +1,4 @@
-"""What is known of one transactional id, and what can become of it.
+"""The state of one transactional id, and its transitions.
 
               ┌────────────── InitProducerId: another epoch, or another producer id ─────────────┐
               ▼                                                                                  │
@@ -7,17 +7,16 @@
       │                     └──────────────────────── partitions ────────────────────────────────┤
       └──────────────────────────────────────────────────────────────────────────────────────────┘
 
-A `Transaction` is a value, and one record of `__transaction_state` holds all of it but
-`last_producer_epoch`, for which Kafka's format has no room: it only lets a client that repeats
-InitProducerId get the same answer again, and a coordinator that has taken over refuses instead.
+A `Transaction` is a value.  One record of `__transaction_state` holds all of it but
+`last_producer_epoch`, for which Kafka's format has no room: that field only lets a client that
+repeats InitProducerId get the same response again, and a new coordinator refuses instead.
 
-**The epoch fences.**  Whoever does not show the newest producer id and epoch changes nothing.  An
-epoch that is given to a client is at most `LAST_CLIENT_EPOCH`, so that there is always one left to
-fence it; after that the next producer id begins at 0.
+**The epoch fences.**  A request without the newest producer id and epoch changes nothing.  An epoch
+that a client gets is at most `LAST_CLIENT_EPOCH`, so that there is always one left to fence it;
+after that the next producer id starts at epoch 0.
 
-**With version 2 of transactions** (KIP-890) the end of a transaction bumps the epoch, so that
-nothing of one transaction can be taken for a part of the next.  The markers carry the new epoch
-already.
+**Version 2 of transactions** (KIP-890) bumps the epoch at the end of a transaction, so that no part
+of one transaction can be taken for a part of the next.  The markers carry the new epoch already.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ EPOCH_BUMPS = 2
 
 
 class State(IntEnum):
-    """Kafka's states, by their numbers in its records."""
+    """Kafka's states, with their numbers in records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -48,14 +47,14 @@ class State(IntEnum):
     PREPARE_ABORT = 3
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
-    # These two are Kafka's names for a write that is under way: one that forgets the id, and one
-    # that fences its producer. They are never written.
+    # Kafka's names for a write in flight: one that removes the id, and one that fences its
+    # producer. They are never written.
     DEAD = 6
     PREPARE_EPOCH_FENCE = 7
 
     @property
     def title(self) -> str:
-        """Its name in DescribeTransactions and ListTransactions."""
+        """The name in DescribeTransactions and ListTransactions."""
         return self.name.title().replace("_", "")
 
 
@@ -75,7 +74,7 @@ IDLE = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 
 
 class Producer(NamedTuple):
-    """Who writes: a producer id in one of its epochs."""
+    """A producer id in one of its epochs."""
 
     id: int
     epoch: int
@@ -86,7 +85,7 @@ NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What is known of a transactional id."""
+    """The state of a transactional id."""
 
     producer: Producer
     timeout_ms: int
@@ -95,20 +94,20 @@ class Transaction:
     partitions: frozenset[Partition] = frozenset()
     started_ms: int = NO_TIME
     version: int = 0
-    """The version of transactions that its last transaction ended with."""
+    """The transaction version that its last transaction ended with."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The one before this, while its holder may still repeat what gave it this one."""
+    """The previous producer id, while its client may still repeat the request that changed it."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The one that comes when the markers are written, because the epochs of this are used up."""
+    """The producer id after the markers are written, if the epochs of this one are used up."""
     last_producer_epoch: int = field(default=NO_PRODUCER_EPOCH, compare=False)
 
-    # What can become of it --------------------------------------------------------------------
+    # Transitions ------------------------------------------------------------------------------
 
     def initialized(
         self, expected: Producer | None, timeout_ms: int, now_ms: int, new_producer_id: int | None
     ) -> Transaction:
-        """With an epoch, or a producer id, that nobody has yet; the same as last time if whoever
-        asks repeats the question.  `admits` has allowed it."""
+        """InitProducerId, which `admits` has allowed: a new epoch or a new producer id; the same
+        as last time if the client repeats its request."""
         known, last_epoch = self.producer, NO_PRODUCER_EPOCH
         if expected is not None and expected != known:
             producer, last_epoch = known, self.last_producer_epoch
@@ -147,7 +146,7 @@ class Transaction:
     def ending(
         self, committed: bool, version: int, now_ms: int, new_producer_id: int | None
     ) -> Transaction:
-        """On its way to its end, as its producer wants it."""
+        """EndTxn: prepare to commit or to abort."""
         state = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
         started_ms = self.started_ms if self.state == State.ONGOING else now_ms
         if version < EPOCH_BUMPS:
@@ -166,7 +165,7 @@ class Transaction:
         )
 
     def fenced(self, now_ms: int) -> Transaction:
-        """On its way to its abort, and its producer shut out."""
+        """Prepare to abort, and fence the producer."""
         return replace(
             self,
             state=State.PREPARE_ABORT,
@@ -177,7 +176,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """All its partitions have the marker."""
+        """Complete the transaction: all its partitions have the marker."""
         is_commit = self.state == State.PREPARE_COMMIT
         moved = self.next_producer_id != NO_PRODUCER_ID
         return replace(
@@ -194,7 +193,7 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether a client can be given no further epoch of this producer id."""
+        """Whether no epoch of this producer id is left for a client."""
         return self.producer.epoch >= LAST_CLIENT_EPOCH
 
     @property
@@ -202,9 +201,10 @@ class Transaction:
         return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
 
     def admits(self, expected: Producer) -> bool:
-        """May a client that thinks to be this producer go on with another epoch (KIP-360)?
+        """Return whether a client with this producer id and epoch may get a new epoch (KIP-360).
 
-        It is the newest one, or it was until it got the present epoch and does not know that.
+        It may if it is the newest producer, or was until it got the present epoch in a response
+        that was lost.
         """
         if expected == self.producer:
             return True
@@ -217,7 +217,7 @@ class Transaction:
         )
 
     def is_ended_by(self, producer: Producer) -> bool:
-        """Did this producer ask for the end that bumped the epoch, and may be asking again?"""
+        """Return whether this producer's EndTxn bumped the epoch: it may be repeating it."""
         if self.version < EPOCH_BUMPS:
             return False
         if producer == Producer(self.producer.id, self.producer.epoch - 1):
@@ -230,7 +230,7 @@ class Transaction:
         return self.state == State.ONGOING and self.started_ms + self.timeout_ms < now_ms
 
     def check(self) -> None:
-        """Assert what must hold of any state that is written."""
+        """Assert what must hold of every state that is written."""
         assert self.producer.id >= 0
         assert 0 <= self.producer.epoch <= LAST_CLIENT_EPOCH + 1
         assert self.state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)
@@ -247,10 +247,10 @@ class Transaction:
     # Records ----------------------------------------------------------------------------------
 
     def to_value(self) -> TransactionLogValue:
-        """The value of its record."""
+        """Return the value of its record."""
         topics = [
             PartitionsOfTopic(topic=topic, partition_ids=[index for _, index in group])
-            for topic, group in groupby(sorted(self.partitions), key=lambda each: each[0])
+            for topic, group in groupby(sorted(self.partitions), key=lambda p: p[0])
         ]
         return TransactionLogValue(
             producer_id=self.producer.id,
@@ -267,7 +267,7 @@ class Transaction:
 
     @classmethod
     def of(cls, value: TransactionLogValue) -> Transaction:
-        """The state that a record holds.  Corrupt if it holds none that is ever written."""
+        """Return the state in a record.  Raise Corrupt if it is none that is ever written."""
         try:
             state = State(value.transaction_status)
         except ValueError:
@@ -280,9 +280,9 @@ class Transaction:
             updated_ms=value.transaction_last_update_timestamp_ms,
             state=state,
             partitions=frozenset(
-                (each.topic, index)
-                for each in value.transaction_partitions or ()
-                for index in each.partition_ids
+                (topic.topic, index)
+                for topic in value.transaction_partitions or ()
+                for index in topic.partition_ids
             ),
             started_ms=value.transaction_start_timestamp_ms,
             version=value.client_transaction_version,

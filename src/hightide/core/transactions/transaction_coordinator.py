@@ -1,31 +1,31 @@
-"""The transaction coordinator: decides, has it written, and only then answers.
+"""The transaction coordinator: decides, has the decision written, and only then answers.
 
-    asked ──▶ Changes.answer                                         refused, or true already
-         └──▶ Changes.write ──▶ __transaction_state ──▶ written ──▶ answer, ending
-                                                    ├─▶ write_failed    nothing has changed
-                                                    └─▶ write_delayed   nobody knows yet
-    ending ──▶ outbox ──▶ leaders ──▶ marked ──▶ write (complete) ──▶ written
+    request ──▶ Changes.answer                                         refused
+           └──▶ Changes.write ──▶ __transaction_state ──▶ written ──▶ answer, ending
+                                                      ├─▶ write_failed    nothing has changed
+                                                      └─▶ write_delayed   the outcome is unknown
+    ending ──▶ PendingMarkers ──▶ leaders ──▶ marked ──▶ write (complete) ──▶ written
 
-One `Coordinator` lives as long as its broker leads one partition of `__transaction_state` in one
-leader epoch, which is its coordinator epoch.  It is loaded from the records of the partition
-(`apply`, `loaded`), and what it knows is at any time what they say: a transaction changes in
-`written` alone, when the record is committed, so whoever takes over knows the same.  Nothing that
-is not committed is ever told to anybody.
+One `TransactionCoordinator` lasts as long as its broker leads one partition of
+`__transaction_state` in one leader epoch, which is its coordinator epoch.  It is loaded from the
+records of the partition (`apply`, `loaded`), and its state is at any time what the records say: a
+transaction changes in `written` alone, when the record is committed, so a successor has the same
+state.  Uncommitted state is never sent to a client.
 
-**One write at a time per transactional id.**  Whoever asks meanwhile is told to come again
-(CONCURRENT_TRANSACTIONS).  While it is not known whether a record got into the log (a write that
-takes too long), it stays under way: to decide otherwise would let two decisions be true.
+**One write at a time per transactional id.**  Other requests for the id are answered with
+CONCURRENT_TRANSACTIONS.  If a write's outcome is unknown (it takes too long), it stays in flight:
+deciding otherwise could make two decisions true.
 
-**A decision to end is final.**  From PREPARE_COMMIT and PREPARE_ABORT there is one way, and it
-is gone to its end by whoever coordinates then: markers are sent to all partitions until each has
-its own, and the completion is written until that succeeds.
+**A decision to end is final.**  From PREPARE_COMMIT and PREPARE_ABORT there is one way, and the
+coordinator of the moment follows it to the end: it sends markers to all partitions until each has
+its own, and writes the completion until that succeeds.
 
-**Yes is said by a record.**  Whoever asks for what is true already is answered when the same record
-has been committed once more: a coordinator that was replaced and does not know it commits nothing.
-It could otherwise confirm a transaction that its successor has ended since.
+**Success is confirmed by a record.**  A request for what is true already is answered when the same
+record has been committed once more: a coordinator that was replaced without knowing it commits
+nothing.  It could otherwise confirm a transaction that its successor has ended since.
 
-**A timeout fences.**  The abort bumps the epoch, so that the producer that was too slow cannot go
-on in a transaction that is gone.
+**A timeout fences.**  The abort bumps the epoch, so that the slow producer cannot continue in a
+transaction that is gone.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from hightide.wire.errors import ErrorCode
 MOST_EXPIRED_AT_ONCE = 500
 RETRY_MS = 100
 
-# The versions of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn whose clients know
-# PRODUCER_FENCED. Older ones are told INVALID_PRODUCER_EPOCH.
+# The first versions of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn whose clients
+# know PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH.
 _KNOWS_FENCED_SINCE = {22: 4, 24: 2, 25: 2, 26: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that a coordinator keeps to."""
+    """The settings of a coordinator."""
 
     max_timeout_ms: int = 900_000
     expiration_ms: int = 604_800_000
@@ -65,7 +65,7 @@ class Limits:
 
 
 class Answer(NamedTuple):
-    """What whoever asked is told."""
+    """The answer to a client or broker."""
 
     error: ErrorCode
     producer: Producer = NO_PRODUCER
@@ -73,19 +73,19 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """A record that is to be committed before anything follows from it."""
+    """A record that must be committed before anything follows from it."""
 
     transactional_id: str
     before: Transaction | None
     after: Transaction | None
-    """None: the id is forgotten."""
+    """None removes the id."""
     answer: Answer | None
-    """For whoever waits, once it is written; nobody waits for what the coordinator does itself."""
+    """The answer to send once it is written; None for a write that no request asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The markers that a transaction ends with: one for each of its partitions."""
+    """The markers that end a transaction: one for each of its partitions."""
 
     transactional_id: str
     producer: Producer
@@ -99,13 +99,13 @@ class Changes(NamedTuple):
     """What follows from a fact."""
 
     answer: Answer | None = None
-    """To be sent now."""
+    """To send now."""
     write: Write | None = None
-    """To be committed; then `written`."""
+    """To commit; then call `written`."""
     ending: Ending | None = None
-    """Markers to be sent; then `marked`."""
+    """Markers to send; then call `marked`."""
     needs_producer_id: bool = False
-    """Ask again, and bring a producer id that nobody has had."""
+    """Call again, with a producer id that was never used."""
 
 
 NOTHING = Changes()
@@ -141,16 +141,16 @@ class TransactionCoordinator:
         self._ongoing: set[str] = set()
         self._writes: dict[str, Write] = {}
         self._endings: dict[str, Ending] = {}
-        # Of each ending, the partitions that have no marker yet.
+        # The partitions of each ending that have no marker yet.
         self._unmarked: dict[str, set[Partition]] = {}
-        # Completions whose record was not taken, and when to try again.
+        # Completions whose record could not be written, and when to try again.
         self._to_complete: dict[str, int] = {}
         self._abort_look_ms = self._expiry_look_ms = 0
 
     # Loading ----------------------------------------------------------------------------------
 
     def apply(self, transactional_id: str, transaction: Transaction | None) -> None:
-        """A record of the partition says this.  It is all that a coordinator ever learns by."""
+        """Apply a record of the partition.  Nothing else changes a coordinator's transactions."""
         if transaction is None:
             self._transactions.pop(transactional_id, None)
         else:
@@ -161,18 +161,18 @@ class TransactionCoordinator:
             self._ongoing.discard(transactional_id)
 
     def loaded(self, now_ms: int) -> list[Changes]:
-        """All records have been applied.  What a predecessor began is brought to its end."""
+        """All records have been applied.  Return what finishes the work of a predecessor."""
         assert not self.is_loaded
         self.is_loaded = True
         self._abort_look_ms = now_ms + self._limits.abort_interval_ms
         self._expiry_look_ms = now_ms + self._limits.expiry_interval_ms
-        followed = [self._end(each, now_ms) for each in list(self._transactions)]
+        followed = [self._end(id_, now_ms) for id_ in list(self._transactions)]
         return [changes for changes in followed if changes is not NOTHING]
 
     def configured(self, limits: Limits) -> None:
         self._limits = limits
 
-    # What clients and brokers ask -------------------------------------------------------------
+    # Requests ---------------------------------------------------------------------------------
 
     def init_asked(
         self,
@@ -182,7 +182,7 @@ class TransactionCoordinator:
         now_ms: int,
         new_producer_id: int | None = None,
     ) -> Changes:
-        """InitProducerId.  `expected` is who the client thinks to be, or `NO_PRODUCER`."""
+        """InitProducerId.  `expected` is the producer that the client had, or `NO_PRODUCER`."""
         if not transactional_id or (expected.id < 0) != (expected.epoch < 0):
             return _refused(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._limits.max_timeout_ms:
@@ -197,17 +197,17 @@ class TransactionCoordinator:
                 return _NEEDS_PRODUCER_ID
             after = Transaction(Producer(new_producer_id, 0), timeout_ms, now_ms)
             return self._write(transactional_id, after, Answer(ErrorCode.NONE, after.producer))
-        whom = expected if expected.id >= 0 else None
-        if whom is not None and not known.admits(whom):
+        claimed = expected if expected.id >= 0 else None
+        if claimed is not None and not known.admits(claimed):
             return _refused(ErrorCode.PRODUCER_FENCED)
         if known.state == State.ONGOING:
             again = Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
             return self._write(transactional_id, known.fenced(now_ms), again)
         if known.state not in IDLE:
             return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        if known.is_exhausted and whom in (None, known.producer) and new_producer_id is None:
+        if known.is_exhausted and claimed in (None, known.producer) and new_producer_id is None:
             return _NEEDS_PRODUCER_ID
-        after = known.initialized(whom, timeout_ms, now_ms, new_producer_id)
+        after = known.initialized(claimed, timeout_ms, now_ms, new_producer_id)
         return self._write(transactional_id, after, Answer(ErrorCode.NONE, after.producer))
 
     def partitions_asked(
@@ -271,7 +271,7 @@ class TransactionCoordinator:
         now_ms: int,
         new_producer_id: int | None = None,
     ) -> Changes:
-        """EndTxn.  Its answer names the producer that goes on, which version 2 lets change."""
+        """EndTxn.  The answer names the producer to continue with; version 2 may change it."""
         known = self._find(transactional_id, producer, may_be_former=True)
         if isinstance(known, ErrorCode):
             return _refused(known)
@@ -281,13 +281,13 @@ class TransactionCoordinator:
         if transactional_id in self._writes:
             return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         if known.state != State.ONGOING:
-            # The first version knows a repetition by its state alone.
+            # Version 1 recognises a repetition by its state alone.
             if is_repeated or (version < EPOCH_BUMPS and known.state != State.EMPTY):
                 return self._end_repeated(transactional_id, known, is_commit)
             if known.state not in IDLE:
                 return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-            # A client of version 2 may not know that no partition got into its transaction, and
-            # aborts it all the same.
+            # A client of version 2 may not know that its transaction has no partition, and aborts
+            # it all the same.
             if is_commit or version < EPOCH_BUMPS:
                 return _refused(ErrorCode.INVALID_TXN_STATE)
         if version >= EPOCH_BUMPS and known.is_exhausted and new_producer_id is None:
@@ -307,7 +307,7 @@ class TransactionCoordinator:
     def _find(
         self, transactional_id: str, producer: Producer, *, may_be_former: bool = False
     ) -> Transaction | ErrorCode:
-        """What is known of the id, if it is this producer's."""
+        """Return the state of the id, or the error if it is not this producer's."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         if not self.is_loaded:
@@ -320,7 +320,7 @@ class TransactionCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return known
 
-    # What became of it ------------------------------------------------------------------------
+    # Outcomes ---------------------------------------------------------------------------------
 
     def written(self, write: Write, now_ms: int) -> Changes:
         """The record is committed."""
@@ -331,7 +331,7 @@ class TransactionCoordinator:
         return self._end(write.transactional_id, now_ms)._replace(answer=write.answer)
 
     def write_failed(self, write: Write, error: ErrorCode, now_ms: int) -> Changes:
-        """The record is not in the log, and will never be."""
+        """The record is not in the log and never will be."""
         if self._writes.get(write.transactional_id) is not write:
             return _refused(ErrorCode.NOT_COORDINATOR)
         del self._writes[write.transactional_id]
@@ -340,12 +340,12 @@ class TransactionCoordinator:
         return _refused(coordinator_error(error)) if write.answer else NOTHING
 
     def write_delayed(self, write: Write) -> Changes:
-        """It takes long, and nobody knows yet whether it will be committed.  Whoever waits for it
-        is told to ask again; nothing else is decided for the id until it is known."""
+        """The write takes long, and its outcome is unknown.  The client is answered with
+        COORDINATOR_NOT_AVAILABLE; nothing else is decided for the id until the outcome is known."""
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE) if write.answer else NOTHING
 
     def marked(self, ending: Ending, partitions: Iterable[Partition], now_ms: int) -> Changes:
-        """These partitions have the marker, or are gone."""
+        """These partitions have the marker, or were deleted."""
         transactional_id = ending.transactional_id
         if not self.is_ending(ending):
             return NOTHING
@@ -354,7 +354,7 @@ class TransactionCoordinator:
         return NOTHING if unmarked else self._complete(transactional_id, now_ms)
 
     def fenced(self, ending: Ending) -> None:
-        """A partition has heard from a newer coordinator: it brings the transaction to its end."""
+        """A partition has a marker of a newer coordinator, which will end the transaction."""
         if self.is_ending(ending):
             del self._endings[ending.transactional_id], self._unmarked[ending.transactional_id]
 
@@ -362,7 +362,7 @@ class TransactionCoordinator:
         self, transactional_id: str, after: Transaction | None, answer: Answer | None
     ) -> Changes:
         before = self._transactions.get(transactional_id)
-        assert transactional_id not in self._writes, "one at a time"
+        assert transactional_id not in self._writes, "one write at a time"
         if after is not None:
             after.check()
             assert before is None or before == after or after.state in TRANSITIONS[before.state]
@@ -371,7 +371,7 @@ class TransactionCoordinator:
         return Changes(write=write)
 
     def _end(self, transactional_id: str, now_ms: int) -> Changes:
-        """If the transaction is decided, what brings it to its end."""
+        """Return what finishes the transaction, if its end is decided."""
         known = self._transactions.get(transactional_id)
         if known is None or known.state not in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
             return NOTHING
@@ -399,28 +399,27 @@ class TransactionCoordinator:
     # Time -------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Write]:
-        """Abort what takes too long, forget who has been idle for long, and try again to write
-        what could not be written."""
+        """Abort transactions that time out, remove idle ids, and retry failed completions."""
         if not self.is_loaded:
             return []
-        due = [each for each, at_ms in self._to_complete.items() if at_ms <= now_ms]
-        changes = [self._complete(each, now_ms) for each in due]
+        due = [id_ for id_, at_ms in self._to_complete.items() if at_ms <= now_ms]
+        changes = [self._complete(id_, now_ms) for id_ in due]
         if now_ms >= self._abort_look_ms:
             self._abort_look_ms = now_ms + self._limits.abort_interval_ms
             changes += [
-                self._write(each, self._transactions[each].fenced(now_ms), None)
-                for each in sorted(self._ongoing)
-                if each not in self._writes and self._transactions[each].is_timed_out(now_ms)
+                self._write(id_, self._transactions[id_].fenced(now_ms), None)
+                for id_ in sorted(self._ongoing)
+                if id_ not in self._writes and self._transactions[id_].is_timed_out(now_ms)
             ]
         if now_ms >= self._expiry_look_ms:
             expired = self._expired(now_ms)
             if len(expired) < MOST_EXPIRED_AT_ONCE:
                 self._expiry_look_ms = now_ms + self._limits.expiry_interval_ms
-            changes += [self._write(each, None, None) for each in expired]
-        return [each.write for each in changes if each.write is not None]
+            changes += [self._write(id_, None, None) for id_ in expired]
+        return [change.write for change in changes if change.write is not None]
 
     def deadline_ms(self) -> int | None:
-        """When to `tick`; not before it is loaded."""
+        """Return when to `tick`; None before it is loaded."""
         if not self.is_loaded:
             return None
         return min((self._abort_look_ms, self._expiry_look_ms, *self._to_complete.values()))
@@ -440,12 +439,12 @@ class TransactionCoordinator:
 
     @property
     def transactions(self) -> dict[str, Transaction]:
-        """What is known of each id: what the committed records say."""
+        """The state of each transactional id, as the committed records say."""
         return self._transactions
 
     @property
     def endings(self) -> list[Ending]:
-        """Those whose markers are on their way."""
+        """The transactions whose markers are being delivered."""
         return [*self._endings.values()]
 
     def is_ending(self, ending: Ending) -> bool:
@@ -469,7 +468,7 @@ class TransactionCoordinator:
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """What a client is told when the record of its decision could not be written."""
+    """Return the error for the client if its record could not be written."""
     if error in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -484,7 +483,7 @@ def coordinator_error(error: ErrorCode) -> ErrorCode:
 
 
 def client_error(error: ErrorCode, api_key: int, version: int) -> ErrorCode:
-    """The same in words that a client of this version knows."""
+    """Return the error that a client of this version knows."""
     if error == ErrorCode.PRODUCER_FENCED and version < _KNOWS_FENCED_SINCE[api_key]:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error

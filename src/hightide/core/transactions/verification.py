@@ -1,19 +1,20 @@
-"""That a transaction really contains the partition somebody writes to (KIP-890).
+"""Transaction verification (KIP-890): a transaction must contain the partition it writes to.
 
-A batch may be late: its transaction has ended, and it would open one that nobody will ever end, or
-join the next.  So the first batch of a transaction is appended only after the coordinator has said
-that the partition is part of it, and if no marker has come in between:
+A batch may arrive late: its transaction has ended, and the batch would open one that is never
+ended, or join the next one.  So the first batch of a transaction is appended only after the
+coordinator has confirmed that the transaction contains the partition, and if no marker was written
+in between:
 
-    begin ──▶ Guard ──▶ AddPartitionsToTxn, verify_only ──▶ append, if the guard still holds
+    begin ──▶ VerificationGuard ──▶ AddPartitionsToTxn, verify_only ──▶ append, if it still holds
                  ▲
                  └── void when a marker is written, or a batch that opens the transaction
 
-A guard is known by its identity: the answer to a question asked before a marker must not let in a
+A guard is compared by identity: the response to a request from before a marker must not admit a
 batch after it, although the producer is the same and may be in a transaction again.
 
-While the question is open later batches of the producer may overtake the first one, and a partition
-that knows nothing of a producer takes any sequence.  So nothing above the lowest sequence that
-waited is let in first.
+While the request is in flight, later batches of the producer may overtake the first one, and a
+partition accepts any sequence from an unknown producer.  So no batch above the lowest waiting
+sequence is admitted first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hightide.wire.errors import ErrorCode
 _ABORTABLE_SINCE = 11
 """The version of Produce whose clients know TRANSACTION_ABORTABLE."""
 
-# A producer tries again when it is told NOT_ENOUGH_REPLICAS, and old ones not when told these.
+# Producers retry after NOT_ENOUGH_REPLICAS; old producers do not retry after these errors.
 _TRY_AGAIN = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -34,7 +35,7 @@ _TRY_AGAIN = (
 
 
 class VerificationGuard:
-    """Stands for one question to the coordinator."""
+    """Stands for one request to the coordinator."""
 
     __slots__ = ("begun_ms", "epoch", "lowest_sequence")
 
@@ -56,7 +57,7 @@ class Verification:
         return len(self._guards)
 
     def begin(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> VerificationGuard:
-        """A batch of a transaction that is not open here has come."""
+        """Return the guard for a batch whose transaction is not open here."""
         guard = self._guards.get(producer_id)
         if guard is None:
             guard = self._guards[producer_id] = VerificationGuard(epoch, sequence, now_ms)
@@ -70,27 +71,27 @@ class Verification:
         return guard is not None and self._guards.get(producer_id) is guard
 
     def lowest_sequence(self, producer_id: int) -> int | None:
-        """No batch above it may be appended first."""
+        """Return the lowest waiting sequence: no batch above it may be appended first."""
         guard = self._guards.get(producer_id)
         return None if guard is None else guard.lowest_sequence
 
     def settled(self, producer_id: int) -> None:
-        """The transaction is open now, or has ended: what was asked before is void."""
+        """The transaction was opened or has ended: earlier guards are void."""
         self._guards.pop(producer_id, None)
 
     def clear(self) -> None:
         self._guards.clear()
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that never came back; returns how many."""
-        old = [i for i, each in self._guards.items() if now_ms - each.begun_ms >= expiration_ms]
+        """Drop the guards of producers that never came back, and return how many."""
+        old = [i for i, guard in self._guards.items() if now_ms - guard.begun_ms >= expiration_ms]
         for producer_id in old:
             del self._guards[producer_id]
         return len(old)
 
 
 def produce_error(error: ErrorCode, version: int) -> ErrorCode:
-    """What a producer is told when the coordinator answered a verification like this."""
+    """Return the error for the producer, given the coordinator's error in a verification."""
     if error == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
