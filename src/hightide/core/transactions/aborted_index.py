@@ -96,7 +96,7 @@ class AbortedIndex:
     def decode(cls, data: bytes, base_offset: int, end_offset: int) -> AbortedIndex:
         """Decode the index file of a segment with these offsets.
 
-        Raise Corrupt if the file cannot be one; the caller then rebuilds the index from the segment.
+        Raise Corrupt if the file cannot be one; the caller then rebuilds the index.
         """
         if len(data) % ENTRY_BYTES:
             raise Corrupt(f"transaction index of {len(data)} bytes ends inside an entry")

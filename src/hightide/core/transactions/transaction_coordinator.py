@@ -254,12 +254,12 @@ class TransactionCoordinator:
         elif write is not None or known.state not in (*IDLE, State.ONGOING):
             return dict.fromkeys(wanted, ErrorCode.CONCURRENT_TRANSACTIONS)
         return {
-            each: ErrorCode.NONE
-            if each in known.partitions
+            partition: ErrorCode.NONE
+            if partition in known.partitions
             else ErrorCode.CONCURRENT_TRANSACTIONS
-            if each in coming
+            if partition in coming
             else ErrorCode.TRANSACTION_ABORTABLE
-            for each in wanted
+            for partition in wanted
         }
 
     def end_asked(
