@@ -1,7 +1,7 @@
-"""Who coordinates a group or a transactional id: whoever leads the partition that keeps it.
+"""FindCoordinator: the broker that leads the partition of a group or transactional id.
 
-The topics that keep them are made when they are first asked for, and the client that asked waits a
-little for them: its next request would come to a broker that does not know them yet.
+The internal topics are created by the first lookup.  The client that sent it waits a little for the
+new topic: otherwise its next request would reach a broker that does not know the topic yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL_S = 0.005
 
 
 class CoordinatorType(IntEnum):
-    """What is coordinated, by the number that FindCoordinator has for it."""
+    """The coordinator's key type, numbered as in FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -40,7 +40,7 @@ class CoordinatorType(IntEnum):
 
 
 def known_coordinator(broker: Broker, kind: CoordinatorType, name: str) -> int:
-    """The id of the broker, or NOBODY while it is not known."""
+    """Return the coordinator's broker id, or NO_BROKER while it is unknown."""
     topic = broker.metadata_image.topic(kind.topic)
     if topic is None:
         return NO_BROKER
@@ -49,9 +49,9 @@ def known_coordinator(broker: Broker, kind: CoordinatorType, name: str) -> int:
 
 
 async def coordinator_of(broker: Broker, kind: CoordinatorType, name: str) -> int:
-    """The id of the broker; its topic is made if there is none.
+    """Return the coordinator's broker id; create its topic if it does not exist.
 
-    COORDINATOR_NOT_AVAILABLE if there is no such broker, or not soon.
+    COORDINATOR_NOT_AVAILABLE if the partition has no leader within some seconds.
     """
     if broker.metadata_image.topic(kind.topic) is None:
         await _create(broker, kind.topic)
@@ -61,7 +61,7 @@ async def coordinator_of(broker: Broker, kind: CoordinatorType, name: str) -> in
         if loop.time() >= deadline:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"the partition that keeps {name} has no leader",
+                f"the partition of {kind.topic} for {name} has no leader",
             )
         await asyncio.sleep(_POLL_S)
     return found
@@ -78,8 +78,8 @@ async def _create(broker: Broker, topic: str) -> None:
         await announce_topic(broker.zookeeper, topic, assignment, overrides, new_id)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            log.error("topic %s cannot be made: %s", topic, error)
+            log.error("topic %s cannot be created: %s", topic, error)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic}: {error}") from error
     except ZooKeeperError as error:
-        log.warning("topic %s cannot be made now: %s", topic, error)
+        log.warning("topic %s cannot be created now: %s", topic, error)
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic}: {error}") from error

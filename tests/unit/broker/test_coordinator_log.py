@@ -112,7 +112,7 @@ def test_a_role_that_ends_ends_the_replay():
         replica.rest(None)
         with pytest.raises(CoordinatorLogClosed):
             await replay
-        assert log.is_over
+        assert log.is_closed
         assert replica.coordinator_log is None
 
     asyncio.run(scenario())

@@ -21,7 +21,7 @@ class SlowLog:
 
     def __init__(self) -> None:
         self.epoch = 3
-        self.is_over = False
+        self.is_closed = False
         self.refusal: KafkaError | None = None
         self.waiting: list[Callable[[], None]] = []
         self.replica = SimpleNamespace(topic=TRANSACTION_STATE, partition=0, report=lambda *_: None)
@@ -43,8 +43,8 @@ class SlowLog:
     def settle(self) -> None:
         return None
 
-    def end(self) -> None:
-        self.is_over = True
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Deliveries:
@@ -138,7 +138,7 @@ def test_requests_that_wait_when_the_partition_resigns_are_sent_elsewhere():
         await asyncio.sleep(0)
         partition.resign()
         assert (await waiting).error == ErrorCode.NOT_COORDINATOR
-        assert coordinator_log.is_over
+        assert coordinator_log.is_closed
 
     asyncio.run(test())
 

@@ -1,7 +1,7 @@
-"""Groups of the newer protocol in a world of their own: consumers, a late log, time, failover.
+"""A model of a consumer group (KIP-848): consumers, a log that commits late, time, failover.
 
-Consumers own partitions from the moment they are told until they give them up, and a partition must
-never have two owners among those that the coordinator could not know to be gone.
+A consumer owns a partition from the response that assigns it until it revokes the partition.  A
+partition must never have two owners among the consumers whose sessions have not expired.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RULES = Rules(
 Owned = frozenset[tuple[uuid.UUID, int]]
 
 
-class Wrong(AssertionError):
-    """Somebody was told what must not be."""
+class Violation(AssertionError):
+    """A response or a state that breaks an invariant."""
 
 
 def topic_id(name: str) -> uuid.UUID:
@@ -49,18 +49,18 @@ def topics(**counts: int) -> dict[str, Topic]:
 
 @dataclass
 class Consumer:
-    """A client, and what it believes."""
+    """A client, and its view of the group."""
 
     name: str
     instance_id: str | None
     number: int = 0
     epoch: int = 0
     owned: Owned = frozenset()
-    shall_own: Owned | None = None
+    target: Owned | None = None
     waits: int | None = None
     sent_ms: int = 0
     heard_ms: int = 0
-    """When it sent the heartbeat that was last answered: its session begins there."""
+    """When it sent the last heartbeat that was answered: its session starts there."""
     says_all: bool = True
     names: list[str] = field(default_factory=lambda: ["t"])
     regex: str | None = None
@@ -69,14 +69,14 @@ class Consumer:
     def member_id(self) -> str:
         return f"{self.name}-{self.number}"
 
-    def begin_anew(self, number: int | None = None) -> None:
+    def restart_as(self, number: int | None = None) -> None:
         self.number = self.number if number is None else number
-        self.epoch, self.owned, self.shall_own, self.waits = 0, frozenset(), None, None
+        self.epoch, self.owned, self.target, self.waits = 0, frozenset(), None, None
         self.says_all = True
 
 
 class World:
-    """One coordinator at a time, one group."""
+    """One group, and one coordinator at a time."""
 
     looks_for_wrong_only = False
     rules = RULES
@@ -89,7 +89,7 @@ class World:
         self.in_flight: list[tuple[Write, list[tuple[bytes, bytes | None]]]] = []
         self.refuses = False
         self.tickets = 0
-        self.asked: dict[int, tuple[Any, Any]] = {}
+        self.outstanding: dict[int, tuple[Any, Any]] = {}
         self.consumers: list[Any] = [
             Consumer(f"c{n}", f"i{n}" if n % 2 else None) for n in range(5)
         ]
@@ -115,9 +115,9 @@ class World:
 
     def carry_out(self, outcome: Outcome) -> None:
         for ticket, response in outcome.answers:
-            if ticket not in self.asked:
-                raise Wrong(f"{ticket} is answered twice")
-            consumer, request = self.asked.pop(ticket)
+            if ticket not in self.outstanding:
+                raise Violation(f"{ticket} is answered twice")
+            consumer, request = self.outstanding.pop(ticket)
             if consumer.waits == ticket and consumer.member_id == request.member_id:
                 consumer.waits = None
                 self.answered(consumer, request, response)
@@ -136,12 +136,12 @@ class World:
 
     def fail_over(self, kept_count: int) -> None:
         for ticket, _ in self.coordinator.resigned().answers:
-            consumer, _ = self.asked.pop(ticket)
+            consumer, _ = self.outstanding.pop(ticket)
             if consumer.waits == ticket:
                 consumer.waits, consumer.says_all = None, True
-        if self.asked and not self.looks_for_wrong_only:
-            raise Wrong(f"{self.asked} are never answered")
-        self.asked.clear()
+        if self.outstanding and not self.looks_for_wrong_only:
+            raise Violation(f"{self.outstanding} are never answered")
+        self.outstanding.clear()
         for _, records in self.in_flight[:kept_count]:
             self.log.append(records)
             replay(self.reader, records)
@@ -153,19 +153,19 @@ class World:
         until_ms = self.now_ms + passed_ms
         while (at_ms := self.coordinator.deadline_ms) is not None and at_ms <= until_ms:
             self.now_ms = max(self.now_ms, at_ms)
-            self.let_go()
+            self.expire_sessions()
             self.carry_out(self.coordinator.time_passed(self.now_ms))
         self.now_ms = until_ms
-        self.let_go()
+        self.expire_sessions()
 
-    def let_go(self) -> None:
-        """Whoever is too late, with a heartbeat or with giving up, knows that it is out."""
+    def expire_sessions(self) -> None:
+        """Reset consumers that missed a heartbeat or a revocation: they know that they are out."""
         for consumer in self.consumers:
             revocation = Deadline(Kind.REVOCATION, GROUP, consumer.member_id)
             at_ms = self.coordinator._deadlines.get(revocation)
             is_late = at_ms is not None and at_ms <= self.now_ms
             if consumer.owned and (is_late or self.now_ms - consumer.heard_ms >= SESSION_MS):
-                consumer.begin_anew(consumer.number + 1)
+                consumer.restart_as(consumer.number + 1)
 
     def change_topics(self, **counts: int) -> None:
         self.topics = topics(**counts)
@@ -192,17 +192,17 @@ class World:
 
     def ask(self, consumer: Consumer, request: ConsumerGroupHeartbeatRequest) -> None:
         self.tickets += 1
-        self.asked[self.tickets] = consumer, request
+        self.outstanding[self.tickets] = consumer, request
         client = Client(consumer.name, "/host")
         asked = self.coordinator.consumer_heartbeat_asked
         self.carry_out(asked(self.tickets, request, client, self.now_ms))
 
     def deliver_late(self, consumer: Consumer, random: Random) -> None:
-        """A copy of what it sent in an epoch before."""
+        """Deliver a copy of a request that the consumer sent in an earlier epoch."""
         late = [
-            each
-            for each in self.sent
-            if each.member_id == consumer.member_id and 0 < each.member_epoch < consumer.epoch
+            request
+            for request in self.sent
+            if request.member_id == consumer.member_id and 0 < request.member_epoch < consumer.epoch
         ]
         if late:
             self.ask(consumer, random.choice(late))
@@ -216,9 +216,9 @@ class World:
         if request.member_epoch < 0:
             return
         if self.now_ms - consumer.sent_ms >= SESSION_MS:
-            consumer.begin_anew(consumer.number + 1)  # The session is over.
+            consumer.restart_as(consumer.number + 1)  # The session has expired.
         elif response.error_code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
-            consumer.begin_anew(consumer.number + 1)
+            consumer.restart_as(consumer.number + 1)
         elif response.error_code:
             consumer.says_all = True
             if consumer.epoch == 0:
@@ -227,35 +227,35 @@ class World:
             consumer.heard_ms, consumer.says_all = consumer.sent_ms, False
             consumer.epoch = response.member_epoch
             if response.assignment is not None:
-                consumer.shall_own = frozenset(
+                consumer.target = frozenset(
                     (topic_partition.topic_id, index)
                     for topic_partition in response.assignment.topic_partitions
                     for index in topic_partition.partitions
                 )
-                # To give up takes time; what is new is owned at once.
-                self.take(consumer, consumer.owned | consumer.shall_own)
+                # Revoking takes time; new partitions are owned at once.
+                self.take(consumer, consumer.owned | consumer.target)
 
     def take(self, consumer: Consumer, owned: Owned) -> None:
         consumer.owned = owned
         for other in self.consumers:
             if other is not consumer and other.owned & owned:
-                raise Wrong(f"{consumer} and {other} own {other.owned & owned}")
+                raise Violation(f"{consumer} and {other} own {other.owned & owned}")
 
     def give_up(self, consumer: Consumer) -> None:
-        """What it shall not own any more."""
-        if consumer.shall_own is not None:
-            consumer.owned &= consumer.shall_own
+        """Revoke what the consumer must not own any more."""
+        if consumer.target is not None:
+            consumer.owned &= consumer.target
 
     def leave(self, consumer: Consumer, epoch: int) -> None:
         member_epoch = epoch if consumer.instance_id else -1
         consumer.owned = frozenset()
         if consumer.epoch:
             self.beat(consumer, member_epoch)
-        consumer.begin_anew(consumer.number + 1)
+        consumer.restart_as(consumer.number + 1)
 
     def restart(self, consumer: Consumer) -> None:
-        """It is killed, and comes back as somebody else."""
-        consumer.begin_anew(consumer.number + 1)
+        """Kill a consumer; it comes back as a new member."""
+        consumer.restart_as(consumer.number + 1)
 
     # -- what must hold --------------------------------------------------------------------
 
@@ -264,25 +264,25 @@ class World:
             self.coordinator.check()
         epoch = epoch_of(self.coordinator)
         if epoch < self.epoch and epoch:
-            raise Wrong(f"group epoch {epoch} after {self.epoch}")
+            raise Violation(f"group epoch {epoch} after {self.epoch}")
         self.epoch = epoch
         if (
             not self.in_flight
             and self.reader.consumer_groups.groups != self.coordinator.consumer_groups.groups
         ):
-            raise Wrong("another group is in the log")
+            raise Violation("the log has another group")
         group = self.group()
         if group is not None and group.state is GroupState.STABLE:
-            held = [each for member in group.members.values() for each in member.assigned]
+            held = [index for member in group.members.values() for index in member.assigned]
             wanted = [
                 (topic.id, index)
                 for topic in group.topics.values()
                 for index in range(topic.partition_count)
             ]
             if sorted(held) != sorted(wanted):
-                raise Wrong(f"not all work is shared out: {held}")
+                raise Violation(f"not all partitions are assigned: {held}")
 
-    def go_on(self, consumers: list[Consumer]) -> None:
+    def make_progress(self, consumers: list[Consumer]) -> None:
         for consumer in consumers:
             if consumer.waits is None:
                 self.give_up(consumer)
@@ -291,23 +291,23 @@ class World:
             self.commit_batch()
 
     def heal(self) -> None:
-        """Nothing goes wrong any more: those who stay must come to own everything, evenly."""
+        """Without further faults, the consumers that stay own all partitions, evenly."""
         self.refuses = False
         for consumer in self.consumers[3:]:
             self.leave(consumer, -1)
         staying = self.consumers[:3]
         for _ in range(80):
-            self.go_on(staying)
+            self.make_progress(staying)
             self.pass_time(5)
             self.check()
             group = self.group()
             if group is not None and group.state is GroupState.STABLE and len(group.members) == 3:
-                self.go_on(staying)
-                self.go_on(staying)
+                self.make_progress(staying)
+                self.make_progress(staying)
                 sizes = [len(consumer.owned) for consumer in staying]
                 if sum(sizes) == sum(topic.partition_count for topic in group.topics.values()):
                     return
-        raise Wrong(f"they do not come to work: {staying} {self.group()}")
+        raise Violation(f"the group does not become stable: {staying} {self.group()}")
 
 
 def epoch_of(coordinator: GroupCoordinator) -> int:
@@ -319,7 +319,7 @@ def owned(partitions: Owned) -> list[OwnedTopicPartitions]:
     found: dict[uuid.UUID, list[int]] = {}
     for topic, index in sorted(partitions):
         found.setdefault(topic, []).append(index)
-    return [OwnedTopicPartitions(topic_id=each, partitions=of) for each, of in found.items()]
+    return [OwnedTopicPartitions(topic_id=topic, partitions=of) for topic, of in found.items()]
 
 
 def replay(coordinator: GroupCoordinator, records: list[tuple[bytes, bytes | None]]) -> None:

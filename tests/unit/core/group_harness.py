@@ -1,4 +1,4 @@
-"""A coordinator at a desk: one asks, looks at the answer, and lets writes be committed or not."""
+"""A test harness for one coordinator: send requests, read the answers, commit or refuse writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEEP: Any = object()
 
 
 class Harness:
-    """Writes are committed at once, unless `holds` is set."""
+    """A coordinator whose writes are committed at once, unless `holds` is set."""
 
     def __init__(self, **rules: Any) -> None:
         self.rules = replace(Rules(initial_rebalance_delay_ms=DELAY_MS), **rules)
@@ -75,7 +75,7 @@ class Harness:
         self.carry_out(self.coordinator.write_failed(self.writes.pop(0), error, self.now_ms))
 
     def moved(self) -> Harness:
-        """Another coordinator, which has read what is in the log."""
+        """Return a harness of another coordinator that has replayed the log."""
         harness = Harness.__new__(Harness)
         harness.__dict__.update(self.__dict__, answers={}, writes=[], log=[*self.log])
         harness.coordinator = GroupCoordinator(self.rules, Random(1), compile_pattern)
@@ -127,7 +127,7 @@ class Harness:
         return self.ask("join_asked", request, version, Client("client", "/host"))
 
     def new_id(self, **how: Any) -> str:
-        """A member id, given out."""
+        """Return a member id that the coordinator has handed out."""
         response = self.answers[self.join(**how)]
         assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return str(response.member_id)
@@ -143,8 +143,8 @@ class Harness:
             generation_id=joined.generation_id,
             member_id=joined.member_id,
             assignments=[
-                SyncGroupRequestAssignment(member_id=each, assignment=share)
-                for each, share in (shares or {}).items()
+                SyncGroupRequestAssignment(member_id=member_id, assignment=share)
+                for member_id, share in (shares or {}).items()
             ],
         )
         for name, value in changed.items():
@@ -166,13 +166,13 @@ class Harness:
         return self.answers[self.ask("leave_asked", request, 5)]
 
     def stable(self, count: int = 2, **how: Any) -> list[JoinGroupResponse]:
-        """A group of so many dynamic members that is at work; the leader is the first."""
+        """Form a stable group of so many dynamic members; the first is the leader."""
         ids = [self.new_id(**how) for _ in range(count)]
         tickets = [self.join(member_id, **how) for member_id in ids]
         self.wait(DELAY_MS * 2)
         joined = [self.answers[ticket] for ticket in tickets]
-        shares = {each: f"share of {n}".encode() for n, each in enumerate(ids)}
-        joined.sort(key=lambda each: each.leader != each.member_id)
+        shares = {key: f"share of {n}".encode() for n, key in enumerate(ids)}
+        joined.sort(key=lambda member: member.leader != member.member_id)
         self.sync(joined[0], shares)
         for response in joined[1:]:
             self.sync(response)

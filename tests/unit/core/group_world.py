@@ -1,14 +1,13 @@
-"""A group coordinator in a world of its own: consumers, a log that commits late, time, failover.
+"""A model of a classic group: consumers, a log that commits late, time, failover.
 
-The consumers behave as clients do, except that any of them may be slow, restart, or go on without
-having noticed that the group went on.  The world knows everything that anybody was ever told, and
-looks whether it fits together:
+The consumers behave as clients do, except that each may be slow, restart, or keep working in an old
+generation.  The world records every response and checks that they are consistent:
 
-- I18: in a generation a partition has one owner, whoever the coordinator is
-- I19: what a group has committed does not go back
-- I20: generations go up, and in a stable group all work is shared out
-- no answer is given twice, and none before what it says is committed
-- what is committed in the log means the same as what the coordinator has in mind
+- I18: in a generation a partition has one owner, across coordinators
+- I19: the committed offsets of a group do not go back
+- I20: generations grow, and a stable group has all partitions assigned
+- no request is answered twice, and none before what the answer says is committed
+- the committed log means the same as the state of the coordinator
 """
 
 from __future__ import annotations
@@ -70,19 +69,19 @@ RULES = Rules(
 )
 
 
-class Wrong(AssertionError):
-    """Somebody was told what must not be."""
+class Violation(AssertionError):
+    """A response or a state that breaks an invariant."""
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says about itself, in version 0 of its protocol."""
+    """Encode a consumer's subscription in version 0 of its protocol."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
 
 @dataclass
 class Consumer:
-    """A client, and what it believes."""
+    """A client, and its view of the group."""
 
     name: str
     instance_id: str | None
@@ -109,18 +108,18 @@ class Consumer:
 
 @dataclass
 class Batch:
-    """What was appended and is not committed yet."""
+    """A batch that is appended and not committed yet."""
 
     write: Write | None
     records: list[tuple[bytes, bytes | None]]
     producer_id: int = -1
     is_commit: bool | None = None
-    """Of a marker: whether the transaction commits."""
+    """For a marker: whether the transaction commits."""
     groups: set[str] = field(default_factory=set)
 
 
 class World:
-    """One coordinator at a time, one group."""
+    """One group, and one coordinator at a time."""
 
     looks_for_wrong_only = False
 
@@ -131,16 +130,16 @@ class World:
         self.in_flight: list[Batch] = []
         self.refuses = False
         self.tickets = 0
-        self.asked: dict[int, tuple[Consumer | None, Any]] = {}
+        self.outstanding: dict[int, tuple[Consumer | None, Any]] = {}
         self.consumers = [Consumer(f"c{n}", f"i{n}" if n % 2 else None) for n in range(5)]
-        # What was told: (incarnation of the group, generation) → owner → partitions.
+        # Assignments sent: (incarnation of the group, generation) → owner → partitions.
         self.shares: dict[tuple[int, int], dict[str, list[int]]] = {}
         self.incarnation = self.checked_incarnation = 0
         self.generation = 0
         self.late: list[OffsetCommitRequest] = []
         self.progress: dict[TopicPartition, int] = {}
         self.is_dirty = False
-        # Knows nothing but the log.
+        # A coordinator that only replays the log.
         self.reader = GroupCoordinator(RULES, Random(0), compile_pattern)
         self.read_offset = 0
         self.coordinator = self.start()
@@ -155,7 +154,7 @@ class World:
         return coordinator
 
     def append(self, batch: Batch) -> int:
-        """To what is committed."""
+        """Append a batch to the committed log."""
         base_offset = self.read_offset
         self.log.append(batch)
         self.read_offset = replay(self.reader, batch, base_offset)
@@ -165,7 +164,7 @@ class World:
 
     def ask(self, consumer: Consumer | None, method: str, request: Any, *how: Any) -> None:
         self.tickets += 1
-        self.asked[self.tickets] = consumer, request
+        self.outstanding[self.tickets] = consumer, request
         if consumer is not None and method in ("join_asked", "sync_asked"):
             consumer.waits = self.tickets
         ask = getattr(self.coordinator, method)
@@ -173,9 +172,9 @@ class World:
 
     def carry_out(self, outcome: Outcome) -> None:
         for ticket, response in outcome.answers:
-            if ticket not in self.asked:
-                raise Wrong(f"{ticket} is answered twice")
-            consumer, request = self.asked.pop(ticket)
+            if ticket not in self.outstanding:
+                raise Violation(f"{ticket} is answered twice")
+            consumer, request = self.outstanding.pop(ticket)
             self.answered(ticket, consumer, request, response)
         for write in outcome.writes:
             if self.refuses:
@@ -188,7 +187,7 @@ class World:
             self.in_flight.append(Batch(write, records, write.producer_id, groups=groups))
 
     def commit_batch(self) -> None:
-        """The oldest that is not committed becomes so."""
+        """Commit the oldest batch in flight."""
         batch = self.in_flight.pop(0)
         base_offset = self.append(batch)
         if batch.is_commit is not None:
@@ -206,12 +205,12 @@ class World:
         self.carry_out(self.coordinator.written(batch.write, base_offset, self.now_ms))
 
     def fail_over(self, kept_count: int) -> None:
-        """Another broker takes over, with some of what was not committed."""
+        """Move to another broker, which has some of the uncommitted batches."""
         for ticket, response in self.coordinator.resigned().answers:
-            consumer, request = self.asked.pop(ticket)
+            consumer, request = self.outstanding.pop(ticket)
             self.answered(ticket, consumer, request, response)
-        if self.asked and not self.looks_for_wrong_only:
-            raise Wrong(f"{self.asked} are never answered")
+        if self.outstanding and not self.looks_for_wrong_only:
+            raise Violation(f"{self.outstanding} are never answered")
         for batch in self.in_flight[:kept_count]:
             self.append(batch)
             for key, value in (decode(*record) or (None, None) for record in batch.records):
@@ -261,8 +260,8 @@ class World:
                 owner = consumer.leads[(partition + rotation) % len(consumer.leads)]
                 shares[owner].append(partition)
             assignments = [
-                SyncGroupRequestAssignment(member_id=each, assignment=bytes(share))
-                for each, share in shares.items()
+                SyncGroupRequestAssignment(member_id=member_id, assignment=bytes(share))
+                for member_id, share in shares.items()
             ]
         self.ask(
             consumer,
@@ -297,19 +296,19 @@ class World:
         consumer.reset()
 
     def work(self, consumer: Consumer, count: int, is_late: bool = False) -> None:
-        """Consume some of what is owned, and commit it; the commit may be late."""
+        """Consume some of the owned partitions, and commit; the commit may be late."""
         for partition in consumer.owned or ():
             if partition not in consumer.positions:
                 found = self.committed(partition)
                 if found is None:
-                    continue  # Not known yet, so nothing can be read.
+                    continue  # The position is unknown, so nothing can be read.
                 consumer.positions[partition] = found
             consumer.positions[partition] += count
         if not consumer.positions:
             return
         request = commit(consumer)
-        # What a client sends does not overtake what it has sent before.
-        self.late = [each for each in self.late if sender(each) != sender(request)]
+        # Requests of one client do not overtake each other.
+        self.late = [late for late in self.late if sender(late) != sender(request)]
         if is_late:
             self.late.append(request)
         else:
@@ -351,7 +350,7 @@ class World:
 
     def answered(self, ticket: int, consumer: Consumer | None, request: Any, response: Any) -> None:
         if isinstance(response, SyncGroupResponse) and not response.error_code:
-            self.note_share(request, list(response.assignment))
+            self.note_assignment(request, list(response.assignment))
         if consumer is None:
             return
         match response:
@@ -389,17 +388,17 @@ class World:
             consumer.owned = list(response.assignment)
             consumer.leads = None
 
-    def note_share(self, request: SyncGroupRequest, share: list[int]) -> None:
-        """Somebody was told what is his."""
+    def note_assignment(self, request: SyncGroupRequest, share: list[int]) -> None:
+        """Record the assignment that a member got."""
         told = self.shares.setdefault((self.incarnation, request.generation_id), {})
         owner = request.group_instance_id or request.member_id
         if told.setdefault(owner, share) != share:
-            raise Wrong(f"{owner} is told {told[owner]} and then {share}")
+            raise Violation(f"{owner} got {told[owner]} and then {share}")
         owned = [share for shares in told.values() for share in shares]
         if len(owned) != len(set(owned)):
-            raise Wrong(f"two owners: {told}")
-        if not any(is_share(batch, request, share) for batch in self.log):
-            raise Wrong(f"{owner} is told of {share} before it is committed")
+            raise Violation(f"two owners: {told}")
+        if not any(is_assignment_of(batch, request, share) for batch in self.log):
+            raise Violation(f"{owner} got {share} before it was committed")
 
     def note_progress(self) -> None:
         """I19."""
@@ -407,9 +406,9 @@ class World:
         for partition, known in committed.items():
             if partition.topic == TOPIC:
                 if known.offset < self.progress.get(partition, 0):
-                    raise Wrong(f"{partition} went back to {known.offset}")
+                    raise Violation(f"{partition} went back to {known.offset}")
                 self.progress[partition] = known.offset
-        # Whoever deletes a group wants to begin anew.
+        # A deleted group starts over.
         for partition in self.progress.keys() - committed.keys():
             del self.progress[partition]
 
@@ -420,25 +419,27 @@ class World:
         group = self.coordinator.classic_groups.get(GROUP)
         self.check_generation(group.generation if group else 0)
         if group is not None and group.state is State.STABLE:
-            owned = sorted(each for member in group.members.values() for each in member.assignment)
+            owned = sorted(
+                index for member in group.members.values() for index in member.assignment
+            )
             if owned != [*PARTITIONS]:
-                raise Wrong(f"not all work is shared out: {owned}")
+                raise Violation(f"not all partitions are assigned: {owned}")
         if not self.looks_for_wrong_only:
             self.coordinator.check()
         self.check_log()
 
     def check_generation(self, generation: int) -> None:
-        """It goes up, unless the group was deleted meanwhile and another was founded."""
+        """The generation grows, unless the group was deleted and another was created."""
         is_another = self.incarnation != self.checked_incarnation or self.is_dirty
         is_being_deleted = any(GROUP in batch.groups for batch in self.in_flight)
         if 0 < generation < self.generation and not is_another and not is_being_deleted:
-            raise Wrong(f"generation {generation} after {self.generation}")
+            raise Violation(f"generation {generation} after {self.generation}")
         self.generation, self.checked_incarnation = generation, self.incarnation
 
     def check_log(self) -> None:
-        """What is committed means what the coordinator has in mind."""
+        """The committed log means the same as the state of the coordinator."""
         if self.reader.offsets != self.coordinator.offsets:
-            raise Wrong("other offsets are in the log")
+            raise Violation("the log has other offsets")
         if self.is_dirty or any(GROUP in batch.groups for batch in self.in_flight):
             return
         ours, theirs = (
@@ -447,12 +448,12 @@ class World:
         )
         if ours is not None and ours.state in (State.STABLE, State.EMPTY):
             if meaning(ours) != meaning(theirs):
-                raise Wrong(f"the log says {meaning(theirs)}, not {meaning(ours)}")
+                raise Violation(f"the log says {meaning(theirs)}, not {meaning(ours)}")
         elif ours is None and meaning(theirs) is not None:
-            raise Wrong("a group of the log is not known")
+            raise Violation("the coordinator does not know a group of the log")
 
-    def go_on(self, consumers: list[Consumer]) -> None:
-        """Each does what is next for it, and what is written is committed."""
+    def make_progress(self, consumers: list[Consumer]) -> None:
+        """Each consumer takes its next step, and all writes are committed."""
         for consumer in consumers:
             if consumer.waits is None:
                 if consumer.must_join:
@@ -465,14 +466,14 @@ class World:
             self.commit_batch()
 
     def heal(self) -> None:
-        """Nothing goes wrong any more: all who stay must come to work, each with his share."""
+        """Without further faults, all consumers that stay get their assignments."""
         self.refuses = False
         staying = self.consumers[:3]
         for consumer in self.consumers[3:]:
             if consumer.member_id:
                 self.leave(consumer)
         for _ in range(60):
-            self.go_on(staying)
+            self.make_progress(staying)
             self.pass_time(5)
             self.check()
             group = self.coordinator.classic_groups.get(GROUP)
@@ -481,15 +482,15 @@ class World:
             )
             if is_ready and group is not None and len(group.members) == len(staying):
                 return
-        raise Wrong(f"they do not come to work: {staying}")
+        raise Violation(f"the group does not become stable: {staying}")
 
 
 def commit(consumer: Consumer) -> OffsetCommitRequest:
     partitions = [
         OffsetCommitRequestPartition(
-            partition_index=each, committed_offset=position, committed_metadata=None
+            partition_index=index, committed_offset=position, committed_metadata=None
         )
-        for each, position in consumer.positions.items()
+        for index, position in consumer.positions.items()
     ]
     return OffsetCommitRequest(
         group_id=GROUP,
@@ -505,7 +506,7 @@ def sender(request: OffsetCommitRequest) -> tuple[str, int]:
 
 
 def replay(coordinator: GroupCoordinator, batch: Batch, offset: int) -> int:
-    """Returns the offset after the batch."""
+    """Replay a batch; return the offset after it."""
     if batch.is_commit is not None:
         coordinator.replay_marker(batch.producer_id, batch.is_commit)
         return offset + 1
@@ -517,8 +518,8 @@ def replay(coordinator: GroupCoordinator, batch: Batch, offset: int) -> int:
     return offset
 
 
-def is_share(batch: Batch, request: SyncGroupRequest, share: list[int]) -> bool:
-    """Whether the batch gives this share to the sender, who may have had another id then."""
+def is_assignment_of(batch: Batch, request: SyncGroupRequest, share: list[int]) -> bool:
+    """Whether the batch assigns this to the sender, which may have had another id then."""
     for key, value in batch.records:
         record = decode(key, value)
         if record is not None and isinstance(record.value, GroupMetadataValue):
@@ -533,7 +534,7 @@ def is_share(batch: Batch, request: SyncGroupRequest, share: list[int]) -> bool:
 
 
 def meaning(group: ClassicGroup | None) -> Any:
-    """What of a group is the same for every coordinator."""
+    """Return the part of a group's state that every coordinator agrees on."""
     if group is None or (group.state is State.EMPTY and not group.is_stored):
         return None
     value = group.record().value

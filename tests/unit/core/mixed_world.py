@@ -1,9 +1,8 @@
-"""A group that changes between the protocols, in a world with consumers of both.
+"""A model of a group that migrates between the protocols, with consumers of both.
 
-Consumers of the classic protocol are of one of two minds, all of one in a world: they give up
-everything before they join again, or keep what they have until they are told to give it up.  Of
-all consumers together, no two may own a partition at the same time, and what they have committed
-does not go back.
+In one world all classic consumers are eager, or all are cooperative: they revoke everything before
+they join again, or only what they must.  No two consumers may own a partition at the same time, and
+committed offsets do not go back.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from hightide.wire.records.consumer_protocol import (
     write,
 )
 from tests.unit.core import consumer_world
-from tests.unit.core.consumer_world import GROUP, SESSION_MS, Consumer, Owned, Wrong, topic_id
+from tests.unit.core.consumer_world import GROUP, SESSION_MS, Consumer, Owned, Violation, topic_id
 from tests.unit.core.group_world import meaning
 
 REBALANCE_MS = 30
@@ -68,16 +67,16 @@ FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.I
 
 @dataclass
 class ClassicConsumer:
-    """A client of the classic protocol, and what it believes."""
+    """A client of the classic protocol, and its view of the group."""
 
     name: str
     instance_id: str | None
     keeps: bool
-    """It keeps what it has until it is told to give it up."""
+    """Cooperative: it keeps its partitions until it must revoke them."""
     member_id: str = ""
     generation: int = -1
     owned: Owned = NO_BROKER
-    shall_own: Owned | None = None
+    target: Owned | None = None
     must_join: bool = True
     must_sync: bool = False
     leads: list[Any] = field(default_factory=list)
@@ -88,7 +87,7 @@ class ClassicConsumer:
 
     def reset(self, *, keeps_id: bool = False) -> None:
         self.member_id = self.member_id if keeps_id else ""
-        self.generation, self.owned, self.shall_own, self.waits = -1, NO_BROKER, None, None
+        self.generation, self.owned, self.target, self.waits = -1, NO_BROKER, None, None
         self.must_join, self.must_sync = True, False
 
     @property
@@ -102,18 +101,18 @@ class ClassicConsumer:
 
 
 class World(consumer_world.World):
-    """One coordinator at a time, one group, consumers of both protocols."""
+    """One group with consumers of both protocols, and one coordinator at a time."""
 
     rules = RULES
 
     def __init__(self, seed: int = 0) -> None:
         self.keeps = seed % 3 > 0
         self.joins: list[JoinGroupRequest] = []
-        # Who has come how far in what he owns, commits that are late, and what has been committed.
+        # The positions of consumers, late commits, and the offsets that have been committed.
         self.positions: dict[str, dict[TopicPartition, int]] = {}
         self.late: list[OffsetCommitRequest] = []
         self.progress: dict[TopicPartition, int] = {}
-        # A record of a classic group could not be written, so that another is in the log.
+        # A record of a classic group could not be written: the log has another state.
         self.is_dirty = False
         self.before_that: list[Any] = []
         self.was_empty = True
@@ -138,12 +137,12 @@ class World(consumer_world.World):
     def carry_out(self, outcome: Outcome) -> None:
         self.forget_positions()
         for ticket, response in outcome.answers:
-            if ticket not in self.asked:
-                raise Wrong(f"{ticket} is answered twice")
-            consumer, request = self.asked.pop(ticket)
+            if ticket not in self.outstanding:
+                raise Violation(f"{ticket} is answered twice")
+            consumer, request = self.outstanding.pop(ticket)
             self.told(ticket, consumer, request, response)
-        for each in outcome.writes:
-            is_classic = any(isinstance(key, GroupMetadataKey) for key, _ in each.records)
+        for decided in outcome.writes:
+            is_classic = any(isinstance(key, GroupMetadataKey) for key, _ in decided.records)
             if is_classic and self.refuses:
                 self.is_dirty = True
                 self.before_that = [write for write, _ in self.in_flight]
@@ -155,7 +154,7 @@ class World(consumer_world.World):
 
     def commit_batch(self) -> None:
         write, encoded = self.in_flight[0]
-        records = [decode(*each) for each in encoded]
+        records = [decode(*pair) for pair in encoded]
         is_classic = any(record and isinstance(record.key, GroupMetadataKey) for record in records)
         if is_classic and write not in self.before_that:
             self.is_dirty = False
@@ -163,11 +162,11 @@ class World(consumer_world.World):
 
     def fail_over(self, kept_count: int) -> None:
         for ticket, response in self.coordinator.resigned().answers:
-            consumer, request = self.asked.pop(ticket)
+            consumer, request = self.outstanding.pop(ticket)
             self.told(ticket, consumer, request, response)
-        if self.asked and not self.looks_for_wrong_only:
-            raise Wrong(f"{self.asked} are never answered")
-        self.asked.clear()
+        if self.outstanding and not self.looks_for_wrong_only:
+            raise Violation(f"{self.outstanding} are never answered")
+        self.outstanding.clear()
         for _, records in self.in_flight[:kept_count]:
             self.log.append(records)
             consumer_world.replay(self.reader, records)
@@ -176,21 +175,21 @@ class World(consumer_world.World):
         self.coordinator = self.start()
         self.carry_out(self.coordinator.loaded(self.now_ms))
 
-    def let_go(self) -> None:
+    def expire_sessions(self) -> None:
         super_consumers = self.consumers
         self.consumers = [
             super_consumer
             for super_consumer in super_consumers
             if isinstance(super_consumer, Consumer)
         ]
-        super().let_go()
+        super().expire_sessions()
         self.consumers = super_consumers
         for consumer in self.consumers:
             if isinstance(consumer, ClassicConsumer) and consumer.owned and self.is_late(consumer):
                 consumer.reset()
 
     def is_late(self, consumer: ClassicConsumer) -> bool:
-        """Whoever is too late, with a heartbeat or with joining again, knows that it is out."""
+        """Whether the consumer missed a heartbeat or a join, and so knows that it is out."""
         kinds = (Kind.REVOCATION, Kind.MEMBER_JOIN, Kind.MEMBER_SYNC)
         deadlines = [Deadline(kind, GROUP, consumer.member_id) for kind in kinds]
         group = self.coordinator.classic_groups.get(GROUP)
@@ -214,7 +213,7 @@ class World(consumer_world.World):
 
     def ask_classic(self, consumer: ClassicConsumer, method: str, request: Any, *how: Any) -> None:
         self.tickets += 1
-        self.asked[self.tickets] = consumer, request
+        self.outstanding[self.tickets] = consumer, request
         consumer.waits = self.tickets
         consumer.sent_ms = self.now_ms
         ask = getattr(self.coordinator, method)
@@ -236,18 +235,20 @@ class World(consumer_world.World):
         self.ask_classic(consumer, "join_asked", request, version, Client(consumer.name, "/host"))
 
     def deliver_late_join(self, consumer: ClassicConsumer) -> None:
-        """A copy of what it sent in a generation before, when it owned less.  Nobody reads the
-        answer."""
+        """Deliver a copy of a JoinGroup of an earlier generation, when the consumer owned less.
+
+        No client reads the response.
+        """
         late = [
             join
             for join in self.joins
             if join.member_id == consumer.member_id
-            and 0 <= said_by(join).generation_id < consumer.generation
+            and 0 <= subscription_of(join).generation_id < consumer.generation
         ]
         if late and self.coordinator.consumer_groups.get(GROUP) is not None:
             self.tickets += 1
-            request = min(late, key=lambda each: sum(len(o.partitions) for o in owned_by(each)))
-            self.asked[self.tickets] = consumer, request
+            request = min(late, key=lambda join: sum(len(o.partitions) for o in owned_by(join)))
+            self.outstanding[self.tickets] = consumer, request
             client = Client(consumer.name, "/host")
             asked = self.coordinator.join_asked
             self.carry_out(asked(self.tickets, request, 9, client, self.now_ms))
@@ -259,30 +260,30 @@ class World(consumer_world.World):
             member_id=consumer.member_id,
             group_instance_id=consumer.instance_id,
             assignments=[
-                SyncGroupRequestAssignment(member_id=each, assignment=assignment)
-                for each, assignment in self.shared_out(consumer).items()
+                SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                for member_id, assignment in self.leader_assignments(consumer).items()
             ],
         )
         self.ask_classic(consumer, "sync_asked", request)
 
-    def shared_out(self, leader: ClassicConsumer) -> dict[str, bytes]:
-        """What a leader comes to: nobody gets what another has not given up."""
+    def leader_assignments(self, leader: ClassicConsumer) -> dict[str, bytes]:
+        """Compute a leader's assignment: a partition moves only after its owner has revoked it."""
         said = {
             member_id.member_id: read(ConsumerSubscription, member_id.metadata)
             for member_id in leader.leads
         }
         owners: dict[tuple[str, int], str] = {}
-        for each in sorted(said, key=lambda each: said[each].generation_id):
-            for topic in said[each].owned_partitions:
-                owners |= {(topic.topic, index): each for index in topic.partitions}
-        shares: dict[str, dict[str, list[int]]] = {each: {} for each in said}
+        for member_id in sorted(said, key=lambda member_id: said[member_id].generation_id):
+            for topic in said[member_id].owned_partitions:
+                owners |= {(topic.topic, index): member_id for index in topic.partitions}
+        shares: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in said}
         for name, topic in self.topics.items():
-            takers = sorted(each for each in said if name in said[each].topics)
+            takers = sorted(key for key in said if name in said[key].topics)
             for index in range(topic.partition_count if takers else 0):
                 taker = takers[index % len(takers)]
                 if owners.get((name, index), taker) == taker:
                     shares[taker].setdefault(name, []).append(index)
-        return {each: write(assignment(share), 3) for each, share in shares.items()}
+        return {key: write(assignment(share), 3) for key, share in shares.items()}
 
     def heartbeat(self, consumer: ClassicConsumer) -> None:
         request = HeartbeatRequest(
@@ -303,9 +304,9 @@ class World(consumer_world.World):
         self.ask_classic(consumer, "leave_asked", request, 5)
         consumer.waits = None
 
-    def go_on_classic(self, consumer: ClassicConsumer) -> None:
-        """What is next for it."""
-        if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
+    def make_progress_classic(self, consumer: ClassicConsumer) -> None:
+        """Take the consumer's next step."""
+        if consumer.target is not None and consumer.owned - consumer.target:
             self.give_up(consumer)
         elif consumer.must_join:
             self.join(consumer)
@@ -316,8 +317,8 @@ class World(consumer_world.World):
 
     def give_up(self, consumer: Any) -> None:
         if isinstance(consumer, ClassicConsumer):
-            if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
-                consumer.owned &= consumer.shall_own
+            if consumer.target is not None and consumer.owned - consumer.target:
+                consumer.owned &= consumer.target
                 consumer.must_join = True
         else:
             super().give_up(consumer)
@@ -331,9 +332,9 @@ class World(consumer_world.World):
             if consumer.member_id == request.member_id:
                 consumer.waits = None
                 self.answered(consumer, request, response)
-                # Clients take this for the end, and have to be started again.
+                # Clients treat this error as fatal, and must be restarted.
                 if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND and consumer.epoch:
-                    consumer.begin_anew(consumer.number + 1)
+                    consumer.restart_as(consumer.number + 1)
             return
         consumer.waits = None
         if self.now_ms - consumer.sent_ms >= SESSION_MS:
@@ -347,14 +348,14 @@ class World(consumer_world.World):
             consumer.member_id = response.member_id
         elif error is not ErrorCode.NONE:
             is_heartbeat = isinstance(response, HeartbeatResponse)
-            # The coordinator of today knows more of it than that of yesterday.
+            # A later coordinator may know more than the one that sent this.
             if not is_heartbeat or error is ErrorCode.REBALANCE_IN_PROGRESS:
                 consumer.must_join = True
         else:
             consumer.heard_ms = consumer.sent_ms
-            self.all_is_well(consumer, response)
+            self.accepted(consumer, response)
 
-    def all_is_well(self, consumer: ClassicConsumer, response: Any) -> None:
+    def accepted(self, consumer: ClassicConsumer, response: Any) -> None:
         match response:
             case JoinGroupResponse():
                 consumer.member_id = response.member_id
@@ -365,22 +366,22 @@ class World(consumer_world.World):
             case SyncGroupResponse():
                 consumer.must_sync = False
                 found = read(ConsumerAssignment, response.assignment).assigned_partitions
-                consumer.shall_own = frozenset(
-                    (topic_id(each.topic), index) for each in found for index in each.partitions
+                consumer.target = frozenset(
+                    (topic_id(topic.topic), index) for topic in found for index in topic.partitions
                 )
-                self.take(consumer, consumer.owned | consumer.shall_own)
+                self.take(consumer, consumer.owned | consumer.target)
 
     # -- progress --------------------------------------------------------------------------
 
     def forget_positions(self) -> None:
-        """Whoever loses a partition begins anew where it is committed, if he gets it again."""
+        """A consumer that loses a partition starts at the committed offset if it gets it again."""
         for consumer in self.consumers:
             owned = {TopicPartition(NAMES[topic], index) for topic, index in consumer.owned}
             known = self.positions.get(consumer.name, {})
-            self.positions[consumer.name] = {each: known[each] for each in known if each in owned}
+            self.positions[consumer.name] = {key: known[key] for key in known if key in owned}
 
     def work(self, consumer: Any, count: int, *, is_late: bool) -> None:
-        """Consume some of what is owned, and commit it; the commit may be late."""
+        """Consume some of the owned partitions, and commit; the commit may be late."""
         self.forget_positions()
         positions = self.positions[consumer.name]
         for topic, index in consumer.owned:
@@ -398,20 +399,20 @@ class World(consumer_world.World):
             group_instance_id=consumer.instance_id,
             topics=[
                 OffsetCommitRequestTopic(
-                    name=each.topic,
+                    name=partition.topic,
                     partitions=[
                         OffsetCommitRequestPartition(
-                            partition_index=each.partition,
+                            partition_index=partition.partition,
                             committed_offset=position,
                             committed_metadata=None,
                         )
                     ],
                 )
-                for each, position in positions.items()
+                for partition, position in positions.items()
             ],
         )
-        # What a client sends does not overtake what it has sent before.
-        self.late = [each for each in self.late if each.member_id != request.member_id]
+        # Requests of one client do not overtake each other.
+        self.late = [late for late in self.late if late.member_id != request.member_id]
         if is_late:
             self.late.append(request)
         else:
@@ -419,7 +420,7 @@ class World(consumer_world.World):
 
     def commit(self, request: OffsetCommitRequest) -> None:
         self.tickets += 1
-        self.asked[self.tickets] = None, request
+        self.outstanding[self.tickets] = None, request
         self.carry_out(self.coordinator.commit_asked(self.tickets, request, 9, self.now_ms))
 
     def committed(self, partition: TopicPartition) -> int | None:
@@ -434,16 +435,16 @@ class World(consumer_world.World):
         """I19."""
         for partition, known in self.coordinator.offsets.of(GROUP).items():
             if known.offset < self.progress.get(partition, 0):
-                raise Wrong(f"{partition} went back to {known.offset}")
+                raise Violation(f"{partition} went back to {known.offset}")
             self.progress[partition] = known.offset
 
     # -- what must hold --------------------------------------------------------------------
 
     def check_number(self) -> None:
-        """Epochs and generations go up, unless a group was empty and another came."""
+        """Epochs and generations grow, unless an empty group was replaced by another."""
         found = number(self.coordinator)
         if 0 < found < self.epoch and not self.was_empty:
-            raise Wrong(f"{found} after {self.epoch}")
+            raise Violation(f"{found} after {self.epoch}")
         self.epoch = found
         self.was_empty = not self.member_ids()
 
@@ -460,43 +461,43 @@ class World(consumer_world.World):
             self.check_log()
         group = self.group()
         if group is not None and group.state.value == "Stable":
-            held = [each for member in group.members.values() for each in member.assigned]
+            held = [index for member in group.members.values() for index in member.assigned]
             counts = [topic.partition_count for topic in group.topics.values()]
             if len(held) != sum(counts):
-                raise Wrong(f"not all work is shared out: {held}")
+                raise Violation(f"not all partitions are assigned: {held}")
 
     def check_log(self) -> None:
-        """What is committed means what the coordinator has in mind."""
+        """The committed log means the same as the state of the coordinator."""
         ours, theirs = self.coordinator, self.reader
         if {*ours.offsets.of(GROUP)} != {*theirs.offsets.of(GROUP)}:
-            raise Wrong("other offsets are in the log")
+            raise Violation("the log has other offsets")
         if ours.consumer_groups.groups != theirs.consumer_groups.groups:
-            raise Wrong("another group is in the log")
+            raise Violation("the log has another group")
         classic = ours.classic_groups.get(GROUP)
         self.check_compacted()
         is_settled = classic is not None and classic.state in (State.STABLE, State.EMPTY)
         if is_settled and meaning(classic) != meaning(theirs.classic_groups.get(GROUP)):
-            raise Wrong(f"the log says {theirs.classic_groups.get(GROUP)}, not {classic}")
+            raise Violation(f"the log says {theirs.classic_groups.get(GROUP)}, not {classic}")
 
     def check_compacted(self) -> None:
-        """What compaction leaves of the log means the same, with its tombstones and without."""
+        """The compacted log means the same, with its tombstones and without."""
         latest: dict[bytes, bytes | None] = {}
-        for key, value in (each for batch in self.log for each in batch):
+        for key, value in (pair for batch in self.log for pair in batch):
             latest.pop(key, None)
             latest[key] = value
         for has_tombstones in (True, False):
-            left = [each for each in latest.items() if has_tombstones or each[1] is not None]
+            left = [item for item in latest.items() if has_tombstones or item[1] is not None]
             reader = GroupCoordinator(self.rules, Random(0), compile_pattern)
             consumer_world.replay(reader, left)
-            if what_it_says(reader) != what_it_says(self.reader):
-                raise Wrong(f"compacted, the log says {what_it_says(reader)}")
+            if state_of(reader) != state_of(self.reader):
+                raise Violation(f"compacted, the log says {state_of(reader)}")
 
-    def go_on(self, consumers: list[Any]) -> None:
+    def make_progress(self, consumers: list[Any]) -> None:
         for consumer in consumers:
             if consumer.waits is not None:
                 continue
             if isinstance(consumer, ClassicConsumer):
-                self.go_on_classic(consumer)
+                self.make_progress_classic(consumer)
             else:
                 self.give_up(consumer)
                 self.beat(consumer)
@@ -504,7 +505,7 @@ class World(consumer_world.World):
             self.commit_batch()
 
     def switch(self, which: int) -> None:
-        """It is killed, and comes back with the other protocol."""
+        """Kill a consumer; it comes back with the other protocol."""
         old = self.consumers[which]
         new: Any = ClassicConsumer(old.name, old.instance_id, self.keeps, names=old.names)
         if isinstance(old, ClassicConsumer):
@@ -512,7 +513,7 @@ class World(consumer_world.World):
         self.consumers[which] = new
 
     def heal(self) -> None:
-        """Nothing goes wrong any more: those who stay must come to own everything."""
+        """Without further faults, the consumers that stay own all partitions."""
         self.refuses = False
         newer = [consumer for consumer in self.consumers if isinstance(consumer, Consumer)]
         classic = [consumer for consumer in self.consumers if isinstance(consumer, ClassicConsumer)]
@@ -526,14 +527,14 @@ class World(consumer_world.World):
         if self.random.random() < 0.5:
             self.fail_over(len(self.in_flight))
         for _ in range(150):
-            self.go_on(staying)
+            self.make_progress(staying)
             self.pass_time(3)
             self.check()
-            if self.is_at_work(staying):
+            if self.is_converged(staying):
                 return
-        raise Wrong(f"they do not come to work: {staying} {self.group()}")
+        raise Violation(f"the group does not become stable: {staying} {self.group()}")
 
-    def is_at_work(self, staying: list[Any]) -> bool:
+    def is_converged(self, staying: list[Any]) -> bool:
         wanted = {
             (topic_id(name), index)
             for name in {name for consumer in staying for name in consumer.names}
@@ -546,13 +547,13 @@ class World(consumer_world.World):
 
 
 def number(coordinator: GroupCoordinator) -> int:
-    """The group epoch, or the generation."""
+    """Return the group epoch, or the generation."""
     classic, group = coordinator.classic_groups.get(GROUP), coordinator.consumer_groups.get(GROUP)
     return classic.generation if classic else group.epoch if group else 0
 
 
-def what_it_says(coordinator: GroupCoordinator) -> Any:
-    classic = {each: meaning(group) for each, group in coordinator.classic_groups.items()}
+def state_of(coordinator: GroupCoordinator) -> Any:
+    classic = {key: meaning(group) for key, group in coordinator.classic_groups.items()}
     return coordinator.consumer_groups.groups, classic
 
 
@@ -560,7 +561,7 @@ def by_name(partitions: Owned) -> list[ConsumerPartitions]:
     found: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         found.setdefault(NAMES[topic], []).append(index)
-    return [ConsumerPartitions(topic=each, partitions=of) for each, of in found.items()]
+    return [ConsumerPartitions(topic=topic, partitions=of) for topic, of in found.items()]
 
 
 def assignment(share: dict[str, list[int]]) -> ConsumerAssignment:
@@ -569,8 +570,8 @@ def assignment(share: dict[str, list[int]]) -> ConsumerAssignment:
 
 
 def owned_by(request: JoinGroupRequest) -> list[ConsumerPartitions]:
-    return said_by(request).owned_partitions
+    return subscription_of(request).owned_partitions
 
 
-def said_by(request: JoinGroupRequest) -> ConsumerSubscription:
+def subscription_of(request: JoinGroupRequest) -> ConsumerSubscription:
     return read(ConsumerSubscription, request.protocols[0].metadata)

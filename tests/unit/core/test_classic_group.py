@@ -34,7 +34,7 @@ def error_of(harness: Harness, ticket: int) -> ErrorCode:
 # -- joining ---------------------------------------------------------------------------------
 
 
-def test_a_group_forms_in_two_steps_and_shares_are_told_when_they_are_written(
+def test_a_group_forms_in_two_steps_and_assignments_are_sent_when_they_are_written(
     harness: Harness,
 ) -> None:
     first, second = harness.new_id(), harness.new_id()
@@ -60,7 +60,7 @@ def test_a_group_forms_in_two_steps_and_shares_are_told_when_they_are_written(
     assert harness.group().state is State.STABLE
 
 
-def test_whoever_has_no_member_id_is_given_one_first(harness: Harness) -> None:
+def test_a_client_without_a_member_id_gets_one_first(harness: Harness) -> None:
     ticket = harness.join(version=4)
     assert error_of(harness, ticket) == ErrorCode.MEMBER_ID_REQUIRED
     member_id = harness.answers[ticket].member_id
@@ -84,7 +84,7 @@ def test_a_member_id_that_is_never_used_is_forgotten_with_its_group(harness: Har
     assert harness.coordinator.classic_groups == {}
 
 
-def test_the_first_rebalance_waits_longer_if_somebody_comes(harness: Harness) -> None:
+def test_the_first_rebalance_waits_longer_if_a_member_joins(harness: Harness) -> None:
     first = harness.join(version=3)
     harness.wait(DELAY_MS - 1)
     second = harness.join(version=3)
@@ -112,7 +112,7 @@ def test_the_first_rebalance_does_not_wait_longer_than_the_rebalance_timeout(
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
         ({"session_ms": 5999}, ErrorCode.INVALID_SESSION_TIMEOUT),
         ({"session_ms": 30 * 60_000 + 1}, ErrorCode.INVALID_SESSION_TIMEOUT),
-        ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
@@ -133,9 +133,11 @@ def test_a_join_without_protocols_is_refused(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{"protocols": {"sticky": b""}}, {"protocol_type": "connect"}, {"member_id": "nobody"}]
+    "how", [{"protocols": {"sticky": b""}}, {"protocol_type": "connect"}, {"member_id": "unknown"}]
 )
-def test_what_does_not_fit_the_group_changes_nothing(harness: Harness, how: dict[str, Any]) -> None:
+def test_a_join_that_does_not_fit_the_group_changes_nothing(
+    harness: Harness, how: dict[str, Any]
+) -> None:
     harness.stable()
     before = harness.group().record()
     assert error_of(harness, harness.join(**how)) in (
@@ -155,15 +157,15 @@ def test_the_protocol_that_most_members_prefer_is_chosen_of_those_that_all_know(
     assert {harness.answers[ticket].protocol_name for ticket in tickets} == {"b"}
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_accepts_no_more_members() -> None:
     harness = Harness(max_size=2)
     harness.stable(2)
     assert error_of(harness, harness.join(version=3)) == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert harness.group().state is State.STABLE
 
 
-def test_when_the_limit_was_lowered_those_who_come_first_stay(harness: Harness) -> None:
-    ids = [each.member_id for each in harness.stable(3)]
+def test_when_the_limit_was_lowered_the_first_members_to_join_stay(harness: Harness) -> None:
+    ids = [member.member_id for member in harness.stable(3)]
     harness.rules = Harness(max_size=2).rules
     moved = harness.moved()
     assert moved.group().state is State.PREPARING_REBALANCE
@@ -177,38 +179,40 @@ def test_when_the_limit_was_lowered_those_who_come_first_stay(harness: Harness) 
     ]
 
 
-def test_a_new_member_calls_the_others_together(harness: Harness) -> None:
+def test_a_new_member_starts_a_rebalance(harness: Harness) -> None:
     leader, follower = harness.stable()
     third = harness.join(version=3, reason="more work")
     assert harness.group().state is State.PREPARING_REBALANCE
     assert harness.group().last_rebalance is not None
     assert harness.group().last_rebalance.reason.endswith("joined: more work")
-    for each in (leader, follower):
-        assert harness.heartbeat(each.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
-    again = [harness.join(each.member_id) for each in (leader, follower)]
-    assert {harness.answers[each].generation_id for each in (*again, third)} == {2}
+    for member in (leader, follower):
+        assert harness.heartbeat(member.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    again = [harness.join(member.member_id) for member in (leader, follower)]
+    assert {harness.answers[ticket].generation_id for ticket in (*again, third)} == {2}
 
 
-def test_a_follower_that_asks_again_with_nothing_new_is_told_the_same(harness: Harness) -> None:
+def test_a_follower_that_joins_again_unchanged_gets_the_same_response(harness: Harness) -> None:
     _, follower = harness.stable()
     ticket = harness.join(follower.member_id)
     assert harness.answers[ticket].generation_id == 1
     assert harness.group().state is State.STABLE
 
 
-def test_a_leader_that_joins_again_wants_a_rebalance(harness: Harness) -> None:
+def test_a_leader_that_joins_again_starts_a_rebalance(harness: Harness) -> None:
     leader, _ = harness.stable()
     harness.join(leader.member_id)
     assert harness.group().state is State.PREPARING_REBALANCE
 
 
-def test_a_follower_that_has_changed_wants_a_rebalance(harness: Harness) -> None:
+def test_a_follower_that_has_changed_starts_a_rebalance(harness: Harness) -> None:
     _, follower = harness.stable()
     harness.join(follower.member_id, protocols={"range": b"more"})
     assert harness.group().state is State.PREPARING_REBALANCE
 
 
-def test_who_joins_again_before_the_shares_are_out_is_told_the_same(harness: Harness) -> None:
+def test_a_member_that_joins_again_before_the_assignment_gets_the_same_response(
+    harness: Harness,
+) -> None:
     tickets = [harness.join(version=3), harness.join(version=3)]
     harness.wait(2 * DELAY_MS)
     leader = harness.answers[tickets[0]]
@@ -217,7 +221,7 @@ def test_who_joins_again_before_the_shares_are_out_is_told_the_same(harness: Har
     assert harness.group().state is State.COMPLETING_REBALANCE
 
 
-def test_a_change_while_shares_are_made_begins_anew(harness: Harness) -> None:
+def test_a_change_during_the_assignment_starts_over(harness: Harness) -> None:
     tickets = [harness.join(version=3), harness.join(version=3)]
     harness.wait(2 * DELAY_MS)
     leader, follower = (harness.answers[ticket] for ticket in tickets)
@@ -227,7 +231,7 @@ def test_a_change_while_shares_are_made_begins_anew(harness: Harness) -> None:
     assert harness.group().state is State.PREPARING_REBALANCE
 
 
-def test_dynamic_members_that_do_not_come_in_time_are_out(harness: Harness) -> None:
+def test_dynamic_members_that_do_not_join_in_time_are_removed(harness: Harness) -> None:
     leader, follower = harness.stable()
     third = harness.join(version=3)
     joined = harness.join(follower.member_id)
@@ -259,7 +263,7 @@ def test_a_new_member_that_waits_too_long_is_asked_to_try_again() -> None:
 # -- sharing out -----------------------------------------------------------------------------
 
 
-def test_shares_of_a_generation_are_written_once(harness: Harness) -> None:
+def test_the_assignment_of_a_generation_is_written_once(harness: Harness) -> None:
     ticket = harness.join(version=3)
     harness.wait(DELAY_MS)
     leader = harness.answers[ticket]
@@ -276,11 +280,11 @@ def test_a_member_that_the_leader_forgot_gets_nothing(harness: Harness) -> None:
     tickets = [harness.join(version=3), harness.join(version=3)]
     harness.wait(2 * DELAY_MS)
     leader, follower = (harness.answers[ticket] for ticket in tickets)
-    harness.sync(leader, {leader.member_id: b"all", "nobody": b"none"})
+    harness.sync(leader, {leader.member_id: b"all", "unknown": b"none"})
     assert harness.answers[harness.sync(follower)].assignment == b""
 
 
-def test_if_shares_cannot_be_written_all_is_begun_anew(harness: Harness) -> None:
+def test_if_the_assignment_cannot_be_written_the_rebalance_starts_over(harness: Harness) -> None:
     ticket = harness.join(version=3)
     harness.wait(DELAY_MS)
     leader = harness.answers[ticket]
@@ -292,7 +296,7 @@ def test_if_shares_cannot_be_written_all_is_begun_anew(harness: Harness) -> None
     assert harness.group().members[leader.member_id].assignment == b""
 
 
-def test_shares_that_are_written_too_late_count_for_nobody(harness: Harness) -> None:
+def test_an_assignment_that_is_written_too_late_has_no_effect(harness: Harness) -> None:
     ticket = harness.join(version=3)
     harness.wait(DELAY_MS)
     leader = harness.answers[ticket]
@@ -304,14 +308,14 @@ def test_shares_that_are_written_too_late_count_for_nobody(harness: Harness) -> 
     assert harness.group().state is State.PREPARING_REBALANCE
 
 
-def test_members_that_do_not_ask_for_their_share_are_out(harness: Harness) -> None:
+def test_members_that_send_no_sync_group_are_removed(harness: Harness) -> None:
     tickets = [harness.join(version=3), harness.join(version=3)]
     harness.wait(2 * DELAY_MS)
     leader, follower = (harness.answers[ticket] for ticket in tickets)
     harness.sync(leader, {})
     for _ in range(REBALANCE_MS // 5000):
-        for each in (leader, follower):
-            harness.heartbeat(each.member_id, 1)
+        for member in (leader, follower):
+            harness.heartbeat(member.member_id, 1)
         harness.wait(5000)
     assert [*harness.group().members] == [leader.member_id]
     assert harness.group().state is State.PREPARING_REBALANCE
@@ -320,13 +324,13 @@ def test_members_that_do_not_ask_for_their_share_are_out(harness: Harness) -> No
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"generation_id": 0}, ErrorCode.ILLEGAL_GENERATION),
         ({"generation_id": 2}, ErrorCode.ILLEGAL_GENERATION),
-        ({"group_instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"group_instance_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ({"group_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"group_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
     ],
 )
@@ -336,7 +340,7 @@ def test_a_bad_sync_is_refused(harness: Harness, changed: dict[str, Any], error:
     assert harness.group().state is State.STABLE
 
 
-def test_a_sync_during_a_rebalance_is_told_so(harness: Harness) -> None:
+def test_a_sync_during_a_rebalance_gets_an_error(harness: Harness) -> None:
     leader, _ = harness.stable()
     harness.join(leader.member_id)
     assert error_of(harness, harness.sync(leader)) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -345,7 +349,7 @@ def test_a_sync_during_a_rebalance_is_told_so(harness: Harness) -> None:
 # -- sessions --------------------------------------------------------------------------------
 
 
-def test_who_sends_no_heartbeat_is_out_and_the_others_share_anew(harness: Harness) -> None:
+def test_a_member_without_heartbeats_is_removed_and_the_others_rebalance(harness: Harness) -> None:
     leader, follower = harness.stable()
     harness.wait(SESSION_MS - 1)
     assert harness.heartbeat(leader.member_id, 1) == ErrorCode.NONE
@@ -357,7 +361,7 @@ def test_who_sends_no_heartbeat_is_out_and_the_others_share_anew(harness: Harnes
     assert "session" in harness.group().last_rebalance.reason
 
 
-def test_who_waits_for_others_needs_no_heartbeat(harness: Harness) -> None:
+def test_a_member_that_waits_for_others_needs_no_heartbeat(harness: Harness) -> None:
     leader, follower = harness.stable()
     waiting = harness.join(leader.member_id)
     for _ in range(REBALANCE_MS // 5000 - 1):
@@ -368,7 +372,7 @@ def test_who_waits_for_others_needs_no_heartbeat(harness: Harness) -> None:
     assert error_of(harness, waiting) == ErrorCode.NONE
 
 
-def test_when_all_are_gone_the_group_is_empty_and_that_is_written(harness: Harness) -> None:
+def test_when_all_members_are_gone_the_group_is_empty_and_that_is_written(harness: Harness) -> None:
     harness.stable()
     harness.wait(2 * SESSION_MS + REBALANCE_MS)
     assert harness.group().state is State.EMPTY
@@ -379,9 +383,9 @@ def test_when_all_are_gone_the_group_is_empty_and_that_is_written(harness: Harne
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"generation_id": 0}, ErrorCode.ILLEGAL_GENERATION),
-        ({"group_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"group_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
     ],
 )
@@ -398,9 +402,9 @@ def test_a_bad_heartbeat_is_refused(
 # -- leaving ---------------------------------------------------------------------------------
 
 
-def test_who_leaves_is_out_and_the_others_share_anew(harness: Harness) -> None:
+def test_a_member_that_leaves_is_removed_and_the_others_rebalance(harness: Harness) -> None:
     leader, follower = harness.stable()
-    response = harness.leave((leader.member_id, None), ("nobody", None))
+    response = harness.leave((leader.member_id, None), ("unknown", None))
     assert [member.error_code for member in response.members] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -409,7 +413,7 @@ def test_who_leaves_is_out_and_the_others_share_anew(harness: Harness) -> None:
     assert harness.group().state is State.PREPARING_REBALANCE
 
 
-def test_a_member_id_that_was_given_out_can_leave(harness: Harness) -> None:
+def test_a_pending_member_id_can_leave(harness: Harness) -> None:
     member_id = harness.new_id()
     assert harness.leave((member_id, None)).members[0].error_code == ErrorCode.NONE
     assert harness.coordinator.classic_groups == {}
@@ -420,7 +424,7 @@ def test_old_versions_of_leave_name_one_member_and_have_one_error(harness: Harne
     request = LeaveGroupRequest(group_id="g", member_id=leader.member_id)
     assert error_of(harness, harness.ask("leave_asked", request, 2)) == ErrorCode.NONE
     assert error_of(harness, harness.ask("leave_asked", request, 2)) == ErrorCode.UNKNOWN_MEMBER_ID
-    request.group_id = "nobody"
+    request.group_id = "unknown"
     assert error_of(harness, harness.ask("leave_asked", request, 2)) == ErrorCode.UNKNOWN_MEMBER_ID
     request.group_id = ""
     assert error_of(harness, harness.ask("leave_asked", request, 2)) == ErrorCode.INVALID_GROUP_ID
@@ -441,13 +445,15 @@ def static(harness: Harness, count: int = 2, **how: Any) -> list[Any]:
     harness.wait(DELAY_MS * 2)
     joined = [harness.answers[ticket] for ticket in tickets]
     leader = joined[0]
-    harness.sync(leader, {each.member_id: f"share {n}".encode() for n, each in enumerate(joined)})
+    harness.sync(
+        leader, {member.member_id: f"share {n}".encode() for n, member in enumerate(joined)}
+    )
     for response in joined[1:]:
         harness.sync(response)
     return joined
 
 
-def test_a_static_member_restarts_and_nobody_notices(harness: Harness) -> None:
+def test_a_static_member_restarts_without_a_rebalance(harness: Harness) -> None:
     leader, follower = static(harness)
     restarted = harness.answers[harness.join(instance="i1")]
     assert restarted.error_code == ErrorCode.NONE
@@ -459,7 +465,7 @@ def test_a_static_member_restarts_and_nobody_notices(harness: Harness) -> None:
     assert harness.moved().group().static_members["i1"] == restarted.member_id
 
 
-def test_its_former_incarnation_is_fenced(harness: Harness) -> None:
+def test_the_old_member_id_of_a_static_member_is_fenced(harness: Harness) -> None:
     _, follower = static(harness)
     harness.join(instance="i1")
     old = follower.member_id
@@ -472,7 +478,7 @@ def test_its_former_incarnation_is_fenced(harness: Harness) -> None:
     assert left.members[0].error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_its_new_id_is_told_when_it_is_written(harness: Harness) -> None:
+def test_the_new_member_id_is_sent_when_it_is_written(harness: Harness) -> None:
     static(harness)
     harness.holds = True
     ticket = harness.join(instance="i1")
@@ -481,7 +487,7 @@ def test_its_new_id_is_told_when_it_is_written(harness: Harness) -> None:
     assert error_of(harness, ticket) == ErrorCode.NONE
 
 
-def test_if_its_new_id_cannot_be_written_the_old_one_stays(harness: Harness) -> None:
+def test_if_the_new_member_id_cannot_be_written_the_old_one_stays(harness: Harness) -> None:
     _, follower = static(harness)
     harness.holds = True
     ticket = harness.join(instance="i1")
@@ -490,7 +496,7 @@ def test_if_its_new_id_cannot_be_written_the_old_one_stays(harness: Harness) -> 
     assert harness.heartbeat(follower.member_id, 1, "i1") == ErrorCode.NONE
 
 
-def test_a_leader_that_restarts_need_not_share_out_again(harness: Harness) -> None:
+def test_a_leader_that_restarts_need_not_assign_again(harness: Harness) -> None:
     static(harness)
     restarted = harness.answers[harness.join(instance="i0")]
     assert restarted.skip_assignment
@@ -508,7 +514,7 @@ def test_a_restart_that_changes_the_protocol_begins_a_rebalance(harness: Harness
     assert harness.group().state is State.PREPARING_REBALANCE
 
 
-def test_a_restart_while_shares_are_made_begins_a_rebalance(harness: Harness) -> None:
+def test_a_restart_during_the_assignment_starts_a_rebalance(harness: Harness) -> None:
     tickets = [harness.join(instance=f"i{n}") for n in range(2)]
     harness.wait(2 * DELAY_MS)
     waiting = harness.sync(harness.answers[tickets[1]], group_instance_id="i1")
@@ -527,7 +533,7 @@ def test_a_restart_during_a_rebalance_takes_the_place_of_the_one_that_waits(
     assert error_of(harness, second) == ErrorCode.NONE
 
 
-def test_a_static_member_that_does_not_come_keeps_its_place(harness: Harness) -> None:
+def test_a_static_member_that_does_not_join_keeps_its_place(harness: Harness) -> None:
     leader, follower = static(harness, session_ms=10 * REBALANCE_MS)
     again = harness.join(leader.member_id, instance="i0")
     harness.wait(REBALANCE_MS)
@@ -549,7 +555,7 @@ def test_if_only_absent_static_members_are_left_the_rebalance_waits_for_them(
 # -- failover --------------------------------------------------------------------------------
 
 
-def test_another_coordinator_goes_on_with_the_generation_that_is_written(harness: Harness) -> None:
+def test_another_coordinator_continues_the_written_generation(harness: Harness) -> None:
     leader, follower = harness.stable()
     moved = harness.moved()
     assert moved.group().state is State.STABLE
@@ -559,7 +565,7 @@ def test_another_coordinator_goes_on_with_the_generation_that_is_written(harness
     assert moved.group().members == {}
 
 
-def test_a_coordinator_that_resigns_answers_all_who_wait(harness: Harness) -> None:
+def test_a_coordinator_that_resigns_answers_all_waiting_requests(harness: Harness) -> None:
     joining = harness.join(version=3)
     harness.holds = True
     committing = harness.commit_offset(1, group_id="h")
@@ -590,7 +596,7 @@ def test_a_stable_group_is_described_whole_and_another_in_part(harness: Harness)
     assert found.members[0].member_assignment == b""
 
 
-def test_a_group_that_is_not_there_is_dead_or_not_found(harness: Harness) -> None:
+def test_a_group_that_does_not_exist_is_dead_or_not_found(harness: Harness) -> None:
     old, new = (harness.coordinator.administration.describe("g", version) for version in (5, 6))
     assert (old.group_state, old.error_code) == ("Dead", ErrorCode.NONE)
     assert new.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -603,7 +609,7 @@ def test_groups_are_listed_by_state_and_type(harness: Harness) -> None:
 
     def listed(states: list[str], types: list[str]) -> list[str]:
         request = ListGroupsRequest(states_filter=states, types_filter=types)
-        return [each.group_id for each in harness.coordinator.administration.listed(request)]
+        return [group.group_id for group in harness.coordinator.administration.listed(request)]
 
     assert listed([], []) == ["g", "simple"]
     assert listed(["stable"], []) == ["g"]
@@ -618,7 +624,7 @@ def delete(harness: Harness, *groups: str) -> int:
 def test_only_an_empty_group_can_be_deleted(harness: Harness) -> None:
     leader, follower = harness.stable()
     harness.commit_offset(5, leader.member_id, 1)
-    results = harness.answers[delete(harness, "g", "nobody")].results
+    results = harness.answers[delete(harness, "g", "unknown")].results
     assert [result.error_code for result in results] == [
         ErrorCode.NON_EMPTY_GROUP,
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -631,7 +637,7 @@ def test_only_an_empty_group_can_be_deleted(harness: Harness) -> None:
     assert harness.moved().fetch() == -1
 
 
-def test_a_group_founded_while_another_is_deleted_is_another_one(harness: Harness) -> None:
+def test_a_group_created_while_another_is_deleted_is_another_one(harness: Harness) -> None:
     leader, follower = harness.stable()
     harness.leave((leader.member_id, None), (follower.member_id, None))
     harness.holds = True
@@ -643,7 +649,7 @@ def test_a_group_founded_while_another_is_deleted_is_another_one(harness: Harnes
     assert harness.answers[joining].generation_id == 1
 
 
-def test_a_group_that_could_not_be_deleted_is_there_again(harness: Harness) -> None:
+def test_a_group_that_could_not_be_deleted_is_restored(harness: Harness) -> None:
     leader, follower = harness.stable()
     harness.leave((leader.member_id, None), (follower.member_id, None))
     harness.holds = True
@@ -657,7 +663,7 @@ def test_a_group_that_could_not_be_deleted_is_there_again(harness: Harness) -> N
 # -- parts -----------------------------------------------------------------------------------
 
 
-def test_a_deadline_can_be_put_off_forward_and_taken_back() -> None:
+def test_a_deadline_can_be_postponed_advanced_and_cancelled() -> None:
     deadlines = Deadlines()
     one, two = Deadline(Kind.JOIN, "one"), Deadline(Kind.JOIN, "two")
     deadlines.set(one, 10)

@@ -1,4 +1,4 @@
-"""Groups of the newer protocol, rule by rule."""
+"""Groups of the consumer protocol (KIP-848), rule by rule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def harness() -> Harness:
 
 
 def ask(harness: Harness, member_id: str, epoch: int = 0, /, **how: Any) -> int:
-    """A heartbeat; one that joins says everything."""
+    """Send a heartbeat; one that joins has all fields."""
     owned = how.pop("owned", None)
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
@@ -56,7 +56,7 @@ def beat(harness: Harness, *how: Any, **more: Any) -> ConsumerGroupHeartbeatResp
     return response
 
 
-def told(response: ConsumerGroupHeartbeatResponse) -> list[int] | None:
+def assigned_indexes(response: ConsumerGroupHeartbeatResponse) -> list[int] | None:
     if response.assignment is None:
         return None
     return [
@@ -77,39 +77,39 @@ def group(harness: Harness) -> ConsumerGroup:
 
 def test_the_first_member_gets_everything_at_once(harness: Harness) -> None:
     response = beat(harness, "a")
-    assert (response.member_epoch, told(response)) == (1, [0, 1, 2, 3])
+    assert (response.member_epoch, assigned_indexes(response)) == (1, [0, 1, 2, 3])
     assert response.heartbeat_interval_ms == 5000
     assert group(harness).state is GroupState.STABLE
-    assert told(beat(harness, "a", 1)) is None
+    assert assigned_indexes(beat(harness, "a", 1)) is None
     assert group(harness.moved()) == group(harness)
 
 
-def test_a_member_without_an_id_is_given_one(harness: Harness) -> None:
+def test_a_member_without_an_id_gets_one(harness: Harness) -> None:
     response = beat(harness, "")
     assert response.member_id
     assert [*group(harness).members] == [response.member_id]
 
 
-def test_what_is_given_to_another_is_first_given_up(harness: Harness) -> None:
+def test_a_partition_is_revoked_before_it_is_assigned_to_another_member(harness: Harness) -> None:
     beat(harness, "a")
     joined = beat(harness, "b")
-    assert (joined.member_epoch, told(joined)) == (2, [])
+    assert (joined.member_epoch, assigned_indexes(joined)) == (2, [])
     revoked = beat(harness, "a", 1, owned={"t": [0, 1, 2, 3]})
     assert revoked.member_epoch == 1
-    kept = told(revoked)
+    kept = assigned_indexes(revoked)
     assert kept is not None
     assert len(kept) == 2
     assert group(harness).members["a"].state is MemberState.UNREVOKED_PARTITIONS
-    assert told(beat(harness, "b", 2)) is None
+    assert assigned_indexes(beat(harness, "b", 2)) is None
     done = beat(harness, "a", 1, owned={"t": kept})
     assert done.member_epoch == 2
-    rest = told(beat(harness, "b", 2))
+    rest = assigned_indexes(beat(harness, "b", 2))
     assert rest is not None
     assert sorted(kept + rest) == [0, 1, 2, 3]
     assert group(harness).state is GroupState.STABLE
 
 
-def test_an_answer_waits_until_what_it_says_is_written(harness: Harness) -> None:
+def test_an_answer_waits_until_its_decision_is_written(harness: Harness) -> None:
     harness.holds = True
     first = ask(harness, "a")
     second = ask(harness, "a", 1)
@@ -118,7 +118,7 @@ def test_an_answer_waits_until_what_it_says_is_written(harness: Harness) -> None
     assert harness.answers[first].member_epoch == harness.answers[second].member_epoch == 1
 
 
-def test_what_could_not_be_written_did_not_happen(harness: Harness) -> None:
+def test_a_decision_that_could_not_be_written_is_undone(harness: Harness) -> None:
     beat(harness, "a")
     before = group(harness)
     harness.holds = True
@@ -128,7 +128,7 @@ def test_what_could_not_be_written_did_not_happen(harness: Harness) -> None:
     assert group(harness) == before
 
 
-def test_who_gives_nothing_up_in_time_is_out(harness: Harness) -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed(harness: Harness) -> None:
     beat(harness, "a")
     beat(harness, "b")
     beat(harness, "a", 1, owned={"t": [0, 1, 2, 3]})
@@ -137,51 +137,51 @@ def test_who_gives_nothing_up_in_time_is_out(harness: Harness) -> None:
         late = beat(harness, "a", 1, owned={"t": [0, 1, 2, 3]})
         other = beat(harness, "b", 2)
     assert late.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert told(other) == [0, 1, 2, 3]
+    assert assigned_indexes(other) == [0, 1, 2, 3]
 
 
-def test_who_sends_no_heartbeat_is_out(harness: Harness) -> None:
+def test_a_member_without_heartbeats_is_removed(harness: Harness) -> None:
     beat(harness, "a")
     harness.wait(SESSION_MS)
     assert group(harness).state is GroupState.EMPTY
     assert beat(harness, "a", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_leaves_is_out_at_once(harness: Harness) -> None:
+def test_a_member_that_leaves_is_removed_at_once(harness: Harness) -> None:
     beat(harness, "a")
     beat(harness, "b")
     assert beat(harness, "a", -1).member_epoch == -1
-    assert told(beat(harness, "b", 2)) == [0, 1, 2, 3]
+    assert assigned_indexes(beat(harness, "b", 2)) == [0, 1, 2, 3]
 
 
 # -- subscriptions ---------------------------------------------------------------------------
 
 
-def test_a_member_subscribes_to_something_else(harness: Harness) -> None:
+def test_a_member_changes_its_subscription(harness: Harness) -> None:
     beat(harness, "a")
     changed = beat(harness, "a", 1, subscribed_topic_names=["u"], owned={"t": [0, 1, 2, 3]})
-    assert told(changed) == []
+    assert assigned_indexes(changed) == []
     done = beat(harness, "a", 1, owned={})
-    assert (done.member_epoch, told(done)) == (2, [0, 1])
+    assert (done.member_epoch, assigned_indexes(done)) == (2, [0, 1])
 
 
-def test_a_member_subscribes_by_an_expression_and_sees_topics_that_come(harness: Harness) -> None:
+def test_a_member_subscribes_by_an_expression_and_gets_new_topics(harness: Harness) -> None:
     response = beat(harness, "a", subscribed_topic_names=None, subscribed_topic_regex="t.*")
-    assert told(response) == [0, 1, 2, 3]
+    assert assigned_indexes(response) == [0, 1, 2, 3]
     harness.coordinator.topics_changed(topics(t=4, u=2, tt=1))
     more = beat(harness, "a", 1)
     assert more.member_epoch == 2
-    assert len(told(more) or ()) == 5
+    assert len(assigned_indexes(more) or ()) == 5
 
 
-def test_partitions_that_come_are_shared_out_and_topics_that_go_are_given_up(
+def test_new_partitions_are_assigned_and_deleted_topics_are_revoked(
     harness: Harness,
 ) -> None:
     beat(harness, "a")
     harness.coordinator.topics_changed(topics(t=6))
-    assert told(beat(harness, "a", 1)) == [0, 1, 2, 3, 4, 5]
+    assert assigned_indexes(beat(harness, "a", 1)) == [0, 1, 2, 3, 4, 5]
     harness.coordinator.topics_changed({})
-    assert told(beat(harness, "a", 2)) == []
+    assert assigned_indexes(beat(harness, "a", 2)) == []
 
 
 # -- epochs ----------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_another_epoch_is_fenced_unless_only_an_answer_was_lost(harness: Harness
 def test_a_join_whose_answer_was_lost_is_answered_again(harness: Harness) -> None:
     for _ in range(2):
         response = beat(harness, "a")
-        assert (response.member_epoch, told(response)) == (1, [0, 1, 2, 3])
+        assert (response.member_epoch, assigned_indexes(response)) == (1, [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_bad_heartbeat_is_refused_and_leaves_no_trace(
     assert harness.log == []
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_accepts_no_more_members() -> None:
     harness = Harness(consumer_max_size=1)
     harness.coordinator.topics_changed(topics(t=4))
     beat(harness, "a")
@@ -242,22 +242,22 @@ def test_a_full_group_takes_nobody_else() -> None:
 # -- static members --------------------------------------------------------------------------
 
 
-def test_a_static_member_restarts_and_has_what_it_had(harness: Harness) -> None:
+def test_a_static_member_keeps_its_partitions_when_it_restarts(harness: Harness) -> None:
     beat(harness, "a", instance_id="i")
     beat(harness, "b")
     assert beat(harness, "c", instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
     beat(harness, "a", -2, instance_id="i")
-    assert told(beat(harness, "b", 2)) is None
+    assert assigned_indexes(beat(harness, "b", 2)) is None
     back = beat(harness, "c", instance_id="i")
     assert (back.error_code, back.member_epoch) == (ErrorCode.NONE, 2)
-    assert len(told(back) or ()) == 2
+    assert len(assigned_indexes(back) or ()) == 2
     assert group(harness).epoch == 2
     assert beat(harness, "a", 1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
     assert beat(harness, "a", -1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
     assert group(harness.moved()) == group(harness)
 
 
-def test_a_static_member_that_does_not_come_back_is_out(harness: Harness) -> None:
+def test_a_static_member_that_does_not_come_back_is_removed(harness: Harness) -> None:
     beat(harness, "a", instance_id="i")
     beat(harness, "a", -2, instance_id="i")
     harness.wait(SESSION_MS)
@@ -291,7 +291,7 @@ def test_a_member_commits_and_fetches_in_its_epoch(harness: Harness) -> None:
     ]
 
 
-def test_offsets_outlive_the_members_and_the_group_goes_with_them(harness: Harness) -> None:
+def test_offsets_outlive_the_members_and_the_group_is_forgotten_with_them(harness: Harness) -> None:
     beat(harness, "a")
     harness.commit_offset(5, "a", 1)
     beat(harness, "a", -1)
@@ -307,7 +307,7 @@ def test_offsets_outlive_the_members_and_the_group_goes_with_them(harness: Harne
 # -- the other kind --------------------------------------------------------------------------
 
 
-def test_an_empty_classic_group_gives_way_and_its_offsets_stay(harness: Harness) -> None:
+def test_an_empty_classic_group_is_replaced_and_its_offsets_stay(harness: Harness) -> None:
     harness.commit_offset(5)
     leader, follower = harness.stable()
     assert beat(harness, "a").error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -320,7 +320,7 @@ def test_an_empty_classic_group_gives_way_and_its_offsets_stay(harness: Harness)
     assert "g" not in moved.coordinator.classic_groups
 
 
-def test_an_empty_group_gives_way_to_a_classic_one(harness: Harness) -> None:
+def test_an_empty_group_is_replaced_by_a_classic_one(harness: Harness) -> None:
     beat(harness, "a")
     harness.commit_offset(5, "a", 1)
     refused = harness.answers[harness.join()]
@@ -333,7 +333,7 @@ def test_an_empty_group_gives_way_to_a_classic_one(harness: Harness) -> None:
     assert harness.moved().coordinator.consumer_groups.groups == {}
 
 
-def test_if_its_tombstones_could_not_be_written_it_does_not_give_way(harness: Harness) -> None:
+def test_if_its_tombstones_cannot_be_written_it_is_not_replaced(harness: Harness) -> None:
     beat(harness, "a")
     beat(harness, "a", -1)
     before = group(harness)
@@ -388,7 +388,7 @@ def test_ranges_are_the_same_for_topics_of_one_size() -> None:
     assert shares["b"] == {(T, 2), (U, 2)}
 
 
-def test_uniform_shares_differ_by_one_at_most_and_stay_where_they_are() -> None:
+def test_uniform_assignments_differ_by_one_at_most_and_move_little() -> None:
     members = {name: subscriber(name, T) for name in "ab"}
     first = uniform_assignor(members, {T: 7})
     assert sorted(map(len, first.values())) == [3, 4]
@@ -398,14 +398,14 @@ def test_uniform_shares_differ_by_one_at_most_and_stay_where_they_are() -> None:
     assert all(second[name] <= first[name] for name in "ab")
 
 
-def test_uniform_shares_are_as_even_as_subscriptions_allow() -> None:
+def test_uniform_assignments_are_as_even_as_subscriptions_allow() -> None:
     members = {"a": subscriber("a", T), "b": subscriber("b", T, U), "c": subscriber("c", U)}
     shares = uniform_assignor(members, {T: 2, U: 4})
     assert {name: len(share) for name, share in shares.items()} == {"a": 2, "b": 2, "c": 2}
     assert all(topic in members[name].topics for name in "abc" for topic, _ in shares[name])
 
 
-def test_the_assignor_that_most_members_ask_for_is_used(harness: Harness) -> None:
+def test_the_assignor_that_most_members_request_is_used(harness: Harness) -> None:
     beat(harness, "a", subscribed_topic_names=["t", "u"], server_assignor="range")
     beat(harness, "b", subscribed_topic_names=["t", "u"], server_assignor="range")
     found = harness.coordinator.administration.describe_consumers("g", "uniform")

@@ -1,7 +1,7 @@
-"""A group of the newer protocol gives each partition to one at a time, whatever happens to it.
+"""A consumer group gives each partition to one owner at a time, whatever happens to it.
 
-What can happen are the moves below, on the world of `consumer_world.py`, played by a random walk.
-Then one rule after the other is taken out, and each time that must be noticed.
+A random walk plays the moves below on the world of `consumer_world.py`.  Then each rule in turn is
+removed from the coordinator, and the model must notice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hightide.core.groups.consumer import heartbeat, reconciliation
 from hightide.core.groups.consumer.consumer_group import ConsumerGroup, ConsumerMember
 from hightide.core.groups.consumer.consumer_groups import ConsumerGroups
 from hightide.core.groups.responses import error_response
-from tests.unit.core.consumer_world import World, Wrong
+from tests.unit.core.consumer_world import Violation, World
 
 MOVES: list[tuple[Callable[[World, Random], None], float]] = []
 
@@ -31,22 +31,22 @@ def move(weight: float) -> Callable[[Callable[[World, Random], None]], Any]:
 
 
 @move(12)
-def a_consumer_beats(world: World, random: Random) -> None:
+def a_consumer_sends_a_heartbeat(world: World, random: Random) -> None:
     consumer = random.choice(world.consumers)
     if consumer.waits is None:
         world.beat(consumer)
 
 
 @move(6)
-def a_consumer_gives_up(world: World, random: Random) -> None:
+def a_consumer_revokes(world: World, random: Random) -> None:
     world.give_up(random.choice(world.consumers))
 
 
 @move(6)
-def some_go_on(world: World, random: Random) -> None:
+def some_consumers_make_progress(world: World, random: Random) -> None:
     consumers = random.sample(world.consumers, 3)
     for _ in range(random.choice([1, 4])):
-        world.go_on(consumers)
+        world.make_progress(consumers)
         world.pass_time(2)
 
 
@@ -59,7 +59,7 @@ def an_answer_is_lost(world: World, random: Random) -> None:
 @move(4)
 def a_heartbeat_comes_late(world: World, random: Random) -> None:
     for consumer in world.consumers:
-        if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
+        if consumer.target is not None and consumer.owned - consumer.target:
             world.deliver_late(consumer, random)
 
 
@@ -82,7 +82,7 @@ def a_consumer_subscribes(world: World, random: Random) -> None:
 
 
 @move(10)
-def something_is_committed(world: World, _: Random) -> None:
+def a_batch_is_committed(world: World, _: Random) -> None:
     if world.in_flight:
         world.commit_batch()
 
@@ -129,11 +129,11 @@ def test_a_long_random_walk() -> None:
 Patch = pytest.MonkeyPatch
 
 
-def taking_before_it_is_given_up(patch: Patch) -> None:
+def assigning_before_it_is_revoked(patch: Patch) -> None:
     patch.setattr(ConsumerGroup, "owners", lambda _: {})
 
 
-def believing_that_all_is_given_up(patch: Patch) -> None:
+def assuming_that_all_is_revoked(patch: Patch) -> None:
     real = reconciliation._next
 
     def hasty(member: ConsumerMember, *how: Any) -> ConsumerMember:
@@ -142,18 +142,18 @@ def believing_that_all_is_given_up(patch: Patch) -> None:
     patch.setattr(reconciliation, "_next", hasty)
 
 
-def what_is_being_given_up_is_free(patch: Patch) -> None:
+def partitions_being_revoked_are_free(patch: Patch) -> None:
     patch.setattr(ConsumerMember, "holds", property(lambda self: self.assigned))
 
 
-def telling_before_it_is_written(patch: Patch) -> None:
+def answering_before_it_is_written(patch: Patch) -> None:
     def answer(_: ConsumerGroups, ticket: int, __: str, response: Any, turn: Any) -> None:
         turn.answer(ticket, response)
 
     patch.setattr(ConsumerGroups, "answer", answer)
 
 
-def what_was_not_written_is_kept(patch: Patch) -> None:
+def failed_writes_are_kept(patch: Patch) -> None:
     def kept(self: ConsumerGroups, purpose: Any, error: Any, turn: Any) -> None:
         self._ended(purpose)
         for answer in purpose.answers:
@@ -162,8 +162,8 @@ def what_was_not_written_is_kept(patch: Patch) -> None:
     patch.setattr(ConsumerGroups, "write_failed", kept)
 
 
-def any_epoch_will_do(patch: Patch) -> None:
-    """B18, for member epochs: what was sent in an epoch before is taken for the present one."""
+def any_epoch_is_accepted(patch: Patch) -> None:
+    """B18, for member epochs: a request of an earlier epoch is taken for a current one."""
     real = heartbeat.decide
 
     def generous(
@@ -176,23 +176,23 @@ def any_epoch_will_do(patch: Patch) -> None:
     patch.setattr(heartbeat, "decide", generous)
 
 
-def nobody_is_missed(patch: Patch) -> None:
+def sessions_never_expire(patch: Patch) -> None:
     patch.setattr(ConsumerGroups, "timed_out", lambda *_: None)
 
 
 BUGS = [
-    taking_before_it_is_given_up,
-    believing_that_all_is_given_up,
-    what_is_being_given_up_is_free,
-    telling_before_it_is_written,
-    what_was_not_written_is_kept,
-    any_epoch_will_do,
-    nobody_is_missed,
+    assigning_before_it_is_revoked,
+    assuming_that_all_is_revoked,
+    partitions_being_revoked_are_free,
+    answering_before_it_is_written,
+    failed_writes_are_kept,
+    any_epoch_is_accepted,
+    sessions_never_expire,
 ]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_a_rule_that_is_missing_is_missed(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+def test_the_model_notices_a_missing_rule(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     monkeypatch.setattr(group.ConsumerGroup, "check", lambda _: None)
     monkeypatch.setattr(World, "looks_for_wrong_only", True)
@@ -201,5 +201,5 @@ def test_a_rule_that_is_missing_is_missed(bug: Callable[[Patch], None], monkeypa
         for seed in range(2000):
             walk(seed)
 
-    with pytest.raises(Wrong):
+    with pytest.raises(Violation):
         walk_many()

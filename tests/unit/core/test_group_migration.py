@@ -26,11 +26,11 @@ from hightide.wire.records.consumer_protocol import (
 )
 from tests.unit.core.consumer_world import topic_id, topics
 from tests.unit.core.group_harness import DELAY_MS, Harness
-from tests.unit.core.test_consumer_groups import beat, told
+from tests.unit.core.test_consumer_groups import assigned_indexes, beat
 
 
-def said(*names: str, owned: list[int] | None = None, generation: int = -1) -> bytes:
-    """What a consumer of the classic protocol says about itself."""
+def subscription(*names: str, owned: list[int] | None = None, generation: int = -1) -> bytes:
+    """Encode the subscription of a consumer of the classic protocol."""
     partitions = [ConsumerPartitions(topic="t", partitions=owned)] if owned else []
     subscription = ConsumerSubscription(
         topics=[*(names or ("t",))], owned_partitions=partitions, generation_id=generation
@@ -53,15 +53,15 @@ def assigned(response: Any) -> list[int]:
     ]
 
 
-RANGE = {"range": said()}
+RANGE = {"range": subscription()}
 
 
 @pytest.fixture
 def harness() -> Harness:
-    return new_desk()
+    return new_harness()
 
 
-def new_desk(**rules: Any) -> Harness:
+def new_harness(**rules: Any) -> Harness:
     harness = Harness(**rules)
     harness.coordinator.topics_changed(topics(t=4, u=2))
     return harness
@@ -80,29 +80,29 @@ def classic_group(harness: Harness) -> ClassicGroup:
 
 
 def stable(harness: Harness, **how: Any) -> list[JoinGroupResponse]:
-    """Two members, which have two partitions each."""
+    """Form a group of two members with two partitions each."""
     ids = [harness.new_id(protocols=RANGE, **how) for _ in range(2)]
     tickets = [harness.join(member_id, protocols=RANGE, **how) for member_id in ids]
     harness.wait(DELAY_MS * 2)
     joined = sorted(
         (harness.answers[ticket] for ticket in tickets), key=lambda r: r.leader != r.member_id
     )
-    shares = {each.member_id: share(2 * n, 2 * n + 1) for n, each in enumerate(joined)}
+    shares = {member.member_id: share(2 * n, 2 * n + 1) for n, member in enumerate(joined)}
     harness.sync(joined[0], shares)
     harness.sync(joined[1])
     return joined
 
 
 def rejoin(harness: Harness, member_id: str, **how: Any) -> JoinGroupResponse:
-    protocols = {"range": said(**how)}
+    protocols = {"range": subscription(**how)}
     response = harness.answers[harness.join(member_id, protocols=protocols)]
     assert isinstance(response, JoinGroupResponse)
     return response
 
 
 def mixed(harness: Harness) -> list[JoinGroupResponse]:
-    """A group of two classic members and one of the newer protocol, `n`, that is at work."""
-    members = [each.member_id for each in stable(harness)]
+    """Form a stable group of two classic members and `n`, of the consumer protocol."""
+    members = [member.member_id for member in stable(harness)]
     epoch = beat(harness, "n").member_epoch
     joined = [rejoin(harness, member) for member in members]
     for response in joined:
@@ -114,10 +114,10 @@ def mixed(harness: Harness) -> list[JoinGroupResponse]:
 # -- from classic to consumer --------------------------------------------------------------------
 
 
-def test_a_member_of_the_newer_protocol_converts_a_group_at_work(harness: Harness) -> None:
+def test_a_member_of_the_consumer_protocol_converts_a_stable_group(harness: Harness) -> None:
     first, second = stable(harness)
     response = beat(harness, "n")
-    assert (response.error_code, response.member_epoch, told(response)) == (0, 2, [])
+    assert (response.error_code, response.member_epoch, assigned_indexes(response)) == (0, 2, [])
     group = consumer_group(harness)
     assert [*group.members] == [first.member_id, second.member_id, "n"]
     member = group.members[first.member_id]
@@ -125,17 +125,17 @@ def test_a_member_of_the_newer_protocol_converts_a_group_at_work(harness: Harnes
     assert (member.epoch, member.state, member.topic_names) == (1, MemberState.STABLE, ("t",))
     assert member.assigned == {(topic_id("t"), 0), (topic_id("t"), 1)}
     assert consumer_group(harness.moved()) == group
-    for each in (first, second):
-        told_now = harness.heartbeat(each.member_id, 1)
-        assert told_now == ErrorCode.REBALANCE_IN_PROGRESS
-        again = rejoin(harness, each.member_id)
+    for member in (first, second):
+        error = harness.heartbeat(member.member_id, 1)
+        assert error == ErrorCode.REBALANCE_IN_PROGRESS
+        again = rejoin(harness, member.member_id)
         assert (again.error_code, again.generation_id, again.leader) == (0, 2, "")
     shares = [
         assigned(harness.answers[harness.sync(rejoin(harness, m))])
         for m in group.members
         if m != "n"
     ]
-    rest = told(beat(harness, "n", 2))
+    rest = assigned_indexes(beat(harness, "n", 2))
     assert rest is not None
     assert sorted(sum(shares, rest)) == [0, 1, 2, 3]
     assert consumer_group(harness).state is GroupState.STABLE
@@ -159,7 +159,7 @@ def test_a_conversion_is_one_write_of_tombstones_and_records(harness: Harness) -
     assert harness.answers[beat_ticket].member_epoch == 2
 
 
-def test_a_conversion_that_could_not_be_written_did_not_happen(harness: Harness) -> None:
+def test_a_conversion_that_could_not_be_written_is_undone(harness: Harness) -> None:
     first, _ = stable(harness)
     harness.holds = True
     harness.tickets += 1
@@ -173,7 +173,7 @@ def test_a_conversion_that_could_not_be_written_did_not_happen(harness: Harness)
     assert harness.heartbeat(first.member_id, 1) == ErrorCode.NONE
 
 
-def test_who_waits_for_others_is_told_to_join_again(harness: Harness) -> None:
+def test_members_that_wait_for_others_must_join_again(harness: Harness) -> None:
     first, second = stable(harness)
     waiting = harness.join(first.member_id, protocols=RANGE)
     new = harness.new_id(protocols=RANGE)
@@ -186,12 +186,16 @@ def test_who_waits_for_others_is_told_to_join_again(harness: Harness) -> None:
     assert new in consumer_group(harness).members
 
 
-def test_what_a_member_has_while_the_leader_shares_out_is_what_it_said(harness: Harness) -> None:
+def test_during_the_assignment_a_member_owns_what_its_subscription_claims(harness: Harness) -> None:
     first, second = stable(harness)
-    leader = harness.join(first.member_id, protocols={"range": said(owned=[0, 1], generation=1)})
-    other = harness.join(second.member_id, protocols={"range": said(owned=[1, 2], generation=0)})
+    leader = harness.join(
+        first.member_id, protocols={"range": subscription(owned=[0, 1], generation=1)}
+    )
+    other = harness.join(
+        second.member_id, protocols={"range": subscription(owned=[1, 2], generation=0)}
+    )
     assert harness.answers[leader].generation_id == harness.answers[other].generation_id == 2
-    assert told(beat(harness, "n")) == [3]
+    assert assigned_indexes(beat(harness, "n")) == [3]
     members = consumer_group(harness).members
     assert members[first.member_id].assigned == {(topic_id("t"), 0), (topic_id("t"), 1)}
     assert members[second.member_id].assigned == {(topic_id("t"), 2)}
@@ -207,7 +211,7 @@ def test_what_a_member_has_while_the_leader_shares_out_is_what_it_said(harness: 
     ],
 )
 def test_some_groups_stay_classic(rules: dict[str, Any], how: dict[str, Any]) -> None:
-    harness = new_desk(**rules)
+    harness = new_harness(**rules)
     stable(harness, **how)
     response = beat(harness, "n")
     assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -217,7 +221,7 @@ def test_some_groups_stay_classic(rules: dict[str, Any], how: dict[str, Any]) ->
 
 
 def test_a_conversion_for_a_member_that_is_refused_does_not_happen() -> None:
-    harness = new_desk(consumer_max_size=2)
+    harness = new_harness(consumer_max_size=2)
     stable(harness)
     assert beat(harness, "n").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert classic_group(harness).state is State.STABLE
@@ -250,7 +254,7 @@ def test_a_classic_member_joins_a_consumer_group(harness: Harness) -> None:
     assert moved.heartbeat(member_id, 2) == ErrorCode.NONE
 
 
-def test_a_member_that_keeps_what_it_has_gives_up_first(harness: Harness) -> None:
+def test_a_cooperative_member_revokes_first(harness: Harness) -> None:
     first, second = stable(harness)
     beat(harness, "n", subscribed_topic_names=["t"])
     beat(harness, "m", subscribed_topic_names=["t"])
@@ -259,7 +263,7 @@ def test_a_member_that_keeps_what_it_has_gives_up_first(harness: Harness) -> Non
     assert harness.heartbeat(first.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     (kept,) = assigned(harness.answers[harness.sync(joined)])
     late = rejoin(harness, first.member_id, owned=[], generation=0)
-    assert late.generation_id == 1, "what it said in a generation before proves nothing"
+    assert late.generation_id == 1, "a report of an earlier generation proves nothing"
     done = rejoin(harness, first.member_id, owned=[kept], generation=1)
     assert done.generation_id == consumer_group(harness).epoch
     assert second.member_id in consumer_group(harness).members
@@ -268,7 +272,7 @@ def test_a_member_that_keeps_what_it_has_gives_up_first(harness: Harness) -> Non
 def test_bad_requests_of_classic_members_get_their_errors(harness: Harness) -> None:
     first, _ = mixed(harness)
     epoch = first.generation_id
-    assert harness.heartbeat("nobody", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.heartbeat("unknown", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.heartbeat("n", epoch) == ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.heartbeat(first.member_id, epoch + 1) == ErrorCode.ILLEGAL_GENERATION
     assert harness.heartbeat(first.member_id, epoch, "i") == ErrorCode.UNKNOWN_MEMBER_ID
@@ -287,7 +291,7 @@ def test_bad_requests_of_classic_members_get_their_errors(harness: Harness) -> N
 
     inconsistent = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert join_error(protocols={"range": b""}) == inconsistent
-    assert join_error(protocols={"sticky": said()}) == inconsistent
+    assert join_error(protocols={"sticky": subscription()}) == inconsistent
     assert join_error(protocols=RANGE, protocol_type="connect") == inconsistent
     assert join_error(protocols=RANGE, instance="i") == ErrorCode.UNKNOWN_MEMBER_ID
     before = consumer_group(harness)
@@ -307,7 +311,7 @@ def test_classic_members_commit_in_their_generation(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("what", ["session", "join", "sync"])
-def test_a_classic_member_that_is_late_is_out(harness: Harness, what: str) -> None:
+def test_a_classic_member_that_is_late_is_removed(harness: Harness, what: str) -> None:
     first, second = mixed(harness)
     harness.sync(second)
     if what != "sync":
@@ -330,7 +334,9 @@ def test_a_classic_member_that_is_late_is_out(harness: Harness, what: str) -> No
     assert second.member_id in consumer_group(harness).members
 
 
-def test_a_static_classic_member_is_replaced_by_one_of_the_newer_protocol(harness: Harness) -> None:
+def test_a_static_classic_member_is_replaced_by_one_of_the_consumer_protocol(
+    harness: Harness,
+) -> None:
     beat(harness, "n")
     joined = harness.answers[harness.join(instance="i", protocols=RANGE)]
     back = beat(harness, "new", instance_id="i")
@@ -346,7 +352,7 @@ def test_a_static_classic_member_is_replaced_by_one_of_the_newer_protocol(harnes
 # -- leaving -------------------------------------------------------------------------------------
 
 
-def test_members_of_both_protocols_are_taken_out_by_leave_group(harness: Harness) -> None:
+def test_leave_group_removes_members_of_both_protocols(harness: Harness) -> None:
     beat(harness, "a", instance_id="i")
     beat(harness, "b")
     beat(harness, "c", instance_id="k")
@@ -358,12 +364,12 @@ def test_members_of_both_protocols_are_taken_out_by_leave_group(harness: Harness
     codes = [member.error_code for member in response.members]
     assert codes == [0, 0, 0, unknown, ErrorCode.FENCED_INSTANCE_ID, unknown, unknown]
     named = [(member.member_id, member.group_instance_id) for member in response.members]
-    assert named == [*gone, ("b", None)], "as they were asked for"
+    assert named == [*gone, ("b", None)], "in the order of the request"
     assert [*consumer_group(harness).members] == ["c"]
     assert consumer_group(harness.moved()) == consumer_group(harness)
 
 
-def test_a_leave_group_that_could_not_be_written_did_not_happen(harness: Harness) -> None:
+def test_a_leave_group_that_could_not_be_written_is_undone(harness: Harness) -> None:
     beat(harness, "a", instance_id="i")
     harness.holds = True
     ticket = harness.tickets + 1
@@ -394,7 +400,9 @@ def go(harness: Harness, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["leaves", "is taken out", "is gone"])
-def test_with_its_last_member_the_newer_protocol_goes(harness: Harness, how: str) -> None:
+def test_with_its_last_member_of_the_consumer_protocol_a_group_becomes_classic(
+    harness: Harness, how: str
+) -> None:
     joined = mixed(harness)
     for response in joined:
         harness.sync(response)
@@ -405,15 +413,15 @@ def test_with_its_last_member_the_newer_protocol_goes(harness: Harness, how: str
     assert {*group.members} == {response.member_id for response in joined}
     assert group.last_rebalance is not None
     for response in joined:
-        told_now = harness.heartbeat(response.member_id, response.generation_id)
-        assert told_now == ErrorCode.REBALANCE_IN_PROGRESS
+        error = harness.heartbeat(response.member_id, response.generation_id)
+        assert error == ErrorCode.REBALANCE_IN_PROGRESS
     tickets = [harness.join(response.member_id, protocols=RANGE) for response in joined]
     again = [harness.answers[ticket] for ticket in tickets]
-    assert {each.generation_id for each in again} == {joined[0].generation_id + 1}
-    assert sum(len(each.members) for each in again) == 2
+    assert {response.generation_id for response in again} == {joined[0].generation_id + 1}
+    assert sum(len(response.members) for response in again) == 2
 
 
-def test_after_a_move_the_members_are_called_together(harness: Harness) -> None:
+def test_after_a_failover_the_converted_group_rebalances(harness: Harness) -> None:
     joined = mixed(harness)
     beat(harness, "n", -1)
     group = harness.group()
@@ -426,7 +434,7 @@ def test_after_a_move_the_members_are_called_together(harness: Harness) -> None:
     assert moved.moved().group().state is State.STABLE
 
 
-def test_a_downgrade_that_could_not_be_written_did_not_happen(harness: Harness) -> None:
+def test_a_downgrade_that_could_not_be_written_is_undone(harness: Harness) -> None:
     mixed(harness)
     before = consumer_group(harness)
     harness.holds = True
@@ -449,8 +457,8 @@ def test_a_downgrade_that_could_not_be_written_did_not_happen(harness: Harness) 
         {"max_size": 1},
     ],
 )
-def test_some_groups_stay_of_the_newer_protocol(rules: dict[str, Any]) -> None:
-    harness = new_desk(
+def test_some_groups_keep_the_consumer_protocol(rules: dict[str, Any]) -> None:
+    harness = new_harness(
         migration_policy=rules.get("migration_policy", MigrationPolicy.BIDIRECTIONAL)
     )
     joined = mixed(harness)
@@ -462,10 +470,10 @@ def test_some_groups_stay_of_the_newer_protocol(rules: dict[str, Any]) -> None:
     assert rejoin(harness, joined[0].member_id).error_code == ErrorCode.NONE
 
 
-def test_the_last_static_member_of_the_newer_protocol_comes_back_as_a_classic_one(
+def test_the_last_static_consumer_member_comes_back_as_a_classic_one(
     harness: Harness,
 ) -> None:
-    members = [each.member_id for each in stable(harness)]
+    members = [member.member_id for member in stable(harness)]
     beat(harness, "n", instance_id="i")
     ticket = harness.join(instance="i", protocols=RANGE)
     assert ticket not in harness.answers
@@ -479,7 +487,7 @@ def test_the_last_static_member_of_the_newer_protocol_comes_back_as_a_classic_on
 # -- expressions and reasons ---------------------------------------------------------------------
 
 
-def test_what_an_expression_stands_for_is_in_the_log(harness: Harness) -> None:
+def test_the_topics_of_an_expression_are_in_the_log(harness: Harness) -> None:
     beat(harness, "a", subscribed_topic_names=None, subscribed_topic_regex="[tu]+")
     assert consumer_group(harness).expressions == {"[tu]+": {"t", "u"}}
     assert consumer_group(harness.moved()) == consumer_group(harness)
@@ -516,21 +524,21 @@ def test_the_reason_of_the_last_rebalance_is_known(harness: Harness) -> None:
     found = harness.coordinator.administration.last_rebalance("g")
     assert found is not None
     assert found.reason == "the session of a expired"
-    assert harness.coordinator.administration.last_rebalance("nobody") is None
+    assert harness.coordinator.administration.last_rebalance("unknown") is None
 
 
-def test_a_tombstone_of_a_group_that_is_not_there_makes_none(harness: Harness) -> None:
+def test_a_tombstone_of_an_unknown_group_creates_none(harness: Harness) -> None:
     beat(harness, "a")
     records = consumer_group(harness).tombstones()
-    other = new_desk()
+    other = new_harness()
     for offset, record in enumerate(records[:-1]):
         other.coordinator.replay(record, offset)
     assert other.coordinator.consumer_groups.groups == {}
 
 
-def test_a_state_of_a_later_version_is_led_out_of(harness: Harness) -> None:
+def test_a_member_state_of_a_later_version_is_resolved(harness: Harness) -> None:
     beat(harness, "a")
-    other = new_desk()
+    other = new_harness()
     for offset, (record, _) in enumerate(harness.log):
         if isinstance(record.value, ConsumerGroupCurrentMemberAssignmentValue):
             record.value.state = 7
@@ -541,7 +549,7 @@ def test_a_state_of_a_later_version_is_led_out_of(harness: Harness) -> None:
     assert consumer_group(other).state is GroupState.STABLE
 
 
-def test_an_id_of_a_topic_that_came_again_is_another(harness: Harness) -> None:
+def test_a_topic_that_is_created_again_has_another_id(harness: Harness) -> None:
     stable(harness)
     again = {"t": topics(t=4)["t"]._replace(id=uuid.UUID(int=7))}
     harness.coordinator.topics_changed(again)

@@ -1,7 +1,7 @@
-"""A group that changes its protocol gives each partition to one at a time, whatever happens to it.
+"""A group that changes its protocol gives each partition to one owner at a time.
 
-What can happen are the moves below, on the world of `mixed_world.py`, played by a random walk.
-Then one rule after the other is taken out, and each time that must be noticed.
+A random walk plays the moves below on the world of `mixed_world.py`.  Then each rule in turn is
+removed from the coordinator, and the model must notice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hightide.core.groups.responses import error_response
 from hightide.core.groups.turn import Write
 from hightide.wire.errors import ErrorCode
 from hightide.wire.records.consumer_protocol import ConsumerSubscription
-from tests.unit.core.consumer_world import Consumer, Wrong
+from tests.unit.core.consumer_world import Consumer, Violation
 from tests.unit.core.mixed_world import ClassicConsumer, World
 
 MOVES: list[tuple[Callable[[World, Random], None], float]] = []
@@ -36,34 +36,34 @@ def move(weight: float) -> Callable[[Callable[[World, Random], None]], Any]:
     return add
 
 
-def somebody(world: World, random: Random, kind: type) -> Any:
+def random_consumer(world: World, random: Random, kind: type) -> Any:
     found = [consumer for consumer in world.consumers if isinstance(consumer, kind)]
     return random.choice(found) if found else None
 
 
 @move(8)
-def a_consumer_beats(world: World, random: Random) -> None:
-    consumer = somebody(world, random, Consumer)
+def a_consumer_sends_a_heartbeat(world: World, random: Random) -> None:
+    consumer = random_consumer(world, random, Consumer)
     if consumer is not None and consumer.waits is None:
         world.beat(consumer)
 
 
 @move(14)
-def a_classic_consumer_goes_on(world: World, random: Random) -> None:
-    consumer = somebody(world, random, ClassicConsumer)
+def a_classic_consumer_makes_progress(world: World, random: Random) -> None:
+    consumer = random_consumer(world, random, ClassicConsumer)
     if consumer is not None and consumer.waits is None:
-        world.go_on_classic(consumer)
+        world.make_progress_classic(consumer)
 
 
 @move(3)
 def a_classic_consumer_heartbeats(world: World, random: Random) -> None:
-    consumer = somebody(world, random, ClassicConsumer)
+    consumer = random_consumer(world, random, ClassicConsumer)
     if consumer is not None and consumer.waits is None and consumer.generation >= 0:
         world.heartbeat(consumer)
 
 
 @move(4)
-def a_consumer_gives_up(world: World, random: Random) -> None:
+def a_consumer_revokes(world: World, random: Random) -> None:
     world.give_up(random.choice(world.consumers))
 
 
@@ -80,22 +80,22 @@ def a_late_commit_arrives(world: World, random: Random) -> None:
 
 
 @move(6)
-def some_go_on(world: World, random: Random) -> None:
+def some_consumers_make_progress(world: World, random: Random) -> None:
     consumers = random.sample(world.consumers, 3)
     for _ in range(random.choice([1, 4, 8])):
-        world.go_on(consumers)
+        world.make_progress(consumers)
         world.pass_time(2)
 
 
 @move(4)
-def those_of_one_protocol_go_on(world: World, random: Random) -> None:
+def consumers_of_one_protocol_make_progress(world: World, random: Random) -> None:
     kind = random.choice([Consumer, ClassicConsumer, ClassicConsumer])
     consumers = [consumer for consumer in world.consumers if isinstance(consumer, kind)]
     if kind is ClassicConsumer and random.random() < 0.4:
         for consumer in consumers:
             consumer.must_join = True
     for _ in range(random.choice([1, 2, 8])):
-        world.go_on(consumers)
+        world.make_progress(consumers)
         world.pass_time(2)
 
 
@@ -112,7 +112,7 @@ def an_answer_is_lost(world: World, random: Random) -> None:
 @move(5)
 def a_request_comes_late(world: World, random: Random) -> None:
     for consumer in world.consumers:
-        if consumer.shall_own is not None and consumer.owned - consumer.shall_own:
+        if consumer.target is not None and consumer.owned - consumer.target:
             if isinstance(consumer, ClassicConsumer):
                 world.deliver_late_join(consumer)
             else:
@@ -156,7 +156,7 @@ def a_consumer_subscribes(world: World, random: Random) -> None:
 
 
 @move(10)
-def something_is_committed(world: World, _: Random) -> None:
+def a_batch_is_committed(world: World, _: Random) -> None:
     if world.in_flight:
         world.commit_batch()
 
@@ -174,7 +174,7 @@ def a_request_is_refused(world: World, random: Random) -> None:
         if isinstance(consumer, Consumer):
             world.beat(consumer)
         else:
-            world.go_on_classic(consumer)
+            world.make_progress_classic(consumer)
         world.refuses = before
 
 
@@ -185,7 +185,7 @@ def time_passes(world: World, random: Random) -> None:
 
 @move(0.4)
 def topics_change(world: World, random: Random) -> None:
-    # One that came again would have another id, which consumers of the classic protocol do not say.
+    # A topic that is created again has another id, which classic consumers do not report.
     world.change_topics(t=random.randint(1, 5), u=random.randint(1, 5))
 
 
@@ -206,7 +206,7 @@ def walk(seed: int, step_count: int = 80) -> None:
 
 
 def test_a_long_random_walk() -> None:
-    # The last has found that a group which could not be converted missed nobody any more.
+    # The last seed found that a group which could not be converted had no sessions any more.
     for seed in [*range(25), 2567]:
         walk(seed)
 
@@ -216,26 +216,26 @@ def test_a_long_random_walk() -> None:
 Patch = pytest.MonkeyPatch
 
 
-def a_converted_group_has_nothing(patch: Patch) -> None:
+def a_converted_group_owns_nothing(patch: Patch) -> None:
     def nothing(_: Any, members: Any, *__: Any) -> Any:
         return {member.id: frozenset() for member in members}
 
     patch.setattr(migration, "_assignments", nothing)
 
 
-def what_is_not_assigned_is_free(patch: Patch) -> None:
-    """While the leader shares out, members have what they said that they have."""
+def unassigned_partitions_are_free(patch: Patch) -> None:
+    """Removed: during a rebalance members own what their subscriptions claim."""
     real = migration._assignments
 
     def forgetful(classic: Any, members: Any, said: Any, topics: Any) -> Any:
-        silent = {each: ConsumerSubscription(topics=said[each].topics) for each in said}
+        silent = {key: ConsumerSubscription(topics=said[key].topics) for key in said}
         return real(classic, members, silent, topics)
 
     patch.setattr(migration, "_assignments", forgetful)
 
 
-def what_is_said_late_is_believed(patch: Patch) -> None:
-    """B18: what was said in a generation before is taken for the present one."""
+def stale_ownership_is_believed(patch: Patch) -> None:
+    """B18: ownership reported in an earlier generation is taken for the current one."""
     real = classic_members._as_heartbeat
 
     def gullible(groups: Any, asked: Any, said: Any, member: Any, now_ms: int) -> Any:
@@ -246,7 +246,7 @@ def what_is_said_late_is_believed(patch: Patch) -> None:
     patch.setattr(classic_members, "_as_heartbeat", gullible)
 
 
-def telling_before_it_is_written(patch: Patch) -> None:
+def answering_before_it_is_written(patch: Patch) -> None:
     def answer(_: ConsumerGroups, ticket: int, __: str, response: Any, turn: Any) -> None:
         turn.answer(ticket, response)
 
@@ -267,8 +267,8 @@ def a_group_is_converted_though_it_cannot_be_written(patch: Patch) -> None:
     patch.setattr(ConsumerGroups, "write_failed", kept)
 
 
-def the_newer_kind_stays_in_the_log(patch: Patch) -> None:
-    """The tombstones are left out when a group becomes classic."""
+def the_consumer_group_stays_in_the_log(patch: Patch) -> None:
+    """A group that becomes classic writes no tombstones."""
     real = ConsumerGroups._write_decision
 
     def lazy(self: Any, group_id: str, records: Any, *how: Any, **more: Any) -> Any:
@@ -283,38 +283,38 @@ def the_newer_kind_stays_in_the_log(patch: Patch) -> None:
     patch.setattr(ConsumerGroups, "_write_decision", lazy)
 
 
-def nobody_is_called_together(patch: Patch) -> None:
-    """After a move a group that has just become classic is taken for one at work."""
+def a_converted_group_does_not_rebalance(patch: Patch) -> None:
+    """After a failover, a group that has just become classic is taken for a stable one."""
     patch.setattr(ClassicGroup, "is_converted", property(lambda _: False, lambda *_: None))
 
 
-def who_waits_is_forgotten(patch: Patch) -> None:
-    """Whoever waits to join a group that is converted is told when that is over: never."""
+def waiting_requests_are_forgotten(patch: Patch) -> None:
+    """Requests that wait to join a converted group are never answered."""
     patch.setattr(migration, "release_waiting", lambda *_: None)
 
 
 def commits_of_any_epoch(patch: Patch) -> None:
-    """B18.  Whoever was a member once may still commit."""
+    """B18: a former member may still commit."""
     patch.setattr(offset_requests, "offset_commit_error", lambda *_: ErrorCode.NONE)
 
 
-# With a seed from which on each is noticed soon: some take long histories.
+# Each with a seed that finds it soon: some need long histories.
 BUGS = [
     (commits_of_any_epoch, 225),
-    (a_converted_group_has_nothing, 12),
-    (what_is_not_assigned_is_free, 172),
-    (what_is_said_late_is_believed, 404),
-    (telling_before_it_is_written, 5),
+    (a_converted_group_owns_nothing, 12),
+    (unassigned_partitions_are_free, 172),
+    (stale_ownership_is_believed, 404),
+    (answering_before_it_is_written, 5),
     (a_group_is_lost_if_it_cannot_be_converted, 12),
     (a_group_is_converted_though_it_cannot_be_written, 0),
-    (the_newer_kind_stays_in_the_log, 7),
-    (nobody_is_called_together, 221),
-    (who_waits_is_forgotten, 1),
+    (the_consumer_group_stays_in_the_log, 7),
+    (a_converted_group_does_not_rebalance, 221),
+    (waiting_requests_are_forgotten, 1),
 ]
 
 
-@pytest.mark.parametrize(("bug", "first"), BUGS, ids=lambda each: getattr(each, "__name__", ""))
-def test_a_rule_that_is_missing_is_missed(
+@pytest.mark.parametrize(("bug", "first"), BUGS, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_model_notices_a_missing_rule(
     bug: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     bug(monkeypatch)
@@ -326,5 +326,5 @@ def test_a_rule_that_is_missing_is_missed(
         for seed in range(first, first + 1000):
             walk(seed)
 
-    with pytest.raises(Wrong):
+    with pytest.raises(Violation):
         walk_many()

@@ -1,8 +1,8 @@
-"""A classic group shares out its work, and keeps its progress, whatever happens to it.
+"""A classic group keeps its invariants, whatever happens to it.
 
-What can happen are the moves below, on the world of `group_world.py`.  Hypothesis plays them and
-makes a failure short; a plain random walk plays far more of them in the same time.  Then one rule
-after the other is taken out of the coordinator, and each time that must be noticed.
+The moves below act on the world of `group_world.py`.  Hypothesis plays them and shrinks failures; a
+plain random walk plays far more of them in the same time.  Then each rule in turn is removed from
+the coordinator, and the model must notice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hightide.core.groups.group_coordinator import GroupCoordinator
 from hightide.core.groups.offsets import Offsets
 from hightide.core.groups.turn import Turn, Write
 from hightide.wire.errors import ErrorCode
-from tests.unit.core.group_world import World, Wrong
+from tests.unit.core.group_world import Violation, World
 
 ANYBODY = range(5)
 ANY = range(4)
@@ -31,7 +31,7 @@ SELDOM = (False,) * 4 + (True,)
 
 
 class Move(NamedTuple):
-    """Something that can happen, how often, and what can be chosen about it."""
+    """An event, its weight, and its choices."""
 
     play: Callable[..., None]
     weight: float
@@ -82,9 +82,9 @@ def a_late_commit_arrives(world: World, which: int) -> None:
 
 
 @move(6, first=ANYBODY, count=(2, 3), rounds=(1, 5))
-def some_go_on(world: World, first: int, count: int, rounds: int) -> None:
+def some_consumers_make_progress(world: World, first: int, count: int, rounds: int) -> None:
     for _ in range(rounds):
-        world.go_on([world.consumers[(first + n) % 5] for n in range(count)])
+        world.make_progress([world.consumers[(first + n) % 5] for n in range(count)])
         world.pass_time(2)
 
 
@@ -105,13 +105,13 @@ def a_consumer_joins_again(world: World, who: int) -> None:
 
 
 @move(12)
-def something_is_committed(world: World) -> None:
+def a_batch_is_committed(world: World) -> None:
     if world.in_flight:
         world.commit_batch()
 
 
 @move(4)
-def all_is_committed(world: World) -> None:
+def all_batches_are_committed(world: World) -> None:
     while world.in_flight:
         world.commit_batch()
 
@@ -137,7 +137,7 @@ def the_coordinator_moves(world: World, kept_count: int) -> None:
 
 
 @move(0.3)
-def somebody_deletes_the_group(world: World) -> None:
+def the_group_is_deleted(world: World) -> None:
     world.delete_group()
 
 
@@ -166,21 +166,21 @@ class OneGroup(RuleBasedStateMachine):
         self.world = World(seed)
 
     @invariant()
-    def all_that_was_told_fits_together(self) -> None:
+    def all_responses_are_consistent(self) -> None:
         if hasattr(self, "world"):
             self.world.check()
 
 
-def as_rule(each: Move) -> Any:
+def as_rule(move_: Move) -> Any:
     def play(self: OneGroup, **chosen: Any) -> None:
-        each.play(self.world, **chosen)
+        move_.play(self.world, **chosen)
 
-    play.__name__ = each.play.__name__
-    return rule(**{name: st.sampled_from(of) for name, of in each.choices.items()})(play)
+    play.__name__ = move_.play.__name__
+    return rule(**{name: st.sampled_from(of) for name, of in move_.choices.items()})(play)
 
 
-for each in MOVES:
-    setattr(OneGroup, each.play.__name__, as_rule(each))
+for one in MOVES:
+    setattr(OneGroup, one.play.__name__, as_rule(one))
 
 OneGroup.TestCase.settings = settings(
     max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
@@ -191,10 +191,10 @@ TestOneGroup = OneGroup.TestCase
 def walk(seed: int, step_count: int = 120) -> None:
     random = Random(seed)
     world = World(seed)
-    weights = [each.weight for each in MOVES]
+    weights = [one.weight for one in MOVES]
     for _ in range(step_count):
-        (each,) = random.choices(MOVES, weights)
-        each.play(world, **{name: random.choice(of) for name, of in each.choices.items()})
+        (one,) = random.choices(MOVES, weights)
+        one.play(world, **{name: random.choice(of) for name, of in one.choices.items()})
         world.check()
     world.heal()
 
@@ -210,13 +210,13 @@ Patch = pytest.MonkeyPatch
 
 
 def commits_of_any_generation(patch: Patch) -> None:
-    """B18.  Whoever was a member once may still commit."""
+    """B18: a former member may still commit."""
     requests = group_coordinator.offset_requests
     patch.setattr(requests, "classic_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
 def commits_of_an_old_generation(patch: Patch) -> None:
-    """B18, for one who is still a member."""
+    """B18, for a current member."""
     real = group_coordinator.offset_requests.classic_commit_error
 
     def generous(group: ClassicGroup, member_id: str, *how: Any, **more: Any) -> ErrorCode:
@@ -226,7 +226,7 @@ def commits_of_an_old_generation(patch: Patch) -> None:
     patch.setattr(group_coordinator.offset_requests, "classic_commit_error", generous)
 
 
-def telling_before_it_is_written(patch: Patch) -> None:
+def answering_before_it_is_written(patch: Patch) -> None:
     def write(self: Turn, purpose: object, *records: Any) -> None:
         self.writes.append(Write(records, purpose))
         if isinstance(purpose, rebalance.AssignmentWritten):
@@ -247,7 +247,7 @@ def offsets_count_before_they_are_written(patch: Patch) -> None:
     patch.setattr(GroupCoordinator, "_finish", finish)
 
 
-def sharing_out_twice(patch: Patch) -> None:
+def assigning_twice(patch: Patch) -> None:
     """The leader's second assignment for a generation is written as well."""
     real = rebalance.sync
 
@@ -272,7 +272,7 @@ def a_generation_is_not_counted(patch: Patch) -> None:
     patch.setattr(ClassicGroup, "begin_generation", stuck)
 
 
-def a_restarted_member_is_told_too_soon(patch: Patch) -> None:
+def a_restarted_member_is_answered_too_soon(patch: Patch) -> None:
     def write(self: Turn, purpose: object, *records: Any) -> None:
         self.writes.append(Write(records, purpose))
         if isinstance(purpose, join_group.ReplacementWritten):
@@ -281,25 +281,25 @@ def a_restarted_member_is_told_too_soon(patch: Patch) -> None:
     patch.setattr(Turn, "write", write)
 
 
-def nobody_is_missed(patch: Patch) -> None:
+def sessions_never_expire(patch: Patch) -> None:
     patch.setattr(rebalance, "session_ended", lambda *_: None)
 
 
 BUGS = [
     commits_of_any_generation,
     commits_of_an_old_generation,
-    telling_before_it_is_written,
+    answering_before_it_is_written,
     offsets_count_before_they_are_written,
-    sharing_out_twice,
+    assigning_twice,
     unstable_offsets_are_shown,
     a_generation_is_not_counted,
-    a_restarted_member_is_told_too_soon,
-    nobody_is_missed,
+    a_restarted_member_is_answered_too_soon,
+    sessions_never_expire,
 ]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_a_rule_that_is_missing_is_missed(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
+def test_the_model_notices_a_missing_rule(bug: Callable[[Patch], None], monkeypatch: Patch) -> None:
     bug(monkeypatch)
     monkeypatch.setattr(ClassicGroup, "check", lambda _: None)
     monkeypatch.setattr(World, "looks_for_wrong_only", True)
@@ -308,5 +308,5 @@ def test_a_rule_that_is_missing_is_missed(bug: Callable[[Patch], None], monkeypa
         for seed in range(2000):
             walk(seed)
 
-    with pytest.raises(Wrong):
+    with pytest.raises(Violation):
         walk_many()

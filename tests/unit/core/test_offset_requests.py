@@ -82,13 +82,13 @@ def test_a_commit_of_another_generation_is_refused(harness: Harness) -> None:
     assert harness.commit_error(1, leader.member_id, 0) == ErrorCode.ILLEGAL_GENERATION
     assert harness.commit_error(9, leader.member_id, 2) == ErrorCode.ILLEGAL_GENERATION
     assert harness.commit_error(9, leader.member_id, -1) == ErrorCode.ILLEGAL_GENERATION
-    assert harness.commit_error(9, "nobody", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.commit_error(9, "unknown", 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.commit_error(9, leader.member_id, 1, instance="i") == ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.commit_error(9) == ErrorCode.UNKNOWN_MEMBER_ID
     assert harness.fetch() == 5
 
 
-def test_members_commit_while_a_rebalance_is_prepared_but_not_while_shares_are_made(
+def test_members_commit_while_a_rebalance_is_prepared_but_not_during_the_assignment(
     harness: Harness,
 ) -> None:
     leader, follower = harness.stable()
@@ -109,7 +109,7 @@ def test_a_commit_keeps_the_session(harness: Harness) -> None:
     assert [*harness.group().members] == [leader.member_id]
 
 
-def test_without_a_group_anybody_commits_and_a_simple_group_is_there(harness: Harness) -> None:
+def test_a_commit_without_a_group_creates_a_simple_group(harness: Harness) -> None:
     assert harness.commit_error(5) == ErrorCode.NONE
     assert harness.group().state is State.EMPTY
     assert harness.group().protocol_type is None
@@ -117,13 +117,13 @@ def test_without_a_group_anybody_commits_and_a_simple_group_is_there(harness: Ha
     assert harness.moved().group().state is State.EMPTY
 
 
-def test_a_member_of_a_group_that_is_not_there_is_told_so(harness: Harness) -> None:
+def test_a_member_of_a_group_that_does_not_exist_gets_an_error(harness: Harness) -> None:
     assert harness.commit_error(5, "m", 1, version=9) == ErrorCode.GROUP_ID_NOT_FOUND
     assert harness.commit_error(5, "m", 1, version=8) == ErrorCode.ILLEGAL_GENERATION
     assert harness.coordinator.classic_groups == {}
 
 
-def test_a_note_that_is_too_long_is_refused_for_its_partition_only() -> None:
+def test_metadata_that_is_too_long_is_refused_for_its_partition_only() -> None:
     harness = Harness(offset_metadata_max_bytes=3)
     assert harness.commit_error(5, metadata="four") == ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert harness.coordinator.classic_groups == {}
@@ -138,7 +138,7 @@ def test_an_empty_commit_is_answered(harness: Harness) -> None:
 # -- looking ---------------------------------------------------------------------------------
 
 
-def test_all_offsets_of_a_group_can_be_asked_for(harness: Harness) -> None:
+def test_all_offsets_of_a_group_can_be_fetched(harness: Harness) -> None:
     harness.commit_offset(5, topic="a")
     harness.commit_offset(6, topic="b")
     harness.holds = True
@@ -153,7 +153,7 @@ def test_all_offsets_of_a_group_can_be_asked_for(harness: Harness) -> None:
     assert everything(True) == {"a": 0, "b": 0, "c": ErrorCode.UNSTABLE_OFFSET_COMMIT}
 
 
-def test_a_group_that_is_not_there_has_no_offsets(harness: Harness) -> None:
+def test_a_group_that_does_not_exist_has_no_offsets(harness: Harness) -> None:
     assert harness.fetch() == -1
     request = OffsetFetchRequestGroup(group_id="g", topics=None)
     assert harness.coordinator.fetch_asked(request, require_stable=False).topics == []
@@ -175,7 +175,7 @@ def delete(harness: Harness, *topics: str) -> int:
     )
 
 
-def test_offsets_of_topics_that_nobody_subscribes_to_can_be_deleted(harness: Harness) -> None:
+def test_offsets_of_topics_without_subscribers_can_be_deleted(harness: Harness) -> None:
     leader, _ = harness.stable(protocols={"range": subscription("t")})
     for topic in ("t", "u"):
         harness.commit_offset(5, leader.member_id, 1, topic=topic)
@@ -195,7 +195,7 @@ def test_offsets_of_a_group_of_another_kind_are_kept_while_it_has_members(harnes
     assert harness.answers[delete(harness, "t")].error_code == ErrorCode.NON_EMPTY_GROUP
 
 
-def test_a_deletion_takes_back_a_commit_that_is_still_being_written(harness: Harness) -> None:
+def test_a_deletion_cancels_a_commit_that_is_still_being_written(harness: Harness) -> None:
     harness.commit_offset(4)
     harness.holds = True
     harness.commit_offset(5)
@@ -207,11 +207,11 @@ def test_a_deletion_takes_back_a_commit_that_is_still_being_written(harness: Har
     assert harness.coordinator.classic_groups == {}
 
 
-def test_with_a_topic_go_its_offsets(harness: Harness) -> None:
+def test_the_offsets_of_a_deleted_topic_are_deleted(harness: Harness) -> None:
     harness.commit_offset(5, topic="t")
     harness.commit_offset(5, topic="u", group_id="h")
     harness.carry_out(harness.coordinator.topic_deleted("t", harness.now_ms))
-    harness.carry_out(harness.coordinator.topic_deleted("nobody", harness.now_ms))
+    harness.carry_out(harness.coordinator.topic_deleted("unknown", harness.now_ms))
     assert (harness.fetch("t"), harness.fetch("u", group_id="h")) == (-1, 5)
     assert [*harness.coordinator.classic_groups] == ["h"]
 
@@ -242,7 +242,7 @@ def test_offsets_of_a_simple_group_count_from_their_commit(harness: Harness) -> 
     assert "g" in harness.coordinator.classic_groups
 
 
-def test_while_members_are_there_only_offsets_of_other_topics_go(harness: Harness) -> None:
+def test_while_a_group_has_members_only_offsets_of_other_topics_expire(harness: Harness) -> None:
     protocols = {"range": subscription("t")}
     (leader,) = harness.stable(1, protocols=protocols, session_ms=30 * 60_000)
     for topic in ("t", "u"):
@@ -332,13 +332,13 @@ def test_a_commit_after_that_of_a_transaction_stays_when_the_transaction_commits
     assert harness.fetch(require_stable=True) == 6
 
 
-def test_a_transaction_says_who_commits_or_nothing(harness: Harness) -> None:
+def test_a_transactional_commit_names_its_member_or_none(harness: Harness) -> None:
     leader, _ = harness.stable()
     assert code(harness, commit_in_transaction(harness, 5)) == ErrorCode.NONE
     for member_id, generation, error in [
         (leader.member_id, 1, ErrorCode.NONE),
         (leader.member_id, 2, ErrorCode.ILLEGAL_GENERATION),
-        ("nobody", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("unknown", 1, ErrorCode.UNKNOWN_MEMBER_ID),
     ]:
         ticket = commit_in_transaction(harness, 5, member_id=member_id, generation=generation)
         assert code(harness, ticket) == error
@@ -357,7 +357,7 @@ def test_nothing_expires_that_a_transaction_may_still_commit(harness: Harness) -
     assert harness.coordinator.classic_groups == {}
 
 
-def test_a_deletion_takes_back_what_a_transaction_may_still_commit(harness: Harness) -> None:
+def test_a_deletion_cancels_what_a_transaction_may_still_commit(harness: Harness) -> None:
     commit_in_transaction(harness, 5)
     delete(harness, "t")
     end(harness, is_committed=True)
@@ -365,7 +365,7 @@ def test_a_deletion_takes_back_what_a_transaction_may_still_commit(harness: Harn
     assert harness.coordinator.classic_groups == {}
 
 
-def test_of_offsets_the_place_in_the_log_counts_and_not_the_marker() -> None:
+def test_offsets_are_ordered_by_their_records_and_not_by_the_marker() -> None:
     offsets = Offsets()
     key = OffsetCommitKey(group="g", topic="t", partition=0)
 

@@ -94,7 +94,7 @@ class TransactionPartition:
     # -- loading ---------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        while not self.coordinator_log.is_over:
+        while not self.coordinator_log.is_closed:
             try:
                 await self.coordinator_log.replay(self._replay)
             except CoordinatorLogClosed:
@@ -138,7 +138,7 @@ class TransactionPartition:
 
     def resign(self) -> None:
         """Refuse all pending requests: this broker does not lead the partition in this epoch."""
-        self.coordinator_log.end()
+        self.coordinator_log.close()
         self._loading.cancel()
         if self._timer is not None:
             self._timer.cancel()
@@ -236,7 +236,7 @@ class TransactionPartition:
 
     def _set_timer(self) -> None:
         at_ms = self.coordinator.deadline_ms()
-        if at_ms is None or self.coordinator_log.is_over:
+        if at_ms is None or self.coordinator_log.is_closed:
             return
         if self._timer is not None:
             if self._timer_ms <= at_ms:
