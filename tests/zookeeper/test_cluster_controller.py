@@ -1,6 +1,6 @@
-"""The controller: there is one, another takes over when it is gone, and who was it writes no more.
+"""The controller: there is one, another broker takes over, and the old one writes no more.
 
-Three brokers at each kind of coordinator serve all the tests here; each leaves them all running.
+Three brokers with each kind of ZooKeeper serve all tests; each test leaves them all running.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def brokers(request, _shared):
 
 @pytest.fixture
 def cluster(brokers):
-    """Three brokers that are up and agree on their controller."""
+    """Three brokers that run and agree on the controller."""
     for broker_id in brokers.brokers:
         if not brokers.is_running(broker_id):
             brokers.restart(broker_id)
@@ -43,8 +43,8 @@ def cluster(brokers):
 
 
 def agreed(cluster: Brokers) -> int:
-    """The controller, if every broker names the one that the tree has; else 0."""
-    seen = {cluster.elected(), *(named_by(cluster, each) for each in cluster.brokers)}
+    """Return the controller if all brokers and ZooKeeper agree on it; else 0."""
+    seen = {cluster.elected(), *(named_by(cluster, broker_id) for broker_id in cluster.brokers)}
     return seen.pop() if len(seen) == 1 else 0
 
 
@@ -87,7 +87,9 @@ def test_another_takes_over_when_it_dies(cluster, record_testsuite_property):
     assert failover_s < SESSION_S + 2
     new = cluster.elected()
     assert cluster.controller_epoch() == epoch + 1
-    eventually(lambda: all(named_by(cluster, each) == new for each in cluster.others(old)), 1)
+    eventually(
+        lambda: all(named_by(cluster, broker_id) == new for broker_id in cluster.others(old)), 1
+    )
     assert cluster.create(new, f"after-death-{epoch}") == ErrorCode.NONE
     cluster.restart(old)
     eventually(lambda: named_by(cluster, old) == new)
@@ -95,7 +97,7 @@ def test_another_takes_over_when_it_dies(cluster, record_testsuite_property):
 
 
 def test_who_slept_through_its_session_writes_nothing_more(cluster):
-    """Clients ask it for topics while it sleeps; it finds their requests when it wakes."""
+    """Clients send CreateTopics while it is paused; it reads the requests when it resumes."""
     old, epoch = agreed(cluster), cluster.controller_epoch()
     broker_epoch = cluster.epoch(old)
 
@@ -141,13 +143,16 @@ def test_a_controller_whose_znode_was_deleted_by_hand_is_elected_anew(cluster):
 
 
 def test_resigning_moves_the_task_while_topics_are_made_and_loses_none(cluster):
-    """Whatever was made was made by the controller of that time, and told the client so."""
+    """Every topic was created by the controller of that time, and acknowledged."""
     acknowledged: list[str] = []
     epochs = [(cluster.tree.stat("/controller_epoch").mzxid, cluster.controller_epoch())]
     stopped = Event()
 
     async def make_topics(worker: int) -> None:
-        connections = {each: await Connection.open(HOST, cluster.port(each)) for each in (1, 2, 3)}
+        connections = {
+            broker_id: await Connection.open(HOST, cluster.port(broker_id))
+            for broker_id in (1, 2, 3)
+        }
         number = 0
         while not stopped.is_set():
             name = f"stream-{epochs[0][1]}-{worker}-{number}"
@@ -187,7 +192,9 @@ def test_resigning_moves_the_task_while_topics_are_made_and_loses_none(cluster):
         assert json.loads(state)["controller_epoch"] == reigning, (state, born, epochs)
     made = set(cluster.tree.children("/brokers/topics"))
     for broker_id in cluster.brokers:
-        eventually(lambda each=broker_id: made == {t.name for t in cluster.metadata(each).topics})
+        eventually(
+            lambda broker_id=broker_id: made == {t.name for t in cluster.metadata(broker_id).topics}
+        )
 
 
 # -- the command line ----------------------------------------------------------------------------
@@ -212,7 +219,7 @@ def test_the_only_broker_cannot_resign(embedded):
         refused = hightide("cluster", "controller", "resign", "-b", cluster.bootstrap, "-o", "json")
         assert refused.returncode == 1
         assert refused.stdout == ""
-        assert "broker 1 is the only one; nobody could take over" in refused.stderr
+        assert "broker 1 is the only broker, so no other can take over" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert cluster.elected() == 1
         assert cluster.controller_epoch() == 1

@@ -1,4 +1,4 @@
-"""What a broker tells of the replicas that it holds, from the machines that run them."""
+"""DescribeReplicas: what a broker says about the replicas that it holds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replica(index, *, state=STATE, leader=None, follower=None, lost_records=0):
 
 
 def leader():
-    made = Leader(
+    leader = Leader(
         1,
         10,
         STATE,
@@ -51,33 +51,33 @@ def leader():
         shutting_down=frozenset(),
         now_ms=1000,
     )
-    made.fetched(2, 18, 11, 1500)
-    return made
+    leader.fetched(2, 18, 11, 1500)
+    return leader
 
 
-class Held(list):
+class Replicas(list):
     def get(self, topic, index):
-        found = [each for each in self if (each.topic.encode(), each.partition) == (topic, index)]
+        found = [one for one in self if (one.topic.encode(), one.partition) == (topic, index)]
         return found[0] if found else None
 
 
-def told(*replicas, topics=None, now_ms=2000):
-    broker = SimpleNamespace(replica_manager=Held(replicas), monotonic_ms=lambda: now_ms)
-    answer = describe_replicas(broker, DescribeReplicasRequest(topics=topics), None)
-    # It must also survive the wire.
-    assert decode(DescribeReplicasResponse, encode(answer, 0), 0) == answer
-    return [each for topic in answer.topics for each in topic.partitions]
+def described(*replicas, topics=None, now_ms=2000):
+    broker = SimpleNamespace(replica_manager=Replicas(replicas), monotonic_ms=lambda: now_ms)
+    response = describe_replicas(broker, DescribeReplicasRequest(topics=topics), None)
+    # The response must also survive the codec.
+    assert decode(DescribeReplicasResponse, encode(response, 0), 0) == response
+    return [partition for topic in response.topics for partition in topic.partitions]
 
 
-def test_a_leader_tells_how_far_everybody_is():
-    (found,) = told(replica(0, leader=leader()))
+def test_a_leader_reports_the_progress_of_all_replicas():
+    (found,) = described(replica(0, leader=leader()))
     assert (found.role, found.leader_epoch, found.is_under_min_isr) == (1, 4, True)
     assert (found.log_start_offset, found.high_watermark, found.end_offset) == (2, 15, 20)
     assert (found.size_bytes, found.maximal_isr) == (500, [1, 2])
     assert found.state.isr == [1, 2]
     assert [
-        (each.broker_id, each.standing, each.end_offset, each.lag_records, each.lag_ms)
-        for each in found.progress
+        (one.broker_id, one.standing, one.end_offset, one.lag_records, one.lag_ms)
+        for one in found.progress
     ] == [
         (1, "LEADER", 20, 0, 0),
         (2, "IN_SYNC", 18, 2, 1000),
@@ -85,15 +85,15 @@ def test_a_leader_tells_how_far_everybody_is():
     ]
 
 
-def test_a_follower_tells_why_it_has_stopped():
+def test_a_follower_reports_why_it_has_stopped():
     waiting = Follower(STATE, LOG, 15)
     waiting.is_waiting = True
-    found = told(
+    found = described(
         replica(0, follower=Follower(STATE, LOG, 15)),
         replica(1, follower=Follower(STATE, LOG, 15), lost_records=9),
         replica(2, follower=waiting),
     )
-    assert [(each.role, each.is_waiting, each.lost_records) for each in found] == [
+    assert [(one.role, one.is_waiting, one.lost_records) for one in found] == [
         (2, False, 0),
         (2, False, 9),
         (2, True, 0),
@@ -101,13 +101,13 @@ def test_a_follower_tells_why_it_has_stopped():
 
 
 def test_a_replica_without_a_role_waits():
-    nobody = PartitionState((1, 2, 3), NO_BROKER, 5, (), elr=(1,))
-    found = told(replica(0, state=nobody), replica(1, state=None))
-    assert [(each.role, each.state is None) for each in found] == [(0, False), (0, True)]
+    leaderless = PartitionState((1, 2, 3), NO_BROKER, 5, (), elr=(1,))
+    found = described(replica(0, state=leaderless), replica(1, state=None))
+    assert [(one.role, one.state is None) for one in found] == [(0, False), (0, True)]
 
 
-def test_only_what_is_asked_for_is_told():
-    asked = [TopicPartitions(topic="orders", partitions=[1, 7])]
-    found = told(replica(0), replica(1), topics=asked)
-    assert [each.partition_index for each in found] == [1]
-    assert told(replica(0), topics=[]) == []
+def test_only_the_requested_partitions_are_described():
+    requested = [TopicPartitions(topic="orders", partitions=[1, 7])]
+    found = described(replica(0), replica(1), topics=requested)
+    assert [one.partition_index for one in found] == [1]
+    assert described(replica(0), topics=[]) == []

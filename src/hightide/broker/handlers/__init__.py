@@ -1,6 +1,6 @@
-"""What the broker answers, one file per subject.
+"""The request handlers, one file per API family; each file's first line names its API keys.
 
-A handler takes the broker, a typed request and its context, and returns the response; a slow one is
-a coroutine.  Produce and Fetch are different: they work on the bytes of the request and may answer
+A handler takes the broker, a decoded request and its context, and returns the response; a slow one
+is a coroutine.  Produce, Fetch and OffsetCommit work on the bytes of the request and may respond
 later.
 """

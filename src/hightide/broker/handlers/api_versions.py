@@ -1,8 +1,8 @@
 """ApiVersions (18), versions 0 to 4.
 
-UNSUPPORTED_VERSION   the request's version is newer than ours: the body is then in version 0, which
-                      every client can read, and tells which versions there are (KIP-511)
-INVALID_REQUEST       the client's software name or version has characters it may not have
+UNSUPPORTED_VERSION   the request has a newer version: the body is then in version 0, which every
+                      client can read, and lists the versions served (KIP-511)
+INVALID_REQUEST       the client's software name or version has invalid characters
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def api_versions(
 
 
 def unsupported(broker: Broker) -> ApiVersionsResponse:
-    """The answer to an ApiVersions of a version that we do not know."""
+    """Respond to an ApiVersions request of an unknown version."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served(broker))
 
 

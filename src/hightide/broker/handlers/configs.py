@@ -1,13 +1,13 @@
-"""DescribeConfigs (32), AlterConfigs (33) and IncrementalAlterConfigs (44).
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): settings.
 
 Resources are topics and brokers; a broker with an empty name is the default of all brokers.
 
-Answers per resource:
+Errors per resource:
 UNKNOWN_TOPIC_OR_PARTITION   there is no such topic
-INVALID_TOPIC_EXCEPTION      the name cannot be a topic's
-INVALID_CONFIG               a setting that does not exist, cannot change or cannot have its value
-REQUEST_TIMED_OUT            the coordinator is away, so it may or may not have happened
-INVALID_REQUEST              another kind of resource, another broker, or a resource named twice
+INVALID_TOPIC_EXCEPTION      the name is not valid for a topic
+INVALID_CONFIG               a setting that does not exist, cannot change or has an invalid value
+REQUEST_TIMED_OUT            ZooKeeper is unreachable; the change may or may not have happened
+INVALID_REQUEST              another type of resource, another broker, or a resource named twice
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def describe_configs(
         )
         try:
             result.configs = [
-                _described(each, request, context.version)
-                for each in _settings_of(broker, resource)
-                if resource.configuration_keys is None or each.name in resource.configuration_keys
+                _described(setting, request, context.version)
+                for setting in _settings_of(broker, resource)
+                if resource.configuration_keys is None
+                or setting.name in resource.configuration_keys
             ]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.detail or None
@@ -83,7 +84,7 @@ def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[
         described = broker.settings.describe()
         if own:
             return described
-        return (each for each in described if each.name in broker.broker_configs.cluster)
+        return (found for found in described if found.name in broker.broker_configs.cluster)
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
         f"only topics and brokers have settings, not type {resource.resource_type}",
@@ -98,31 +99,33 @@ def _topic_overrides(broker: Broker, name: str) -> dict[str, str]:
 
 
 def _is_one_broker(broker: Broker, name: str) -> bool:
-    """Whether a resource's name is this broker's id; false for the default of all brokers."""
+    """Whether a resource names this broker; False for the default of all brokers."""
     if name == "":
         return False
     if name != str(broker.broker_id):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"this is broker {broker.broker_id}, not broker {name}"
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {broker.broker_id}; send the request to broker {name}",
         )
     return True
 
 
 def _described(
-    each: Described, request: DescribeConfigsRequest, version: int
+    setting: Described, request: DescribeConfigsRequest, version: int
 ) -> DescribeConfigsResourceResult:
-    synonyms = each.synonyms if request.include_synonyms else ()
+    synonyms = setting.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
-        name=each.name,
-        value=each.text,
-        read_only=each.read_only,
-        config_source=each.source,
-        is_sensitive=each.declared.secret,
+        name=setting.name,
+        value=setting.text,
+        read_only=setting.read_only,
+        config_source=setting.source,
+        is_sensitive=setting.declared.secret,
         synonyms=[
-            DescribeConfigsSynonym(name=s.name, value=s.text, source=s.source) for s in synonyms
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.text, source=synonym.source)
+            for synonym in synonyms
         ],
-        config_type=each.declared.kind,
-        documentation=each.doc if request.include_documentation and version >= 3 else None,
+        config_type=setting.declared.kind,
+        documentation=setting.doc if request.include_documentation and version >= 3 else None,
     )
 
 
@@ -133,7 +136,7 @@ async def alter_configs(
     broker: Broker, request: AlterConfigsRequest, _context: Context
 ) -> AlterConfigsResponse:
     """Replace all settings of each resource."""
-    changes = [(each, _replacing(each)) for each in request.resources]
+    changes = [(resource, _replacing(resource)) for resource in request.resources]
     return AlterConfigsResponse(responses=await _alter_all(broker, changes, request.validate_only))
 
 
@@ -141,7 +144,7 @@ async def incremental_alter_configs(
     broker: Broker, request: IncrementalAlterConfigsRequest, _context: Context
 ) -> IncrementalAlterConfigsResponse:
     """Change some settings of each resource, one by one."""
-    changes = [(each, _changing(each)) for each in request.resources]
+    changes = [(resource, _changing(resource)) for resource in request.resources]
     return IncrementalAlterConfigsResponse(
         responses=await _alter_all(broker, changes, request.validate_only)
     )
@@ -153,13 +156,13 @@ Resource = AlterConfigsResource | IncrementalAlterConfigsResource
 async def _alter_all(
     broker: Broker, changes: Sequence[tuple[Resource, Change]], validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
-    named = Counter((each.resource_type, each.resource_name) for each, _ in changes)
+    named = Counter((resource.resource_type, resource.resource_name) for resource, _ in changes)
     responses = []
     for resource, change in changes:
         code, message = ErrorCode.NONE, None
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this twice")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource twice")
             await _alter(broker, resource, change, validate_only)
         except InvalidSetting as wrong:
             code, message = ErrorCode.INVALID_CONFIG, str(wrong)
@@ -181,8 +184,8 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
     if resource.resource_type == TOPIC:
         name = resource.resource_name
 
-        def topic_change(had: dict[str, str]) -> dict[str, str]:
-            overrides = change(had)
+        def topic_change(before: dict[str, str]) -> dict[str, str]:
+            overrides = change(before)
             TopicSettings.check(overrides)
             return overrides
 
@@ -192,8 +195,8 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
     elif resource.resource_type == BROKER:
         own = _is_one_broker(broker, resource.resource_name)
 
-        def broker_change(had: dict[str, str]) -> dict[str, str]:
-            config = change(had)
+        def broker_change(before: dict[str, str]) -> dict[str, str]:
+            config = change(before)
             BrokerSettings.check_change(config, Scope.BROKER if own else Scope.CLUSTER)
             return config
 
@@ -208,7 +211,7 @@ async def _alter(broker: Broker, resource: Resource, change: Change, validate_on
 
 
 def _replacing(resource: AlterConfigsResource) -> Change:
-    def change(_had: dict[str, str]) -> dict[str, str]:
+    def change(_before: dict[str, str]) -> dict[str, str]:
         values = {config.name: config.value for config in resource.configs}
         if empty := sorted(name for name, value in values.items() if value is None):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no value for {', '.join(empty)}")
@@ -218,32 +221,32 @@ def _replacing(resource: AlterConfigsResource) -> Change:
 
 
 def _changing(resource: IncrementalAlterConfigsResource) -> Change:
-    return lambda had: _changed(had, resource)
+    return lambda before: _changed(before, resource)
 
 
-def _changed(had: dict[str, str], resource: IncrementalAlterConfigsResource) -> dict[str, str]:
+def _changed(before: dict[str, str], resource: IncrementalAlterConfigsResource) -> dict[str, str]:
     is_topic = resource.resource_type == TOPIC
     declared = (TopicSettings if is_topic else BrokerSettings).declared
     if len({config.name for config in resource.configs}) != len(resource.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a setting is changed twice")
-    config = dict(had)
-    for each in resource.configs:
-        about = declared.get(each.name)
-        operation, value = each.config_operation, each.value
+    config = dict(before)
+    for change in resource.configs:
+        name, operation, value = change.name, change.config_operation, change.value
+        setting = declared.get(name)
         if operation == REMOVE:
-            config.pop(each.name, None)
+            config.pop(name, None)
             continue
         if value is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"no value for {each.name}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"no value for {name}")
         if operation in (APPEND, SUBTRACT):
-            if about is None or about.kind is not Kind.LIST:
+            if setting is None or setting.kind is not Kind.LIST:
                 raise KafkaError(
-                    ErrorCode.INVALID_CONFIG, f"{each.name} is not a list: it can only be set"
+                    ErrorCode.INVALID_CONFIG, f"{name} is not a list: it can only be set"
                 )
-            before = config.get(each.name) or about.text(about.default) or ""
-            config[each.name] = _edited(before, value, operation == APPEND)
+            entries = config.get(name) or setting.text(setting.default) or ""
+            config[name] = _edited(entries, value, operation == APPEND)
         elif operation == SET:
-            config[each.name] = value
+            config[name] = value
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no such operation: {operation}")
     return config
@@ -251,9 +254,9 @@ def _changed(had: dict[str, str], resource: IncrementalAlterConfigsResource) -> 
 
 def _edited(before: str, value: str, appends: bool) -> str:
     entries = [entry for entry in before.split(",") if entry]
-    given = [entry.strip() for entry in value.split(",") if entry.strip()]
+    named = [entry.strip() for entry in value.split(",") if entry.strip()]
     if appends:
-        entries += [entry for entry in given if entry not in entries]
+        entries += [entry for entry in named if entry not in entries]
     else:
-        entries = [entry for entry in entries if entry not in given]
+        entries = [entry for entry in entries if entry not in named]
     return ",".join(entries)

@@ -1,8 +1,8 @@
-"""DescribeProducers (61), version 0: who writes to a partition, and since when in a transaction.
+"""DescribeProducers (61), version 0: the producers of a partition, and their open transactions.
 
-Answers per partition:
-UNKNOWN_TOPIC_OR_PARTITION  no such partition
-NOT_LEADER_OR_FOLLOWER      another broker leads it
+Errors per partition:
+UNKNOWN_TOPIC_OR_PARTITION  there is no such partition
+NOT_LEADER_OR_FOLLOWER      another broker leads the partition
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def describe_producers(
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    _describe(broker, topic.name, each) for each in topic.partition_indexes
+                    _describe(broker, topic.name, index) for index in topic.partition_indexes
                 ],
             )
             for topic in request.topics

@@ -1,6 +1,6 @@
-"""DescribeReplicas (30002): how far the replicas of this broker are, and what keeps them back.
+"""DescribeReplicas (30002): the progress of this broker's replicas, and what delays them.
 
-Kafka has no request for it; there, it takes the metrics of every broker to find out.
+Kafka has no such request; there, it takes the metrics of every broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def describe_replicas(
 ) -> DescribeReplicasResponse:
     now_ms = broker.monotonic_ms()
     topics: dict[str, DescribedTopic] = {}
-    for replica in _wanted(broker, request):
+    for replica in _requested(broker, request):
         topic = topics.setdefault(
             replica.topic,
             DescribedTopic(name=replica.topic, topic_id=replica.topic_id, partitions=[]),
@@ -41,7 +41,7 @@ def describe_replicas(
     return DescribeReplicasResponse(topics=list(topics.values()))
 
 
-def _wanted(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replica]:
+def _requested(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replica]:
     if request.topics is None:
         yield from broker.replica_manager
         return
@@ -55,7 +55,7 @@ def _wanted(broker: Broker, request: DescribeReplicasRequest) -> Iterator[Replic
 
 def _described(replica: Replica, now_ms: int) -> DescribedReplica:
     leader, follower, log = replica.leader, replica.follower, replica.log
-    # A leader knows what the controller has answered before that is published.
+    # A leader knows the response of the controller before the controller publishes it.
     state = replica.state if leader is None else leader.state
     found = DescribedReplica(
         partition_index=replica.partition,
@@ -80,10 +80,12 @@ def _described(replica: Replica, now_ms: int) -> DescribedReplica:
 
 
 def _progress(leader: Leader, now_ms: int) -> list[FollowerProgress]:
-    return [_told(leader.progress(each, now_ms)) for each in leader.state.replicas]
+    return [
+        _follower_progress(leader.progress(replica, now_ms)) for replica in leader.state.replicas
+    ]
 
 
-def _told(progress: Progress) -> FollowerProgress:
+def _follower_progress(progress: Progress) -> FollowerProgress:
     def known(value: int | None) -> int:
         return -1 if value is None else value
 

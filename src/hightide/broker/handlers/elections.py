@@ -1,13 +1,20 @@
-"""ElectLeaders (43).
+"""ElectLeaders (43), ResignController (30000): elections on request.
 
-Answers per partition, from version 1 on with an error for the whole request as well:
+ElectLeaders, per partition, and from version 1 on also for the whole request:
 NOT_CONTROLLER                   another broker is the controller
-UNKNOWN_TOPIC_OR_PARTITION       there is no such partition, or none that was ever led
-ELECTION_NOT_NEEDED              the preferred replica leads; or somebody does, if any would do
+UNKNOWN_TOPIC_OR_PARTITION       there is no such partition, or it never had a leader
+ELECTION_NOT_NEEDED              the preferred replica leads; for an unclean election, any replica
 PREFERRED_LEADER_NOT_AVAILABLE   the preferred replica is not alive or not in sync
 ELIGIBLE_LEADERS_NOT_AVAILABLE   no replica is alive
-INVALID_REQUEST                  an election of a kind that there is not
-REQUEST_TIMED_OUT                the coordinator is away
+INVALID_REQUEST                  an unknown kind of election
+REQUEST_TIMED_OUT                ZooKeeper is unreachable
+
+ResignController makes another broker the controller.  Kafka has no such request; there, operators
+delete the znode `/controller`.
+NOT_CONTROLLER                   this broker is not the controller
+BROKER_NOT_AVAILABLE             there is no other broker, or none took over: this one is the
+                                 controller again
+REQUEST_TIMED_OUT                ZooKeeper is unreachable
 """
 
 from __future__ import annotations
@@ -35,18 +42,18 @@ if TYPE_CHECKING:
 async def elect_leaders(
     broker: Broker, request: ElectLeadersRequest, context: Context
 ) -> ElectLeadersResponse:
-    wanted = None
+    partitions = None
     if request.topic_partitions is not None:
-        wanted = [
+        partitions = [
             (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
     try:
         decisions = await broker.controller.elect_leaders(
-            _kind(request.election_type), wanted, timeout_ms=request.timeout_ms
+            _kind(request.election_type), partitions, timeout_ms=request.timeout_ms
         )
     except CONTROLLER_ERRORS as error:
         failure = kafka_error(error)
-        decisions = dict.fromkeys(wanted or (), Decision(failure.code, detail=failure.detail))
+        decisions = dict.fromkeys(partitions or (), Decision(failure.code, detail=failure.detail))
         code = failure.code if context.version >= 1 else ErrorCode.NONE
         return ElectLeadersResponse(error_code=code, replica_election_results=_results(decisions))
     return ElectLeadersResponse(replica_election_results=_results(decisions))
@@ -54,7 +61,7 @@ async def elect_leaders(
 
 def _kind(election_type: int) -> ElectionKind:
     if election_type not in list(ElectionKind):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no election of type {election_type}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown election type {election_type}")
     return ElectionKind(election_type)
 
 
@@ -93,12 +100,12 @@ async def _resign(broker: Broker) -> int:
     if broker.metadata.broker_ids == [broker.broker_id]:
         raise KafkaError(
             ErrorCode.BROKER_NOT_AVAILABLE,
-            f"broker {broker.broker_id} is the only one; nobody could take over",
+            f"broker {broker.broker_id} is the only broker, so no other can take over",
         )
     controller_id = await broker.election.resign()
     if controller_id in (NO_BROKER, broker.broker_id):
         raise KafkaError(
             ErrorCode.BROKER_NOT_AVAILABLE,
-            f"no other broker took over; broker {broker.broker_id} stands again",
+            f"no other broker took over; broker {broker.broker_id} runs for controller again",
         )
     return controller_id

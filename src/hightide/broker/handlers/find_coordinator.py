@@ -1,8 +1,8 @@
-"""FindCoordinator (10), versions 0 to 6: who coordinates a group or a transactional id.
+"""FindCoordinator (10), versions 0 to 6: the coordinator of a group or a transactional id.
 
-Answers per key, of which there are several from version 4 on:
-COORDINATOR_NOT_AVAILABLE  nobody, or not yet
-INVALID_REQUEST            something that is neither a group nor a transactional id
+Errors per key; a request has several keys from version 4 on:
+COORDINATOR_NOT_AVAILABLE  there is none, or not yet
+INVALID_REQUEST            the key is neither a group nor a transactional id
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from hightide.wire.messages.groups import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
-_SEVERAL = 4
-_NOBODY = -1
+_SEVERAL_KEYS = 4
+_NONE = -1
 
 
 async def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: Context
 ) -> FindCoordinatorResponse:
-    keys = request.coordinator_keys if context.version >= _SEVERAL else [request.key]
-    found = await asyncio.gather(*(_find(broker, request.key_type, each, context) for each in keys))
-    if context.version >= _SEVERAL:
+    keys = request.coordinator_keys if context.version >= _SEVERAL_KEYS else [request.key]
+    found = await asyncio.gather(*(_find(broker, request.key_type, key, context) for key in keys))
+    if context.version >= _SEVERAL_KEYS:
         return FindCoordinatorResponse(coordinators=[*found])
     (only,) = found
     return FindCoordinatorResponse(
@@ -48,9 +48,9 @@ async def _find(broker: Broker, key_type: int, key: str, context: Context) -> Co
         if key_type not in tuple(CoordinatorType):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"there are no keys of type {key_type}")
         broker_id = await coordinator_of(broker, CoordinatorType(key_type), key)
-        for each in broker.addresses(context.connection):
-            if each.broker_id == broker_id:
-                return Coordinator(key=key, node_id=broker_id, host=each.host, port=each.port)
+        for address in broker.addresses(context.connection):
+            if address.broker_id == broker_id:
+                return Coordinator(key=key, node_id=broker_id, host=address.host, port=address.port)
         raise KafkaError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             f"broker {broker_id} has no listener {context.connection.listener}",
@@ -58,9 +58,9 @@ async def _find(broker: Broker, key_type: int, key: str, context: Context) -> Co
     except KafkaError as error:
         return Coordinator(
             key=key,
-            node_id=_NOBODY,
+            node_id=_NONE,
             host="",
-            port=_NOBODY,
+            port=_NONE,
             error_code=error.code,
             error_message=error.detail or error.code.meaning,
         )

@@ -1,12 +1,11 @@
-"""Membership of groups, and looking at them: JoinGroup (11), Heartbeat (12), LeaveGroup (13),
-SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42), ConsumerGroupHeartbeat (68)
-and ConsumerGroupDescribe (69).
+"""JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15),
+ListGroups (16), DeleteGroups (42), ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): groups.
 
-What is decided, the machine of `core.groups` decides.  What is told when it cannot be asked:
-COORDINATOR_NOT_AVAILABLE     the topic that keeps groups is not there, or cannot be read
-COORDINATOR_LOAD_IN_PROGRESS  it is being read
+The decisions are made in `core.groups`.  Errors when the group coordinator cannot be asked:
+COORDINATOR_NOT_AVAILABLE     __consumer_offsets does not exist, or cannot be read
+COORDINATOR_LOAD_IN_PROGRESS  its partition is being read
 NOT_COORDINATOR               another broker coordinates the group
-INVALID_GROUP_ID              a group without a name
+INVALID_GROUP_ID              the group id is empty
 UNSUPPORTED_VERSION           group.coordinator.rebalance.protocols does not name this kind of group
 """
 
@@ -52,15 +51,15 @@ from hightide.wire.messages.groups import (
 if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
-# From this version of ConsumerGroupHeartbeat on a member brings its id when it joins.
-_MEMBERS_NAME_THEMSELVES = 1
+# From this version of ConsumerGroupHeartbeat on a member chooses its id.
+_MEMBER_CHOOSES_ID = 1
 
 _READ, _DELETE, _DESCRIBE = 3, 6, 8
 GROUP_OPERATIONS = 1 << _READ | 1 << _DELETE | 1 << _DESCRIBE
 
 
 def answered(answer: Any) -> Any:
-    """The answer, or what waits for it: the connection serves nothing else until then."""
+    """Return the response, or a coroutine that waits for it and blocks the connection."""
     return _wait(answer) if isinstance(answer, asyncio.Future) else answer
 
 
@@ -69,7 +68,7 @@ async def _wait(answer: asyncio.Future[Any]) -> Any:
 
 
 def client_of(context: Context) -> Client:
-    # Kafka writes addresses as Java does.
+    # Kafka writes addresses in the form of Java, with a slash.
     return Client(context.client_id or "", f"/{context.connection.client_address}")
 
 
@@ -124,7 +123,7 @@ def heartbeat(broker: Broker, request: HeartbeatRequest, _context: Context) -> H
 
 
 def _no_heartbeat(error: ErrorCode) -> HeartbeatResponse:
-    # Members go on as they are until it is known who they are.
+    # While the partition is read, members keep their state.
     is_loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return responses.heartbeat_response(ErrorCode.NONE if is_loading else error)
 
@@ -155,7 +154,7 @@ def consumer_group_heartbeat(
         return _no_consumer_heartbeat(ErrorCode.UNSUPPORTED_VERSION)
     if not request.group_id:
         return _no_consumer_heartbeat(ErrorCode.INVALID_REQUEST)
-    if not request.member_id and context.version >= _MEMBERS_NAME_THEMSELVES:
+    if not request.member_id and context.version >= _MEMBER_CHOOSES_ID:
         return _no_consumer_heartbeat(ErrorCode.INVALID_REQUEST)
     client = client_of(context)
     answer: ConsumerGroupHeartbeatResponse | Coroutine[Any, Any, ConsumerGroupHeartbeatResponse]
@@ -180,13 +179,13 @@ def _serves_consumer_groups(broker: Broker) -> bool:
     return "consumer" in broker.settings.group_coordinator_rebalance_protocols
 
 
-# -- looking ---------------------------------------------------------------------------------
+# -- describing ------------------------------------------------------------------------------
 
 
 def describe_groups(
     broker: Broker, request: DescribeGroupsRequest, context: Context
 ) -> DescribeGroupsResponse:
-    groups = [_described(broker, each, context.version) for each in request.groups]
+    groups = [_described(broker, group_id, context.version) for group_id in request.groups]
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
@@ -212,7 +211,7 @@ def _described(broker: Broker, group_id: str, version: int) -> DescribedGroup:
 def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, _context: Context
 ) -> ConsumerGroupDescribeResponse:
-    groups = [_described_consumers(broker, each) for each in request.group_ids]
+    groups = [_described_consumers(broker, group_id) for group_id in request.group_ids]
     if request.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
@@ -242,7 +241,7 @@ def _described_consumers(broker: Broker, group_id: str) -> DescribedConsumerGrou
 def list_groups(
     broker: Broker, request: ListGroupsRequest, _context: Context
 ) -> ListGroupsResponse:
-    """The groups that this broker coordinates: of all brokers together, all groups."""
+    """List the groups that this broker coordinates; a client asks all brokers."""
     groups: list[ListedGroup] = []
     for partition in broker.groups:
         if partition.refusal is not ErrorCode.NONE:
@@ -266,11 +265,11 @@ async def delete_groups(
         else:
             by_partition.setdefault(found, []).append(group_id)
     timeout_ms = broker.settings.offsets_commit_timeout_ms
-    asked = [_delete(each, ids, timeout_ms) for each, ids in by_partition.items()]
-    for response in await asyncio.gather(*asked):
-        results.update({each.group_id: each for each in response.results})
+    deletions = [_delete(partition, ids, timeout_ms) for partition, ids in by_partition.items()]
+    for response in await asyncio.gather(*deletions):
+        results.update({result.group_id: result for result in response.results})
     return DeleteGroupsResponse(
-        results=[results[each] for each in dict.fromkeys(request.groups_names)]
+        results=[results[group_id] for group_id in dict.fromkeys(request.groups_names)]
     )
 
 
@@ -278,7 +277,7 @@ async def _delete(
     partition: GroupPartition, group_ids: list[str], timeout_ms: int
 ) -> DeleteGroupsResponse:
     def refuse(error: ErrorCode) -> DeleteGroupsResponse:
-        results = [DeletableGroupResult(group_id=each, error_code=error) for each in group_ids]
+        results = [DeletableGroupResult(group_id=name, error_code=error) for name in group_ids]
         return DeleteGroupsResponse(results=results)
 
     request = DeleteGroupsRequest(groups_names=group_ids)

@@ -1,10 +1,10 @@
-"""Offsets of groups: OffsetFetch (9), TxnOffsetCommit (28) and OffsetDelete (47).
+"""OffsetFetch (9), TxnOffsetCommit (28), OffsetDelete (47): committed offsets of groups.
 
-What is decided, the machine of `core.groups` decides.  Besides, per partition:
-UNKNOWN_TOPIC_OR_PARTITION    there is no such partition to have an offset in
-COORDINATOR_NOT_AVAILABLE     too few replicas have it, so that it may be committed later or not;
-                              or the topic that keeps groups is not there, or cannot be read
-COORDINATOR_LOAD_IN_PROGRESS  it is being read
+The decisions are made in `core.groups`.  Besides, per partition:
+UNKNOWN_TOPIC_OR_PARTITION    there is no such partition
+COORDINATOR_NOT_AVAILABLE     too few replicas have the commit, so it may succeed later or not;
+                              or __consumer_offsets does not exist, or cannot be read
+COORDINATOR_LOAD_IN_PROGRESS  its partition is being read
 NOT_COORDINATOR               another broker coordinates the group
 """
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from hightide.broker.broker import Broker
 
 _SEVERAL_GROUPS = 8
-_ERROR_OF_THE_WHOLE = 2
+_REQUEST_ERROR = 2
 _NO_OFFSET = -1
 _NO_SEQUENCE = -1
-_ABORTABLE_IS_KNOWN = 4
-# Nobody can say now whether the transaction contains the group.  NOT_COORDINATOR would send the
-# client to look for another coordinator of the group, which is none the wiser.
+_HAS_ABORTABLE = 4
+# It is unknown whether the transaction contains the group.  NOT_COORDINATOR would make the client
+# look for another group coordinator, which does not know either.
 _TRANSACTION_UNKNOWN = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -53,13 +53,13 @@ _TRANSACTION_UNKNOWN = (
 )
 
 
-# -- committing ------------------------------------------------------------------------------
+# -- commits ---------------------------------------------------------------------------------
 
 
 async def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: Context
 ) -> TxnOffsetCommitResponse:
-    """Offsets that take effect with the transaction, if the coordinator of it knows the group."""
+    """Commit offsets with a transaction, if its coordinator has the group in it."""
     unknown = unknown_partitions(broker, request)
     rest: TxnOffsetCommitRequest = without(request, unknown) if unknown else request
     response: Any = TxnOffsetCommitResponse(topics=[])
@@ -67,8 +67,8 @@ async def txn_offset_commit(
         try:
             response = await _commit_in_transaction(broker, rest)
         except KafkaError as error:
-            told = _told_of_verification(error.code, context.version)
-            response = offset_requests.commit_response(rest, told)
+            code = _client_error(error.code, context.version)
+            response = offset_requests.commit_response(rest, code)
     answer: TxnOffsetCommitResponse = merged(request, response, unknown) if unknown else response
     return answer
 
@@ -80,7 +80,7 @@ async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest
     producer = Producer(request.producer_id, request.producer_epoch)
     replica, transactional_id = found.coordinator_log.replica, request.transactional_id
     guard = await broker.verifier.verify(replica, transactional_id, producer, _NO_SEQUENCE)
-    # If another leads since, it refuses; if a marker has come since, the log does.
+    # A change of leader since then fails in `ask`; a marker since then fails in the log.
     answer = found.ask(
         lambda coordinator, ticket, now_ms: coordinator.transactional_commit_asked(
             ticket, request, now_ms
@@ -92,9 +92,9 @@ async def _commit_in_transaction(broker: Broker, request: TxnOffsetCommitRequest
     return await answer if isinstance(answer, asyncio.Future) else answer
 
 
-def _told_of_verification(error: ErrorCode, version: int) -> ErrorCode:
-    """What a client is told that knows of one coordinator only, when it is about the other."""
-    if error == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_IS_KNOWN:
+def _client_error(error: ErrorCode, version: int) -> ErrorCode:
+    """Translate an error of the transaction coordinator for a client of the group coordinator."""
+    if error == ErrorCode.TRANSACTION_ABORTABLE and version < _HAS_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
     if error in _TRANSACTION_UNKNOWN:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -104,24 +104,26 @@ def _told_of_verification(error: ErrorCode, version: int) -> ErrorCode:
 def unknown_partitions(
     broker: Broker, request: CommitRequest | OffsetDeleteRequest
 ) -> set[TopicPartition]:
-    """The partitions that there are not."""
+    """Return the partitions of a request that do not exist."""
     unknown = set()
     find = broker.metadata_image.topic
     for topic in request.topics:
         found = find(topic.name)
-        there = () if found is None else found.partitions
-        for each in topic.partitions:
-            if each.partition_index not in there:
-                unknown.add(TopicPartition(topic.name, each.partition_index))
+        existing = () if found is None else found.partitions
+        for partition in topic.partitions:
+            if partition.partition_index not in existing:
+                unknown.add(TopicPartition(topic.name, partition.partition_index))
     return unknown
 
 
 def without(request: Any, unknown: set[TopicPartition]) -> Any:
-    """The request for all other partitions."""
+    """Return the request without the unknown partitions."""
     topics = []
     for topic in request.topics:
         known = [
-            each for each in topic.partitions if (topic.name, each.partition_index) not in unknown
+            partition
+            for partition in topic.partitions
+            if (topic.name, partition.partition_index) not in unknown
         ]
         if known:
             topics.append(replace(topic, partitions=known))
@@ -129,13 +131,13 @@ def without(request: Any, unknown: set[TopicPartition]) -> Any:
 
 
 def merged(request: CommitRequest, response: Any, unknown: set[TopicPartition]) -> Any:
-    """The answer for all partitions, in the order in which they were asked for."""
+    """Return the response for all partitions, in the order of the request."""
     refused: dict[TopicPartition, Any] = dict.fromkeys(
         unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
     for topic in response.topics:
-        for each in topic.partitions:
-            refused[TopicPartition(topic.name, each.partition_index)] = each.error_code
+        for partition in topic.partitions:
+            refused[TopicPartition(topic.name, partition.partition_index)] = partition.error_code
     return offset_requests.commit_response(request, refused=refused)
 
 
@@ -147,19 +149,19 @@ def offset_fetch(
 ) -> OffsetFetchResponse:
     is_stable = request.require_stable
     if context.version >= _SEVERAL_GROUPS:
-        groups = [_fetch(broker, each, require_stable=is_stable) for each in request.groups]
+        groups = [_fetch(broker, group, require_stable=is_stable) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
         topics = [
-            OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes)
-            for each in request.topics
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
         ]
-    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    found = _fetch(broker, asked, require_stable=is_stable)
-    if found.error_code != ErrorCode.NONE and context.version < _ERROR_OF_THE_WHOLE:
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    found = _fetch(broker, group, require_stable=is_stable)
+    if found.error_code != ErrorCode.NONE and context.version < _REQUEST_ERROR:
         return OffsetFetchResponse(topics=_refused(request, found.error_code))
-    return OffsetFetchResponse(error_code=found.error_code, topics=_in_old_words(found))
+    return OffsetFetchResponse(error_code=found.error_code, topics=_as_topics(found))
 
 
 def _fetch(
@@ -171,19 +173,19 @@ def _fetch(
     return found.coordinator.fetch_asked(request, require_stable=require_stable)
 
 
-def _in_old_words(found: OffsetFetchResponseGroup) -> list[OffsetFetchResponseTopic]:
+def _as_topics(found: OffsetFetchResponseGroup) -> list[OffsetFetchResponseTopic]:
     return [
         OffsetFetchResponseTopic(
             name=topic.name,
             partitions=[
                 OffsetFetchResponsePartition(
-                    partition_index=each.partition_index,
-                    committed_offset=each.committed_offset,
-                    committed_leader_epoch=each.committed_leader_epoch,
-                    metadata=each.metadata,
-                    error_code=each.error_code,
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
+                    error_code=partition.error_code,
                 )
-                for each in topic.partitions
+                for partition in topic.partitions
             ],
         )
         for topic in found.topics
@@ -191,7 +193,7 @@ def _in_old_words(found: OffsetFetchResponseGroup) -> list[OffsetFetchResponseTo
 
 
 def _refused(request: OffsetFetchRequest, error: int) -> list[OffsetFetchResponseTopic]:
-    """An error of the whole request, in a version that has errors of partitions only."""
+    """Return an error of the whole request in a version that has only errors of partitions."""
     return [
         OffsetFetchResponseTopic(
             name=topic.name,
@@ -236,21 +238,21 @@ async def offset_delete(
 def _deleted_topics(
     request: OffsetDeleteRequest, response: OffsetDeleteResponse, unknown: set[TopicPartition]
 ) -> OffsetDeleteResponse:
-    """The answer for all partitions, in the order in which they were asked for."""
+    """Return the response for all partitions, in the order of the request."""
     codes: dict[TopicPartition, int] = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     for topic in response.topics:
-        for each in topic.partitions:
-            codes[TopicPartition(topic.name, each.partition_index)] = each.error_code
+        for partition in topic.partitions:
+            codes[TopicPartition(topic.name, partition.partition_index)] = partition.error_code
     return OffsetDeleteResponse(
         topics=[
             OffsetDeleteResponseTopic(
                 name=topic.name,
                 partitions=[
                     OffsetDeleteResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=codes[TopicPartition(topic.name, each.partition_index)],
+                        partition_index=partition.partition_index,
+                        error_code=codes[TopicPartition(topic.name, partition.partition_index)],
                     )
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics

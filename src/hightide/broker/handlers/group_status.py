@@ -1,10 +1,11 @@
 """GroupStatus (30003): when a group's offsets were committed, and why it last rebalanced.
 
-Kafka has no request for it; there, the log of the coordinator tells the one, and nobody the other.
+Kafka has no such request; there, the commit times are only in the log of __consumer_offsets, and
+the reasons are nowhere.
 
 GROUP_ID_NOT_FOUND            there is no such group
 NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
-                              of this group, here and now
+                              the group coordinator is not here, or not ready
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 def group_status(
     broker: Broker, request: GroupStatusRequest, _context: Context
 ) -> GroupStatusResponse:
-    return GroupStatusResponse(groups=[_asked(broker, each) for each in request.group_ids])
+    return GroupStatusResponse(groups=[_status(broker, group_id) for group_id in request.group_ids])
 
 
-def _asked(broker: Broker, group_id: str) -> GroupStatus:
+def _status(broker: Broker, group_id: str) -> GroupStatus:
     found = broker.groups.find(group_id)
     if isinstance(found, ErrorCode):
         return GroupStatus(group_id=group_id, error_code=found, error_message=found.meaning)
@@ -44,7 +45,7 @@ def _asked(broker: Broker, group_id: str) -> GroupStatus:
 
 
 def status(coordinator: GroupCoordinator, group_id: str) -> GroupStatus:
-    """What a coordinator knows of a group."""
+    """Return what the coordinator knows of a group."""
     group = coordinator.administration.find(group_id)
     if group is None:
         return GroupStatus(
@@ -70,8 +71,8 @@ def status(coordinator: GroupCoordinator, group_id: str) -> GroupStatus:
 def _topics(commits: Mapping[TopicPartition, CommittedOffset]) -> list[TopicCommits]:
     topics: dict[str, TopicCommits] = {}
     for (topic, index), commit in commits.items():
-        told = topics.setdefault(topic, TopicCommits(name=topic, partitions=[]))
-        told.partitions.append(
+        commits_of_topic = topics.setdefault(topic, TopicCommits(name=topic, partitions=[]))
+        commits_of_topic.partitions.append(
             PartitionCommit(
                 partition_index=index,
                 committed_offset=commit.offset,

@@ -1,17 +1,17 @@
-"""InitProducerId (22), versions 0 to 5: ids for idempotent and for transactional producers.
+"""InitProducerId (22), versions 0 to 5: ids of idempotent and of transactional producers.
 
-Ids come in blocks that the broker takes from the coordination tree, so that no two producers of a
-cluster, now or after any restart, get the same one.  With a transactional id its coordinator
-decides: it gives an epoch that nobody has had, and shuts out whoever had the one before.
+A broker takes ids from ZooKeeper in blocks, so that no two producers of a cluster ever get the same
+id.  For a transactional id its coordinator decides: it returns a new producer epoch, and fences the
+producer that had the previous one.
 
 INVALID_REQUEST              a producer id without its epoch, or an epoch without its id; or an
                              empty transactional id
-COORDINATOR_NOT_AVAILABLE    no block of ids could be had; or the record of the coordinator's
-                             decision could not be written, or is not committed yet
-INVALID_TRANSACTION_TIMEOUT  none, or more than transaction.max.timeout.ms
-PRODUCER_FENCED              it says who it is, and has been replaced (INVALID_PRODUCER_EPOCH for
-                             clients that do not know it)
-CONCURRENT_TRANSACTIONS      the transaction of whoever had the id is being ended; come again
+COORDINATOR_NOT_AVAILABLE    ZooKeeper gave no block of ids; or the coordinator's record could not
+                             be written, or is not committed yet
+INVALID_TRANSACTION_TIMEOUT  no timeout, or more than transaction.max.timeout.ms
+PRODUCER_FENCED              the producer has been replaced (INVALID_PRODUCER_EPOCH for clients
+                             that do not know this error)
+CONCURRENT_TRANSACTIONS      the transaction of the previous producer is being ended; retry
 NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: see handlers/transactions.py
 """
 
@@ -54,7 +54,7 @@ class ProducerIds:
 
     async def next(self) -> int:
         while self._next_id >= self._end_id:
-            # However many producers wait, one block is taken.
+            # All producers that wait share one block.
             if self._taking is None:
                 self._taking = asyncio.ensure_future(self._take_block())
                 self._taking.add_done_callback(self._taken)
@@ -65,7 +65,7 @@ class ProducerIds:
     def _taken(self, task: asyncio.Task[None]) -> None:
         self._taking = None
         if not task.cancelled():
-            task.exception()  # those who wait for the block see it; nobody may be left to
+            task.exception()  # callers see it; without a caller asyncio would log it
 
     async def _take_block(self) -> None:
         path = znodes.PRODUCER_ID_BLOCK
@@ -79,7 +79,7 @@ class ProducerIds:
             try:
                 await compare_and_set(self._zookeeper, path, block.encode(), stat.version)
             except BadVersion:
-                continue  # another broker was quicker
+                continue  # another broker was faster
             self._next_id, self._end_id = first_id, first_id + _BLOCK
             return
 
@@ -92,7 +92,7 @@ def init_producer_id(
         return _idempotent(broker, request)
     expected = Producer(request.producer_id, request.producer_epoch)
     timeout_ms = request.transaction_timeout_ms
-    asked = broker.transactions.ask(
+    pending = broker.transactions.ask(
         transactional_id,
         lambda coordinator, now_ms, new_id: coordinator.init_asked(
             transactional_id, timeout_ms, expected, now_ms, new_id
@@ -106,13 +106,15 @@ def init_producer_id(
             producer_epoch=answer.producer.epoch,
         )
 
-    return answered(asked, respond)
+    return answered(pending, respond)
 
 
 async def _idempotent(broker: Broker, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
         if (request.producer_id < 0) != (request.producer_epoch < 0):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id goes with its epoch")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "a producer id needs its epoch, and an epoch its id"
+            )
         producer_id = await broker.producer_ids.next()
     except KafkaError as error:
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)

@@ -1,8 +1,8 @@
-"""AlterPartition (56), ControlledShutdown (7), PublishState (30001): what brokers tell each other.
+"""AlterPartition (56), ControlledShutdown (7), PublishState (30001): requests between brokers.
 
-NOT_CONTROLLER       the sender knows another controller than there is
-STALE_BROKER_EPOCH   the sender has been seen to die, or to restart, since
-REQUEST_TIMED_OUT    the coordinator is away; the sender asks again
+NOT_CONTROLLER       this broker is not the controller
+STALE_BROKER_EPOCH   the sender's session has expired, or the sender has restarted
+REQUEST_TIMED_OUT    ZooKeeper is unreachable; the sender retries
 
 AlterPartition per partition: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
 INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, INVALID_REQUEST; see core/controller/alter_partition.py.

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35), versions 1 to 4: what lies in which log directory."""
+"""DescribeLogDirs (35), versions 1 to 4: the logs and the free space of each log directory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""ListOffsets (2), DeleteRecords (21) and OffsetForLeaderEpoch (23): positions in a log.
+"""ListOffsets (2), DeleteRecords (21), OffsetForLeaderEpoch (23): positions in a log.
 
-Answers per partition:
-UNKNOWN_TOPIC_OR_PARTITION                    no such partition
-NOT_LEADER_OR_FOLLOWER                        another broker leads it
-FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH     the client's epoch is older or newer than ours
-OFFSET_NOT_AVAILABLE                          a new leader does not know yet what is committed
+Errors per partition:
+UNKNOWN_TOPIC_OR_PARTITION                    there is no such partition
+NOT_LEADER_OR_FOLLOWER                        another broker leads the partition
+FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH     the client's leader epoch is older or newer
+OFFSET_NOT_AVAILABLE                          a new leader does not know the high watermark yet
 REQUEST_TIMED_OUT                             DeleteRecords: not all replicas have deleted them yet
 OFFSET_OUT_OF_RANGE                           DeleteRecords beyond the high watermark
 POLICY_VIOLATION                              DeleteRecords on a topic that is only compacted
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Timestamps that are no times.
+# Timestamps with a special meaning.
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
-_TIERED = (-5, -6)  # the last offset in, and the first not yet in, tiered storage: there is none
+_TIERED = (-5, -6)  # positions in tiered storage, which does not exist here
 _TO_HIGH_WATERMARK = -1
 _READ_COMMITTED = 1
-_LOOK_AGAIN_S = 0.01
+_POLL_S = 0.01
 
 Position = tuple[int, int, int]  # timestamp, offset, leader epoch
 _NOWHERE: Position = (-1, -1, -1)
@@ -78,34 +78,34 @@ def list_offsets(
 def _list_offset(
     broker: Broker,
     topic: str,
-    wanted: ListOffsetsPartition,
+    requested: ListOffsetsPartition,
     request: ListOffsetsRequest,
     version: int,
 ) -> ListOffsetsPartitionResponse:
-    answer = ListOffsetsPartitionResponse(
-        partition_index=wanted.partition_index, error_code=ErrorCode.NONE
+    response = ListOffsetsPartitionResponse(
+        partition_index=requested.partition_index, error_code=ErrorCode.NONE
     )
     try:
-        replica = _replica(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
+        replica = _replica(broker, topic, requested.partition_index, requested.current_leader_epoch)
         end_offset = replica.high_watermark
         if request.isolation_level == _READ_COMMITTED:
             end_offset = replica.log.last_stable_offset
-        answer.timestamp, answer.offset, epoch = _position(
-            replica, wanted.timestamp, end_offset, version
+        response.timestamp, response.offset, epoch = _position(
+            replica, requested.timestamp, end_offset, version
         )
         if version >= 4:
-            answer.leader_epoch = epoch
+            response.leader_epoch = epoch
     except KafkaError as error:
-        answer.error_code = error.code
-    return answer
+        response.error_code = error.code
+    return response
 
 
 def _position(replica: Replica, timestamp: int, end_offset: int, version: int) -> Position:
-    """A position before `end_offset`, behind which the client is shown nothing."""
+    """Return the position for a timestamp, before `end_offset`, the end that the client sees."""
     log_ = replica.log
     if timestamp == LATEST:
         if not _leader(replica).is_hw_trusted:
-            # What a former leader has shown may be above it; the end must not seem to go back.
+            # A former leader may have shown a higher one, and the end must not go backwards.
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
             )
@@ -147,14 +147,14 @@ def _leader(replica: Replica) -> Leader:
 async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, _context: Context
 ) -> DeleteRecordsResponse:
-    """Answered when the records are gone on all replicas that are alive, or the time is up."""
+    """Respond when all live replicas have deleted the records, or after the timeout."""
     deadline = asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000
     deleted = [
         (
             topic.name,
             [
-                _delete_before(broker, topic.name, each.partition_index, each.offset)
-                for each in topic.partitions
+                _delete_before(broker, topic.name, partition.partition_index, partition.offset)
+                for partition in topic.partitions
             ],
         )
         for topic in request.topics
@@ -163,9 +163,11 @@ async def delete_records(
         topics=[
             DeleteRecordsTopicResult(
                 name=name,
-                partitions=[await _deleted_everywhere(broker, name, each, deadline) for each in on],
+                partitions=[
+                    await _deleted_everywhere(broker, name, result, deadline) for result in results
+                ],
             )
-            for name, on in deleted
+            for name, results in deleted
         ]
     )
 
@@ -173,7 +175,7 @@ async def delete_records(
 async def _deleted_everywhere(
     broker: Broker, topic: str, here: DeleteRecordsPartitionResult, deadline: float
 ) -> DeleteRecordsPartitionResult:
-    """The same for all replicas.  They tell with each fetch where their logs start."""
+    """Wait for all replicas: every fetch of a follower carries its log start offset."""
     if here.error_code:
         return here
     loop, partition = asyncio.get_running_loop(), here.partition_index
@@ -189,7 +191,7 @@ async def _deleted_everywhere(
             return DeleteRecordsPartitionResult(
                 partition_index=partition, low_watermark=-1, error_code=error.code
             )
-        await asyncio.sleep(_LOOK_AGAIN_S)
+        await asyncio.sleep(_POLL_S)
 
 
 def _delete_before(
@@ -231,15 +233,17 @@ def offset_for_leader_epoch(
     )
 
 
-def _end_of_epoch(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_of_epoch(
+    broker: Broker, topic: str, requested: OffsetForLeaderPartition
+) -> EpochEndOffset:
     code, epoch, end_offset = ErrorCode.NONE, -1, -1
     try:
-        replica = _replica(broker, topic, wanted.partition, wanted.current_leader_epoch)
+        replica = _replica(broker, topic, requested.partition, requested.current_leader_epoch)
         epoch, end_offset = replica.log.epochs.end_offset_for(
-            wanted.leader_epoch, _leader(replica).end_offset
+            requested.leader_epoch, _leader(replica).end_offset
         )
     except KafkaError as error:
         code = error.code
     return EpochEndOffset(
-        error_code=code, partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset
+        error_code=code, partition=requested.partition, leader_epoch=epoch, end_offset=end_offset
     )

@@ -1,7 +1,7 @@
-"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): where everything is.
+"""Metadata (3), DescribeCluster (60), DescribeTopicPartitions (75): brokers, topics, leaders.
 
-Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, and whatever keeps
-a topic from being created automatically.
+Errors per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, and the
+errors of automatic topic creation.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 _NO_ID = uuid.UUID(int=0)
 _NOT_ASKED = -(2**31)
 _BROKER_ENDPOINTS = 1
-_CREATION_S = 5.0  # how long a client waits for a topic that is made because it asked
-_LOOK_AGAIN_S = 0.005
+_CREATION_S = 5.0  # how long a request waits for a topic that it creates
+_POLL_S = 0.005
 
-# Every operation that makes sense on the resource: there is nothing to forbid one yet.
+# Every operation that a resource has: there is no authorization yet.
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 10, 11, 12
 
@@ -72,20 +72,22 @@ CLUSTER_OPERATIONS = _operations(
 
 
 async def metadata(broker: Broker, request: MetadataRequest, context: Context) -> MetadataResponse:
-    wanted = request.topics
-    # In version 0 there is no null: an empty array stands for every topic.
-    if wanted is None or (context.version == 0 and not wanted):
+    topics = request.topics
+    # Version 0 has no null: an empty array means all topics.
+    if topics is None or (context.version == 0 and not topics):
         found = [_known(broker, topic, request) for topic in broker.metadata]
     else:
         creates = request.allow_auto_topic_creation or context.version < 4
-        found = [await _find(broker, topic, request, creates) for topic in wanted]
+        found = [await _find(broker, topic, request, creates) for topic in topics]
     if context.version < 10:
-        # What cannot be told in an old version: a topic asked for by id.
+        # An old version cannot name a topic that is requested by id.
         found = [topic for topic in found if topic.name is not None]
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=b.broker_id, host=b.host, port=b.port, rack=b.rack)
-            for b in broker.addresses(context.connection)
+            MetadataResponseBroker(
+                node_id=address.broker_id, host=address.host, port=address.port, rack=address.rack
+            )
+            for address in broker.addresses(context.connection)
         ],
         cluster_id=broker.metadata.cluster_id,
         controller_id=broker.metadata.controller_id,
@@ -97,20 +99,20 @@ async def metadata(broker: Broker, request: MetadataRequest, context: Context) -
 
 
 async def _find(
-    broker: Broker, wanted: MetadataRequestTopic, request: MetadataRequest, creates: bool
+    broker: Broker, requested: MetadataRequestTopic, request: MetadataRequest, creates: bool
 ) -> MetadataResponseTopic:
-    # Java's consumer asks by id with an empty name, where a null would say that there is none.
-    if wanted.name is None or wanted.topic_id != _NO_ID:
-        topic = broker.metadata.get_by_id(wanted.topic_id)
+    # Java's consumer sends an id with an empty name instead of a null name.
+    if requested.name is None or requested.topic_id != _NO_ID:
+        topic = broker.metadata.get_by_id(requested.topic_id)
         if topic is None:
-            return _missing(None, wanted.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+            return _missing(None, requested.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         return _known(broker, topic, request)
-    topic = broker.metadata.get(wanted.name)
+    topic = broker.metadata.get(requested.name)
     if topic is None:
         try:
-            topic = await _create(broker, wanted.name, creates)
+            topic = await _create(broker, requested.name, creates)
         except CONTROLLER_ERRORS as error:
-            return _missing(wanted.name, _NO_ID, kafka_error(error).code)
+            return _missing(requested.name, _NO_ID, kafka_error(error).code)
     return _known(broker, topic, request)
 
 
@@ -123,7 +125,7 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
     first = random.randrange(len(racks))
     count, factor = default_counts(settings, name, len(racks))
     assignment = place(racks, count, factor, first)
-    # Anybody may announce a topic; the controller gives it leaders, and tells.
+    # Any broker may create a topic; the controller elects its leaders and publishes them.
     try:
         new_id = broker.environment.new_id
         await announce_topic(broker.zookeeper, name, assignment, {}, new_id)
@@ -136,7 +138,7 @@ async def _create(broker: Broker, name: str, creates: bool) -> Topic:
         topic = broker.metadata.get(name)
         if topic is not None:
             return topic
-        await asyncio.sleep(_LOOK_AGAIN_S)
+        await asyncio.sleep(_POLL_S)
     raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
 
 
@@ -184,13 +186,13 @@ def _missing(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Metadata
 def describe_cluster(
     broker: Broker, request: DescribeClusterRequest, context: Context
 ) -> DescribeClusterResponse:
-    """MISMATCHED_ENDPOINT_TYPE when controllers are asked for: brokers do their work here."""
+    """MISMATCHED_ENDPOINT_TYPE for controllers: a cluster with ZooKeeper has only brokers."""
     code, brokers = ErrorCode.NONE, broker.addresses(context.connection)
     if context.version >= 1 and request.endpoint_type != _BROKER_ENDPOINTS:
         code, brokers = ErrorCode.MISMATCHED_ENDPOINT_TYPE, []
     return DescribeClusterResponse(
         error_code=code,
-        error_message=None if code == ErrorCode.NONE else "only brokers can be described here",
+        error_message=None if code == ErrorCode.NONE else "only brokers can be described",
         endpoint_type=_BROKER_ENDPOINTS,
         cluster_id=broker.metadata.cluster_id,
         controller_id=broker.metadata.controller_id,
@@ -210,10 +212,9 @@ def _describe_broker(address: BrokerAddress) -> DescribeClusterBroker:
 def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, _context: Context
 ) -> DescribeTopicPartitionsResponse:
-    """Partitions of the topics named, or of all, a page at a time, in the order of names.
+    """Describe the partitions of the given topics, or of all, one page in the order of names.
 
-    `next_cursor` names the first partition that did not fit; a request that carries it goes on
-    there.
+    `next_cursor` is the first partition of the next page; the next request sends it back.
     """
     names = sorted({topic.name for topic in request.topics}) or broker.metadata.names()
     first = 0
@@ -223,23 +224,23 @@ def describe_topic_partitions(
             first = max(request.cursor.partition_index, 0)
     limit = broker.settings.max_request_partition_size_limit
     room = max(1, min(request.response_partition_limit, limit))
-    answer = DescribeTopicPartitionsResponse(topics=[])
+    response = DescribeTopicPartitionsResponse(topics=[])
     for name in names:
         topic = broker.metadata.get(name)
         if topic is None:
-            answer.topics.append(_unknown_topic(name))
+            response.topics.append(_unknown_topic(name))
             continue
         if room == 0:
-            answer.next_cursor = Cursor(topic_name=name, partition_index=0)
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         shown = list(topic.partitions.items())[first : first + room]
-        answer.topics.append(_described(broker.metadata_image, topic, shown))
+        response.topics.append(_described(broker.metadata_image, topic, shown))
         room -= len(shown)
         if first + len(shown) < len(topic.partitions):
-            answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
+            response.next_cursor = Cursor(topic_name=name, partition_index=first + len(shown))
             break
         first = 0
-    return answer
+    return response
 
 
 def _described(
@@ -259,7 +260,9 @@ def _described(
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
                 eligible_leader_replicas=list(state.elr),
-                last_known_elr=[each for each in [state.last_known_leader] if each != NO_BROKER],
+                last_known_elr=(
+                    [] if state.last_known_leader == NO_BROKER else [state.last_known_leader]
+                ),
                 offline_replicas=image.offline_replicas(state),
             )
             for index, state in partitions

@@ -1,13 +1,14 @@
-"""OffsetCommit (8), versions 2 to 9: the one request of groups that is made all the time.
+"""OffsetCommit (8), versions 2 to 9: the most frequent request of groups.
 
-So further commits of its connection do not wait while its records are being replicated, and those
-that come together are appended together.  Anything else waits behind them, and finds them done.
+So further commits of a connection do not wait while the records of the first are replicated, and
+commits that arrive together are appended together.  Any other request of the connection waits until
+its commits are done.
 
-Answers per partition, besides what the machine of `core.groups` decides:
-UNKNOWN_TOPIC_OR_PARTITION    there is no such partition to have an offset in
-COORDINATOR_NOT_AVAILABLE     too few replicas have it, so that it may be committed later or not;
-                              or the topic that keeps groups is not there, or cannot be read
-COORDINATOR_LOAD_IN_PROGRESS  it is being read
+Errors per partition, besides the decisions of `core.groups`:
+UNKNOWN_TOPIC_OR_PARTITION    there is no such partition
+COORDINATOR_NOT_AVAILABLE     too few replicas have the commit, so it may succeed later or not;
+                              or __consumer_offsets does not exist, or cannot be read
+COORDINATOR_LOAD_IN_PROGRESS  its partition is being read
 NOT_COORDINATOR               another broker coordinates the group
 """
 
@@ -38,8 +39,8 @@ _FLEXIBLE = api_of(OffsetCommitRequest).flexible
 _HEAD = Struct(">hhi")  # api key, version, correlation id
 
 
-class _Asked:
-    """A commit, and where its answer goes."""
+class _PendingCommit:
+    """A commit, and the connection and slot of its response."""
 
     __slots__ = (
         "_connection",
@@ -92,29 +93,31 @@ class _Asked:
 def offset_commit(
     broker: Broker, connection: Connection, buf: bytearray, view: memoryview, start: int, end: int
 ) -> bytes | None:
-    """The answer to the request in buf[start:end], or None if it comes later."""
+    """Handle the request in buf[start:end]; return the response, or None if it comes later."""
     _, version, correlation_id = _HEAD.unpack_from(buf, start)
     at = body_at(buf, start, end, version >= _FLEXIBLE)
     request = decode(OffsetCommitRequest, view[at:end], version, exact=False)
     unknown = unknown_partitions(broker, request)
     rest = without(request, unknown) if unknown else request
-    asked = _Asked(connection, correlation_id, version, request, rest, unknown)
+    pending = _PendingCommit(connection, correlation_id, version, request, rest, unknown)
     try:
-        response = _commit(broker, rest, asked, version)
-        return None if response is None else asked.encode(response)
+        response = _commit(broker, rest, pending, version)
+        return None if response is None else pending.encode(response)
     except Exception:
         log.exception("OffsetCommit version %d failed", version)
         raise WireError("a request failed inside the broker") from None
 
 
-def _commit(broker: Broker, request: OffsetCommitRequest, asked: _Asked, version: int) -> Any:
+def _commit(
+    broker: Broker, request: OffsetCommitRequest, pending: _PendingCommit, version: int
+) -> Any:
     if not request.topics:
         return OffsetCommitResponse(topics=[])
     found = broker.groups.find(request.group_id)
     if isinstance(found, ErrorCode):
-        return asked.refusal(found)
+        return pending.refusal(found)
     timeout_ms = broker.settings.offsets_commit_timeout_ms
-    response = found.commit(request, version, asked, timeout_ms)
+    response = found.commit(request, version, pending, timeout_ms)
     if response is None:
-        asked.wait()
+        pending.wait()
     return response

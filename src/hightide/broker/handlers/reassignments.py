@@ -1,10 +1,10 @@
-"""AlterPartitionReassignments (45) and ListPartitionReassignments (46).
+"""AlterPartitionReassignments (45), ListPartitionReassignments (46): moving replicas.
 
-For the whole request: NOT_CONTROLLER, REQUEST_TIMED_OUT.  Per partition that is to be moved:
+For the whole request: NOT_CONTROLLER, REQUEST_TIMED_OUT.  Errors per partition:
 UNKNOWN_TOPIC_OR_PARTITION      there is no such partition
-INVALID_REPLICA_ASSIGNMENT      it cannot be on these brokers
+INVALID_REPLICA_ASSIGNMENT      the partition cannot be on these brokers
 INVALID_REPLICATION_FACTOR      the number of replicas would change, which the request forbids
-NO_REASSIGNMENT_IN_PROGRESS     a move is to be given up, and there is none
+NO_REASSIGNMENT_IN_PROGRESS     there is no reassignment to cancel
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, _context: Context
 ) -> AlterPartitionReassignmentsResponse:
     targets = {
-        (topic.name, each.partition_index): None if each.replicas is None else tuple(each.replicas)
+        (topic.name, partition.partition_index): (
+            None if partition.replicas is None else tuple(partition.replicas)
+        )
         for topic in request.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
     allows = request.allow_replication_factor_change
     try:
@@ -71,13 +73,15 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, _context: Context
 ) -> ListPartitionReassignmentsResponse:
-    wanted = None
+    partitions = None
     if request.topics is not None:
-        wanted = [
+        partitions = [
             (topic.name, index) for topic in request.topics for index in topic.partition_indexes
         ]
     try:
-        moves = await broker.controller.list_reassignments(wanted, timeout_ms=request.timeout_ms)
+        moves = await broker.controller.list_reassignments(
+            partitions, timeout_ms=request.timeout_ms
+        )
     except CONTROLLER_ERRORS as error:
         failure = kafka_error(error)
         return ListPartitionReassignmentsResponse(

@@ -1,21 +1,21 @@
-"""CreateTopics (19), DeleteTopics (20) and CreatePartitions (37).
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): topics.
 
-Answers per topic:
-NOT_CONTROLLER                another broker is the controller; clients know whom to ask then
-INVALID_TOPIC_EXCEPTION       the name cannot be a topic's, or collides with another's
+Errors per topic:
+NOT_CONTROLLER                another broker is the controller; the client then asks that one
+INVALID_TOPIC_EXCEPTION       the name is not valid, or collides with another topic's
 TOPIC_ALREADY_EXISTS          there is such a topic
 UNKNOWN_TOPIC_OR_PARTITION    there is none; UNKNOWN_TOPIC_ID when it was named by id
 INVALID_PARTITIONS            too few partitions, or fewer than there are
 INVALID_REPLICATION_FACTOR    more replicas than brokers
-INVALID_REPLICA_ASSIGNMENT    the client's own assignment cannot be carried out
-REASSIGNMENT_IN_PROGRESS      a topic that is being moved cannot be given more partitions
-INVALID_CONFIG                a setting that does not exist or cannot have its value
+INVALID_REPLICA_ASSIGNMENT    the assignment in the request is not possible
+REASSIGNMENT_IN_PROGRESS      a topic that is being reassigned cannot get more partitions
+INVALID_CONFIG                a setting that does not exist or has an invalid value
 INVALID_REQUEST               a topic named twice, or counts beside an assignment
-POLICY_VIOLATION              more partitions than one request may make
+POLICY_VIOLATION              more partitions than one request may create
 TOPIC_DELETION_DISABLED       delete.topic.enable is false
-REQUEST_TIMED_OUT             the coordinator is away, so it may or may not have happened
+REQUEST_TIMED_OUT             ZooKeeper is unreachable; the change may or may not have happened
 
-The topics of a request are asked for together, so that a broker that hangs is waited for once.
+The topics of a request run concurrently, so that a broker that hangs delays the request only once.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _DEFAULT = -1
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> Any:
-    """What came of it; a refusal is an outcome too."""
+    """Return the result of `work`, or its error."""
     try:
         return await work
     except CONTROLLER_ERRORS as error:
         return kafka_error(error)
 
 
-async def _refusal_of(work: Coroutine[Any, Any, Any]) -> tuple[ErrorCode, str | None]:
+async def _error_of(work: Coroutine[Any, Any, Any]) -> tuple[ErrorCode, str | None]:
     outcome = await _outcome(work)
     if isinstance(outcome, KafkaError):
         return outcome.code, outcome.detail or None
@@ -78,7 +78,7 @@ async def _refusal_of(work: Coroutine[Any, Any, Any]) -> tuple[ErrorCode, str | 
 
 
 class _Creation:
-    """The topics of one request, which may collide with each other as well."""
+    """The topics of one request, which may also collide with each other."""
 
     def __init__(self, broker: Broker, request: CreateTopicsRequest, known: Controller) -> None:
         self._broker = broker
@@ -88,8 +88,8 @@ class _Creation:
         self._room = _MOST_PARTITIONS
 
     def begin(self, topic: CreatableTopic) -> Coroutine[Any, Any, CreatableTopicResult]:
-        """Check a topic, so that what is wrong is told before anything is made; how to make it."""
-        assignment, overrides = self._planned(topic)
+        """Check a topic, before any is created; return the coroutine that creates it."""
+        assignment, overrides = self._plan(topic)
         self._room -= len(assignment)
         if self._room < 0:
             raise _too_many()
@@ -106,8 +106,8 @@ class _Creation:
             )
         return _created(self._broker, name, topic_id, assignment, overrides)
 
-    def _planned(self, topic: CreatableTopic) -> tuple[dict[int, list[int]], dict[str, str]]:
-        """What a topic would be, or why it cannot be."""
+    def _plan(self, topic: CreatableTopic) -> tuple[dict[int, list[int]], dict[str, str]]:
+        """Return a topic's assignment and settings; KafkaError if it cannot be created."""
         rules.check_name(topic.name)
         if topic.name in self._known.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists")
@@ -118,7 +118,7 @@ class _Creation:
         overrides = _overrides({config.name: config.value for config in topic.configs})
         if topic.assignments:
             return self._assigned(topic), overrides
-        # In every version: KafkaJS leaves both to the broker although it speaks version 3.
+        # In every version: KafkaJS sends -1 for both although it speaks version 3.
         default = default_counts(self._broker.settings, topic.name, len(self._known.brokers))
         partitions, replicas = topic.num_partitions, topic.replication_factor
         if partitions == _DEFAULT:
@@ -130,12 +130,12 @@ class _Creation:
         return self._broker.controller.place(_racks(self._known), partitions, replicas), overrides
 
     def _assigned(self, topic: CreatableTopic) -> dict[int, list[int]]:
-        """The assignment that the client has chosen itself."""
+        """Return the assignment in the request."""
         if (topic.num_partitions, topic.replication_factor) != (_DEFAULT, _DEFAULT):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "give either an assignment or the two counts, not both"
             )
-        assignment = {each.partition_index: each.broker_ids for each in topic.assignments}
+        assignment = {chosen.partition_index: chosen.broker_ids for chosen in topic.assignments}
         if len(assignment) != len(topic.assignments):
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
         check_assignment(assignment, sorted(self._known.brokers))
@@ -161,8 +161,8 @@ async def create_topics(
             results[topic.name] = _refused(topic.name, error)
     outcomes = await asyncio.gather(*map(_outcome, begun.values()))
     for name, outcome in zip(begun, outcomes, strict=True):
-        is_refusal = isinstance(outcome, KafkaError)
-        results[name] = _refused(name, outcome) if is_refusal else outcome
+        is_error = isinstance(outcome, KafkaError)
+        results[name] = _refused(name, outcome) if is_error else outcome
     return CreateTopicsResponse(topics=[results[name] for name in named])
 
 
@@ -176,7 +176,7 @@ def _named_twice() -> KafkaError:
 
 def _too_many() -> KafkaError:
     return KafkaError(
-        ErrorCode.POLICY_VIOLATION, f"one request makes at most {_MOST_PARTITIONS} partitions"
+        ErrorCode.POLICY_VIOLATION, f"one request creates at most {_MOST_PARTITIONS} partitions"
     )
 
 
@@ -184,7 +184,7 @@ def _overrides(configs: dict[str, str | None]) -> dict[str, str]:
     overrides = {name: value for name, value in configs.items() if value is not None}
     if len(overrides) != len(configs):
         missing = sorted(configs.keys() - overrides.keys())
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value given for {', '.join(missing)}")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value for {', '.join(missing)}")
     try:
         TopicSettings.check(overrides)
     except InvalidSetting as wrong:
@@ -208,13 +208,13 @@ def _created(
         replication_factor=len(assignment[0]),
         configs=[
             CreatableTopicConfigs(
-                name=each.name,
-                value=each.text,
+                name=setting.name,
+                value=setting.text,
                 read_only=False,
-                config_source=Source.TOPIC if each.name in overrides else each.source,
-                is_sensitive=each.declared.secret,
+                config_source=Source.TOPIC if setting.name in overrides else setting.source,
+                is_sensitive=setting.declared.secret,
             )
-            for each in TopicSettings.effective(broker.settings, overrides).describe()
+            for setting in TopicSettings.effective(broker.settings, overrides).describe()
         ],
     )
 
@@ -236,9 +236,9 @@ async def delete_topics(
     broker: Broker, request: DeleteTopicsRequest, context: Context
 ) -> DeleteTopicsResponse:
     if context.version >= 6:
-        wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+        topics = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        wanted = [(name, _NO_ID) for name in request.topic_names]
+        topics = [(name, _NO_ID) for name in request.topic_names]
     known = await _outcome(broker.controller.state_machine(timeout_ms=request.timeout_ms))
 
     async def delete(name: str | None, topic_id: uuid.UUID) -> DeletableTopicResult:
@@ -262,7 +262,7 @@ async def delete_topics(
             name=name, topic_id=topic_id, error_code=code, error_message=message
         )
 
-    results = await asyncio.gather(*(delete(*each) for each in wanted))
+    results = await asyncio.gather(*(delete(*topic) for topic in topics))
     return DeleteTopicsResponse(responses=results)
 
 
@@ -289,45 +289,47 @@ async def create_partitions(
     named = Counter(topic.name for topic in request.topics)
     known = await _outcome(broker.controller.state_machine(timeout_ms=request.timeout_ms))
 
-    async def grow(wanted: CreatePartitionsTopic) -> None:
+    async def grow(topic: CreatePartitionsTopic) -> None:
         if isinstance(known, KafkaError):
             raise known
-        if named[wanted.name] > 1:
+        if named[topic.name] > 1:
             raise _named_twice()
-        assignment = _more_partitions(broker, known, wanted)
+        assignment = _more_partitions(broker, known, topic)
         if not request.validate_only:
             await broker.controller.add_partitions(
-                wanted.name, assignment, timeout_ms=request.timeout_ms
+                topic.name, assignment, timeout_ms=request.timeout_ms
             )
 
-    refusals = await asyncio.gather(*(_refusal_of(grow(wanted)) for wanted in request.topics))
+    errors = await asyncio.gather(*(_error_of(grow(topic)) for topic in request.topics))
     return CreatePartitionsResponse(
         results=[
-            CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
-            for wanted, (code, message) in zip(request.topics, refusals, strict=True)
+            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
+            for topic, (code, message) in zip(request.topics, errors, strict=True)
         ]
     )
 
 
 def _more_partitions(
-    broker: Broker, known: Controller, wanted: CreatePartitionsTopic
+    broker: Broker, known: Controller, requested: CreatePartitionsTopic
 ) -> dict[int, list[int]]:
-    topic = known.topics.get(wanted.name)
+    topic = known.topics.get(requested.name)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name}")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {requested.name}"
+        )
     existing = _existing(topic)
-    had, more = len(existing), wanted.count - len(existing)
+    count, more = len(existing), requested.count - len(existing)
     if more <= 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name} has {had} partitions; it cannot be given {wanted.count}",
+            f"topic {topic.name} has {count} partitions; {requested.count} is not more",
         )
     if more > _MOST_PARTITIONS:
         raise _too_many()
     replication_factor = len(existing[0])
-    if wanted.assignments is None:
+    if requested.assignments is None:
         return broker.controller.place(_racks(known), more, replication_factor, existing)
-    chosen = {at: each.broker_ids for at, each in enumerate(wanted.assignments)}
+    chosen = {at: chosen.broker_ids for at, chosen in enumerate(requested.assignments)}
     if len(chosen) != more:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -339,14 +341,16 @@ def _more_partitions(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"topic {topic.name} has {replication_factor} replicas of each partition",
         )
-    return {had + at: replicas for at, replicas in chosen.items()}
+    return {count + at: replicas for at, replicas in chosen.items()}
 
 
 def _existing(topic: Topic) -> list[tuple[int, ...]]:
-    """The assignments of a topic's partitions, in order."""
+    """Return the assignments of a topic's partitions, in order."""
     if any(state.is_reassigning for state in topic.partitions.values()):
         raise KafkaError(
-            ErrorCode.REASSIGNMENT_IN_PROGRESS, f"topic {topic.name} is being moved; wait for it"
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"topic {topic.name} is being reassigned; try again later",
         )
-    assigned = {index: state.replicas for index, state in topic.partitions.items()} | topic.new_partitions
+    assigned = {index: state.replicas for index, state in topic.partitions.items()}
+    assigned |= topic.new_partitions
     return [assigned[index] for index in sorted(assigned)]

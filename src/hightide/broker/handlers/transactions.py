@@ -1,22 +1,23 @@
-"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65) and
-ListTransactions (66): what is asked of the coordinators of transactions.
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65),
+ListTransactions (66), OpenMarkerConnection (30004): requests to transaction coordinators.
 
-AddPartitionsToTxn is told to clients in versions 0 to 3.  From version 4 on it carries several
-transactions and is asked by brokers, mostly to find out whether a transaction contains a partition
+Clients send AddPartitionsToTxn in versions 0 to 3.  From version 4 on it carries several
+transactions and is sent by brokers, mostly to find out whether a transaction contains a partition
 (`verify_only`).
 
-NOT_COORDINATOR                 another broker leads the partition that keeps the id
-COORDINATOR_LOAD_IN_PROGRESS    this one does, and has not read it yet
+NOT_COORDINATOR                 another broker leads the partition of the transactional id
+COORDINATOR_LOAD_IN_PROGRESS    this broker leads it, and has not read it yet
 COORDINATOR_NOT_AVAILABLE       the record could not be written, or is not committed yet
-CONCURRENT_TRANSACTIONS         something else is being decided for the id; come again
-INVALID_PRODUCER_ID_MAPPING     the id is unknown, or another producer's
+CONCURRENT_TRANSACTIONS         another decision for the transactional id is in progress; retry
+INVALID_PRODUCER_ID_MAPPING     the transactional id is unknown, or another producer's
 PRODUCER_FENCED                 the producer has been replaced (INVALID_PRODUCER_EPOCH for clients
-                                that do not know it)
+                                that do not know this error)
 INVALID_TXN_STATE               there is no transaction to end, or it ends the other way
 TRANSACTION_ABORTABLE           the transaction does not contain the partition
-UNKNOWN_TOPIC_OR_PARTITION      it is not there; OPERATION_NOT_ATTEMPTED for those beside it
+UNKNOWN_TOPIC_OR_PARTITION      there is no such partition; the others of the request then get
+                                OPERATION_NOT_ATTEMPTED
 TOPIC_AUTHORIZATION_FAILED      no client may write to an internal topic
-TRANSACTIONAL_ID_NOT_FOUND      DescribeTransactions: nobody knows the id
+TRANSACTIONAL_ID_NOT_FOUND      DescribeTransactions: the transactional id is unknown
 INVALID_REQUEST                 an empty transactional id
 """
 
@@ -63,18 +64,18 @@ T = TypeVar("T")
 _BATCHED = 4
 _ABORTABLE_SINCE = 5
 _FIRST_VERSION = 1
-"""Of transactions: without a bump of the epoch at each end."""
+"""The transaction version without a new producer epoch at every end."""
 
 
-def answered(asked: PendingAnswer, make: Callable[[Answer], T]) -> T | Awaitable[T]:
-    """The response to an answer that is there, or comes."""
-    if isinstance(asked, Answer):
-        return make(asked)
-    return _later(asked, make)
+def answered(pending: PendingAnswer, make: Callable[[Answer], T]) -> T | Awaitable[T]:
+    """Build the response from an answer, now or when it comes."""
+    if isinstance(pending, Answer):
+        return make(pending)
+    return _later(pending, make)
 
 
-async def _later(asked: Awaitable[Answer], make: Callable[[Answer], T]) -> T:
-    return make(await asked)
+async def _later(pending: Awaitable[Answer], make: Callable[[Answer], T]) -> T:
+    return make(await pending)
 
 
 # -- adding partitions -------------------------------------------------------------------------
@@ -115,51 +116,54 @@ def _add(
 def _add_all(
     broker: Broker, transactions: list[AddPartitionsToTxnTransaction], version: int
 ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
-    """Each transaction by itself; those that are only verified need not be waited for."""
+    """Handle each transaction separately; a verification has its answer at once."""
     results: list[AddPartitionsToTxnResult] = []
     waits: list[Awaitable[None]] = []
-    for each in transactions:
-        result = AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=[])
+    for transaction in transactions:
+        transactional_id = transaction.transactional_id
+        result = AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=[])
         results.append(result)
-        partitions = _partitions(each.topics)
-        producer = Producer(each.producer_id, each.producer_epoch)
-        if each.verify_only:
-            found = broker.transactions.verification(each.transactional_id, producer, partitions)
-            result.topic_results = _by_topic(_in_words(found, version))
+        partitions = _partitions(transaction.topics)
+        producer = Producer(transaction.producer_id, transaction.producer_epoch)
+        if transaction.verify_only:
+            found = broker.transactions.verification(transactional_id, producer, partitions)
+            result.topic_results = _by_topic(_in_version(found, version))
         elif refused := _refusals(broker, partitions, is_client=False):
             result.topic_results = _by_topic(refused)
         else:
-            asked = _add(broker, each.transactional_id, producer, partitions)
-            if isinstance(asked, Answer):
-                result.topic_results = _by_topic(dict.fromkeys(partitions, asked.error))
+            pending = _add(broker, transactional_id, producer, partitions)
+            if isinstance(pending, Answer):
+                result.topic_results = _by_topic(dict.fromkeys(partitions, pending.error))
             else:
-                waits.append(_fill(result, partitions, asked))
+                waits.append(_fill(result, partitions, pending))
     response = AddPartitionsToTxnResponse(results_by_transaction=results)
     return _when_filled(response, waits) if waits else response
 
 
 async def _fill(
-    result: AddPartitionsToTxnResult, partitions: list[Partition], asked: Awaitable[Answer]
+    result: AddPartitionsToTxnResult, partitions: list[Partition], pending: Awaitable[Answer]
 ) -> None:
-    answer = await asked
+    answer = await pending
     result.topic_results = _by_topic(dict.fromkeys(partitions, answer.error))
 
 
 async def _when_filled(
     response: AddPartitionsToTxnResponse, waits: list[Awaitable[None]]
 ) -> AddPartitionsToTxnResponse:
-    for each in waits:
-        await each
+    for wait in waits:
+        await wait
     return response
 
 
-def _in_words(found: Mapping[Partition, ErrorCode], version: int) -> Mapping[Partition, ErrorCode]:
+def _in_version(
+    found: Mapping[Partition, ErrorCode], version: int
+) -> Mapping[Partition, ErrorCode]:
     """Version 4 does not know TRANSACTION_ABORTABLE."""
     if version >= _ABORTABLE_SINCE:
         return found
     return {
-        each: ErrorCode.INVALID_TXN_STATE if error == ErrorCode.TRANSACTION_ABORTABLE else error
-        for each, error in found.items()
+        key: ErrorCode.INVALID_TXN_STATE if error == ErrorCode.TRANSACTION_ABORTABLE else error
+        for key, error in found.items()
     }
 
 
@@ -170,16 +174,16 @@ def _partitions(topics: list[AddPartitionsToTxnTopic]) -> list[Partition]:
 def _refusals(
     broker: Broker, partitions: list[Partition], *, is_client: bool
 ) -> dict[Partition, ErrorCode]:
-    """Why partitions cannot be added; nothing if all can."""
+    """Return why partitions cannot be added; empty if all can."""
     refused = {}
-    for each in partitions:
-        if is_client and each[0] in INTERNAL_TOPICS:
-            refused[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif broker.metadata_image.state(*each) is None:
-            refused[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for topic, index in partitions:
+        if is_client and topic in INTERNAL_TOPICS:
+            refused[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif broker.metadata_image.state(topic, index) is None:
+            refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not refused:
         return refused
-    return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
+    return {key: refused.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in partitions}
 
 
 def _by_topic(errors: Mapping[Partition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
@@ -193,11 +197,11 @@ def _by_topic(errors: Mapping[Partition, ErrorCode]) -> list[AddPartitionsToTxnT
                 for _, index in group
             ],
         )
-        for name, group in groupby(errors, key=lambda each: each[0])
+        for name, group in groupby(errors, key=lambda partition: partition[0])
     ]
 
 
-# -- adding offsets, and ending ----------------------------------------------------------------
+# -- adding offsets and ending -----------------------------------------------------------------
 
 
 def add_offsets_to_txn(
@@ -208,9 +212,9 @@ def add_offsets_to_txn(
         return _add_first_offsets(broker, request, context)
     index = partition_for(request.group_id, len(topic.partitions))
     producer = Producer(request.producer_id, request.producer_epoch)
-    asked = _add(broker, request.transactional_id, producer, [(CONSUMER_OFFSETS, index)])
+    pending = _add(broker, request.transactional_id, producer, [(CONSUMER_OFFSETS, index)])
     return answered(
-        asked,
+        pending,
         lambda answer: AddOffsetsToTxnResponse(
             error_code=client_error(answer.error, 25, context.version)
         ),
@@ -220,8 +224,8 @@ def add_offsets_to_txn(
 async def _add_first_offsets(
     broker: Broker, request: AddOffsetsToTxnRequest, context: Context
 ) -> AddOffsetsToTxnResponse:
-    """No group has committed anything yet: the topic of offsets is made first."""
-    with suppress(KafkaError):  # it shows below
+    """Create __consumer_offsets first: no group has committed an offset yet."""
+    with suppress(KafkaError):  # the check below sees it
         await coordinator_of(broker, CoordinatorType.GROUP, request.group_id)
     if broker.metadata_image.topic(CONSUMER_OFFSETS) is None:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -234,14 +238,14 @@ def end_txn(
 ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
     producer = Producer(request.producer_id, request.producer_epoch)
     version = EPOCH_BUMPS if context.version >= 5 else _FIRST_VERSION
-    asked = broker.transactions.ask(
+    pending = broker.transactions.ask(
         request.transactional_id,
         lambda coordinator, now_ms, new_id: coordinator.end_asked(
             request.transactional_id, producer, request.committed, version, now_ms, new_id
         ),
     )
     return answered(
-        asked,
+        pending,
         lambda answer: EndTxnResponse(
             error_code=client_error(answer.error, 26, context.version),
             producer_id=answer.producer.id,
@@ -250,7 +254,7 @@ def end_txn(
     )
 
 
-# -- looking at them ---------------------------------------------------------------------------
+# -- describing --------------------------------------------------------------------------------
 
 
 def describe_transactions(
@@ -258,8 +262,8 @@ def describe_transactions(
 ) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[
-            describe(broker.transactions.coordinator(each), each)
-            for each in request.transactional_ids
+            describe(broker.transactions.coordinator(transactional_id), transactional_id)
+            for transactional_id in request.transactional_ids
         ]
     )
 
@@ -270,13 +274,13 @@ def list_transactions(
     return listed(broker.transactions.coordinators, request, broker.now_ms())
 
 
-# -- among brokers -----------------------------------------------------------------------------
+# -- between brokers ----------------------------------------------------------------------------
 
 
 def open_marker_connection(
     broker: Broker, request: OpenMarkerConnectionRequest, context: Context
 ) -> OpenMarkerConnectionResponse:
-    """OpenMarkerLane (30004): see `broker/transactions/marker_fencing.py`."""
+    """See `broker/transactions/marker_fencing.py`."""
     return OpenMarkerConnectionResponse(
         error_code=broker.transactions.marker_fencing.open(context.connection, request)
     )

@@ -1,20 +1,21 @@
-"""WriteTxnMarkers (27), versions 1 and 2: the ends of transactions, written into their partitions.
+"""WriteTxnMarkers (27), versions 1 and 2: the end markers of transactions.
 
-Coordinators ask it of the leaders; an operator's tool does too, to abort a transaction that hangs.
-A marker is acknowledged when the end of the log as it was then is committed, whether it was written
-now or was there already.
+Transaction coordinators send it to the leaders of the partitions; so does an operator's tool, to
+abort a hanging transaction.  A marker is acknowledged when the log end offset of that moment is
+committed, whether the marker was written now or before.
 
-Answers per partition:
-UNKNOWN_TOPIC_OR_PARTITION        no such partition
-NOT_LEADER_OR_FOLLOWER            another broker leads it, or does since: it may be there or not
+Errors per partition:
+UNKNOWN_TOPIC_OR_PARTITION        there is no such partition
+NOT_LEADER_OR_FOLLOWER            another broker leads it, or has since: the marker may be written
+                                  or not
 INVALID_TOPIC_EXCEPTION           a topic that no transaction writes to
-NOT_ENOUGH_REPLICAS               fewer are in sync than min.insync.replicas
-NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found out when it was written already
-REQUEST_TIMED_OUT                 the followers have not got it in time
-INVALID_PRODUCER_EPOCH            the producer has been replaced since
-TRANSACTION_COORDINATOR_FENCED    the coordinator has been replaced since
+NOT_ENOUGH_REPLICAS               the ISR is smaller than min.insync.replicas
+NOT_ENOUGH_REPLICAS_AFTER_APPEND  the same, found after the append
+REQUEST_TIMED_OUT                 the followers have not replicated the marker in time
+INVALID_PRODUCER_EPOCH            the producer has been replaced
+TRANSACTION_COORDINATOR_FENCED    the coordinator has been replaced
 STALE_BROKER_EPOCH                a late copy, over a connection that the coordinator has given up
-KAFKA_STORAGE_ERROR               the disk refused the write
+KAFKA_STORAGE_ERROR               the disk failed the write
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ def write_txn_markers(
     if broker.transactions.marker_fencing.admits(context.connection):
         return write_markers(broker, request)
     response = _unwritten(request)
-    for each in _partitions(response):
-        each.error_code = ErrorCode.STALE_BROKER_EPOCH
+    for partition in _partitions(response):
+        partition.error_code = ErrorCode.STALE_BROKER_EPOCH
     return response
 
 
 def write_markers(
     broker: Broker, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
-    """The answer if all is committed at once, as it is with one replica, else one to wait for."""
+    """Write markers; return the response, or an awaitable if replication is needed."""
     response = _unwritten(request)
     written: dict[Replica, None] = {}
     waits: list[WaitingMarker] = []
@@ -90,7 +91,7 @@ def _write(
     topic: str,
     result: WritableTxnMarkerPartitionResult,
 ) -> int:
-    """Write one marker; how far the log must be committed before it may be acknowledged."""
+    """Write one marker; return the offset that must be committed before the acknowledgement."""
     if replica is None:
         raise KafkaError(
             broker.metadata.refusal(broker.metadata.get(topic), result.partition_index)
@@ -117,7 +118,7 @@ def _write(
 
 
 class WaitingMarker:
-    """A marker that is in the log and not committed yet."""
+    """A marker in the log that is not committed yet."""
 
     __slots__ = ("result", "settled")
 
@@ -134,14 +135,14 @@ class WaitingMarker:
 async def _committed(
     response: WriteTxnMarkersResponse, waits: list[WaitingMarker], timeout_ms: int
 ) -> WriteTxnMarkersResponse:
-    await asyncio.wait([each.settled for each in waits], timeout=timeout_ms / 1000)
-    for each in waits:
-        each.complete(ErrorCode.REQUEST_TIMED_OUT)
+    await asyncio.wait([marker.settled for marker in waits], timeout=timeout_ms / 1000)
+    for marker in waits:
+        marker.complete(ErrorCode.REQUEST_TIMED_OUT)
     return response
 
 
 def _unwritten(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """An answer with a place for everything that was asked for."""
+    """Return a response with an entry for every partition of the request."""
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
