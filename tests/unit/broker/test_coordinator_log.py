@@ -1,4 +1,4 @@
-"""What a coordinator is told of the partition that its broker leads, and when."""
+"""The log of a coordinator: replay, appends, and the reports of committed records."""
 
 import asyncio
 import uuid
@@ -39,7 +39,7 @@ def lead(replica: Replica, isr: tuple[int, ...] = ALONE, epoch: int = 0) -> None
     replica.lead(state, 1, LIVE[1], LIVE, frozenset(), 1000, NOW_MS)
 
 
-def led(replica: Replica) -> CoordinatorLog:
+def coordinator_log_of(replica: Replica) -> CoordinatorLog:
     return CoordinatorLog(replica, Flusher(lambda: None))
 
 
@@ -58,18 +58,18 @@ async def replayed(log: CoordinatorLog) -> list[bytes | None]:
     return seen
 
 
-def tell(facts: list[Any], name: str) -> Callable[[int], None]:
-    return lambda base_offset: facts.append((name, base_offset))
+def report(reports: list[Any], name: str) -> Callable[[int], None]:
+    return lambda base_offset: reports.append((name, base_offset))
 
 
-def test_all_that_is_there_is_replayed_over_all_segments():
+def test_the_whole_log_is_replayed_over_all_segments():
     async def scenario() -> None:
         replica = partition()
         lead(replica)
         values = [b"%d" % i * 30 for i in range(50)]
         write(replica, *values)
         assert len(replica.log.segments) > 2
-        assert await replayed(led(replica)) == values
+        assert await replayed(coordinator_log_of(replica)) == values
 
     asyncio.run(scenario())
 
@@ -78,7 +78,7 @@ def test_an_empty_log_is_replayed_at_once():
     async def scenario() -> None:
         replica = partition()
         lead(replica)
-        assert await replayed(led(replica)) == []
+        assert await replayed(coordinator_log_of(replica)) == []
 
     asyncio.run(scenario())
 
@@ -88,7 +88,7 @@ def test_replay_ends_when_the_tail_is_committed():
         replica = partition()
         lead(replica, PAIR)
         write(replica, b"a", b"b")
-        log = led(replica)
+        log = coordinator_log_of(replica)
         replay = asyncio.create_task(replayed(log))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -101,12 +101,12 @@ def test_replay_ends_when_the_tail_is_committed():
     asyncio.run(scenario())
 
 
-def test_a_role_that_ends_ends_the_replay():
+def test_losing_the_leadership_ends_the_replay():
     async def scenario() -> None:
         replica = partition()
         lead(replica, PAIR)
         write(replica, b"a")
-        log = led(replica)
+        log = coordinator_log_of(replica)
         replay = asyncio.create_task(replayed(log))
         await asyncio.sleep(0)
         replica.rest(None)
@@ -118,72 +118,72 @@ def test_a_role_that_ends_ends_the_replay():
     asyncio.run(scenario())
 
 
-def test_what_is_committed_is_told_in_order_and_after_the_turn():
+def test_committed_batches_are_reported_in_order_and_after_the_turn():
     async def scenario() -> None:
         replica = partition()
         lead(replica)
-        log, facts = led(replica), []
+        log, reports = coordinator_log_of(replica), []
         await replayed(log)
-        assert log.append(batch(b"a"), NOW_MS, tell(facts, "a")) == 0
-        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
-        assert facts == []
+        assert log.append(batch(b"a"), NOW_MS, report(reports, "a")) == 0
+        log.append(batch(b"b"), NOW_MS, report(reports, "b"))
+        assert reports == []
         log.settle()
-        assert facts == [("a", 0), ("b", 1)]
+        assert reports == [("a", 0), ("b", 1)]
 
     asyncio.run(scenario())
 
 
-def test_followers_decide_when_and_what_was_not_committed_is_never_told():
+def test_a_batch_is_reported_when_followers_have_it_and_otherwise_never():
     async def scenario() -> None:
         replica = partition()
         lead(replica, PAIR)
-        log, facts = led(replica), []
+        log, reports = coordinator_log_of(replica), []
         await replayed(log)
-        log.append(batch(b"a"), NOW_MS, tell(facts, "a"))
-        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
+        log.append(batch(b"a"), NOW_MS, report(reports, "a"))
+        log.append(batch(b"b"), NOW_MS, report(reports, "b"))
         log.settle()
-        assert facts == []
+        assert reports == []
         replica.fetched(2, 1, LIVE[2], NOW_MS, 0)
-        assert facts == [("a", 0)]
+        assert reports == [("a", 0)]
         lead(replica, PAIR, epoch=1)
         replica.fetched(2, 2, LIVE[2], NOW_MS, 0)
-        assert facts == [("a", 0)]
+        assert reports == [("a", 0)]
         with pytest.raises(KafkaError) as refused:
-            log.append(batch(b"c"), NOW_MS, tell(facts, "c"))
+            log.append(batch(b"c"), NOW_MS, report(reports, "c"))
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     asyncio.run(scenario())
 
 
-def test_facts_do_not_interrupt_each_other():
+def test_reports_do_not_interrupt_each_other():
     async def scenario() -> None:
         replica = partition()
         lead(replica)
-        log, facts = led(replica), []
+        log, reports = coordinator_log_of(replica), []
         await replayed(log)
 
         def then_another(base_offset: int) -> None:
-            facts.append(("a begins", base_offset))
-            log.append(batch(b"c"), NOW_MS, tell(facts, "c"))
+            reports.append(("a begins", base_offset))
+            log.append(batch(b"c"), NOW_MS, report(reports, "c"))
             log.settle()
-            facts.append(("a ends", base_offset))
+            reports.append(("a ends", base_offset))
 
         log.append(batch(b"a"), NOW_MS, then_another)
-        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
+        log.append(batch(b"b"), NOW_MS, report(reports, "b"))
         log.settle()
-        assert facts == [("a begins", 0), ("a ends", 0), ("b", 1), ("c", 2)]
+        assert reports == [("a begins", 0), ("a ends", 0), ("b", 1), ("c", 2)]
 
     asyncio.run(scenario())
 
 
-def test_markers_are_told_between_the_writes_and_those_before_were_replayed():
+def test_markers_are_reported_between_the_writes_unless_they_were_replayed():
     async def scenario() -> None:
         replica = partition()
         lead(replica, PAIR)
         write(replica, b"a")
-        log = led(replica)
-        facts: list[Any] = []
-        log.on_marker = lambda producer_id, is_commit: facts.append((producer_id, is_commit))
+        log = coordinator_log_of(replica)
+        reports: list[Any] = []
+        log.on_marker = lambda producer_id, is_commit: reports.append((producer_id, is_commit))
         log.marker_appended(1, 70, True)
         replay = asyncio.create_task(replayed(log))
         for _ in range(5):
@@ -192,21 +192,21 @@ def test_markers_are_told_between_the_writes_and_those_before_were_replayed():
         log.marker_appended(2, 71, False)
         replica.fetched(2, 2, LIVE[2], NOW_MS, 0)
         await replay
-        assert facts == []
-        log.append(batch(b"b"), NOW_MS, tell(facts, "b"))
+        assert reports == []
+        log.append(batch(b"b"), NOW_MS, report(reports, "b"))
         log.settle()
-        assert facts == [(71, False)]
+        assert reports == [(71, False)]
         replica.fetched(2, 3, LIVE[2], NOW_MS, 0)
-        assert facts == [(71, False), ("b", 2)]
+        assert reports == [(71, False), ("b", 2)]
 
     asyncio.run(scenario())
 
 
-def test_who_holds_the_role_is_told_of_each_change():
+def test_the_owner_is_notified_of_each_role_change():
     replicas = ReplicaManager()
     changes: list[tuple[bool, bool]] = []
-    replicas.on_role = lambda each: changes.append(
-        (each.leader is not None, each.coordinator_log is None)
+    replicas.on_role = lambda changed: changes.append(
+        (changed.leader is not None, changed.coordinator_log is None)
     )
     replica = partition(replicas)
     lead(replica)

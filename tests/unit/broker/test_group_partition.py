@@ -1,4 +1,4 @@
-"""How the machine of groups is driven on a partition that its broker leads."""
+"""The group coordinator of a partition that this broker leads, with or without a follower."""
 
 import asyncio
 import itertools
@@ -64,7 +64,7 @@ VERSION = 8
 
 
 class World:
-    """One partition, led by broker 1; broker 2 follows if it is in sync."""
+    """A partition that broker 1 leads; broker 2 follows if it is in the ISR."""
 
     def __init__(self, isr: tuple[int, ...] = ALONE) -> None:
         disk = MemoryDisk()
@@ -72,7 +72,7 @@ class World:
         config = TopicSettings.effective(Settings(), {"cleanup.policy": "compact"})
         log = Log.create(disk, "__consumer_offsets", 0, config, OpenFiles(10), NOW_MS)
         self.replica: Replica = ReplicaManager().add(log, uuid.UUID(int=7), 0)
-        self.doubts: list[str] = []
+        self.reloads: list[str] = []
         self.now_ms = NOW_MS
         self._epochs = itertools.count()
         self.lead(isr)
@@ -86,7 +86,7 @@ class World:
         self.replica.follow(state)
 
     def replicate(self) -> None:
-        """The follower has everything."""
+        """Let the follower copy the whole log."""
         self.replica.fetched(2, self.replica.log.end_offset, LIVE[2], NOW_MS, 0)
 
     def begin(self, **rules: int) -> GroupPartition:
@@ -96,7 +96,7 @@ class World:
             Random(1),
             lambda: self.now_ms,
             codec=Codec.NONE,
-            on_inconsistent=lambda _, why: self.doubts.append(why),
+            on_inconsistent=lambda _, why: self.reloads.append(why),
         )
 
     async def loaded(self, **rules: int) -> GroupPartition:
@@ -107,7 +107,7 @@ class World:
         return partition
 
     def batches(self) -> list[int]:
-        """How many records each batch of the log has."""
+        """Return the number of records of each batch in the log."""
         log = self.replica.log
         found = log.read(log.start_offset, 1 << 20, log.end_offset)
         if found is None:
@@ -121,16 +121,16 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def settled() -> None:
-    """The turn in which commits linger is over, and the one in which answers are given."""
+    """Wait for the turn that flushes buffered commits, and the one that sends the responses."""
     for _ in range(3):
         await asyncio.sleep(0)
 
 
 def commit_request(offset: int, partition: int = 0, **given: Any) -> OffsetCommitRequest:
-    each = OffsetCommitRequestPartition(
+    requested = OffsetCommitRequestPartition(
         partition_index=partition, committed_offset=offset, committed_metadata="note"
     )
-    topic = OffsetCommitRequestTopic(name="t", partitions=[each])
+    topic = OffsetCommitRequestTopic(name="t", partitions=[requested])
     return OffsetCommitRequest(group_id="g", member_id="", topics=[topic], **given)
 
 
@@ -139,7 +139,7 @@ def code(response: Any) -> int:
 
 
 class PendingRequest:
-    """Notes the answer to a commit."""
+    """Records the response to a commit."""
 
     def __init__(self, request: OffsetCommitRequest, told: dict[int, int]) -> None:
         self.request = request
@@ -153,7 +153,7 @@ class PendingRequest:
 
 
 class Commits:
-    """Commits, and their answers in the order in which they were given."""
+    """Sends commits, and records their responses in order."""
 
     def __init__(self, partition: GroupPartition) -> None:
         self.partition = partition
@@ -209,7 +209,7 @@ def test_commits_that_come_together_are_one_batch():
             told.commit(offset, partition=offset)
         assert not told.answers
         await settled()
-        # A connection's answers leave in one write if the first is given last.
+        # A connection sends its responses in one write if the first comes last.
         assert list(told.answers.items()) == [(4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
         assert world.batches() == [5]
         assert [fetched(partition, index) for index in range(5)] == [0, 1, 2, 3, 4]
@@ -217,7 +217,7 @@ def test_commits_that_come_together_are_one_batch():
     run(scenario)
 
 
-def test_commits_with_much_to_say_are_several_batches():
+def test_commits_with_long_metadata_are_several_batches():
     async def scenario() -> None:
         world = World()
         partition = await world.loaded(offset_metadata_max_bytes=100_000)
@@ -231,7 +231,7 @@ def test_commits_with_much_to_say_are_several_batches():
     run(scenario)
 
 
-def test_what_else_is_asked_comes_after_the_commits_before_it():
+def test_other_requests_are_handled_after_the_commits_before_them():
     async def scenario() -> None:
         world = World()
         partition = await world.loaded()
@@ -330,7 +330,7 @@ def test_a_successor_knows_what_was_committed():
     run(scenario)
 
 
-def test_nothing_is_answered_before_all_that_is_there_is_committed():
+def test_nothing_is_answered_before_the_whole_log_is_committed():
     async def scenario() -> None:
         world = World(PAIR)
         told = Commits(await world.loaded())
@@ -380,7 +380,7 @@ def test_a_partition_that_cannot_be_read_is_not_served(caplog: pytest.LogCapture
 
 
 def transactional(offset: int, producer: Producer) -> TxnOffsetCommitRequest:
-    each = TxnOffsetCommitRequestPartition(
+    requested = TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=None
     )
     return TxnOffsetCommitRequest(
@@ -388,7 +388,7 @@ def transactional(offset: int, producer: Producer) -> TxnOffsetCommitRequest:
         group_id="g",
         producer_id=producer.id,
         producer_epoch=producer.epoch,
-        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[each])],
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[requested])],
     )
 
 
@@ -458,7 +458,7 @@ def test_a_session_ends_without_heartbeats():
         partition = await World().loaded(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
         await join(partition)
         group = partition.coordinator.classic_groups["g"]
-        partition._began_ms += 7_000  # as if so much time had passed
+        partition._began_ms += 7_000  # as if this much time had passed
         partition._time_of_day_ms = partition.now_ms
         partition._time_passed()
         assert not group.members
@@ -466,7 +466,7 @@ def test_a_session_ends_without_heartbeats():
     run(scenario)
 
 
-def test_whoever_waits_is_told_when_another_broker_leads():
+def test_pending_requests_are_refused_when_another_broker_leads():
     async def scenario() -> None:
         world = World(PAIR)
         partition = await world.loaded(initial_rebalance_delay_ms=5000)
@@ -474,7 +474,7 @@ def test_whoever_waits_is_told_when_another_broker_leads():
         waiting = join(partition, "another")
         told.commit(1)
         await asyncio.sleep(0)
-        told.commit(2)  # it is decided, and not appended
+        told.commit(2)  # accepted and not appended yet
         world.lose()
         partition.resign()
         not_coordinator = ErrorCode.NOT_COORDINATOR
@@ -490,21 +490,21 @@ def test_whoever_waits_is_told_when_another_broker_leads():
     run(scenario)
 
 
-def test_a_clock_that_was_set_puts_the_deadlines_in_doubt():
+def test_a_wall_clock_that_was_set_makes_the_partition_load_again():
     async def scenario() -> None:
         world = World()
         partition = await world.loaded(initial_rebalance_delay_ms=10)
         waiting = join(partition)
         world.now_ms += 3_600_000
         await asyncio.sleep(0.05)
-        assert world.doubts == ["the wall clock was set"]
+        assert world.reloads == ["the wall clock was set"]
         partition.resign()
         assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
 
     run(scenario)
 
 
-def test_a_mistake_about_what_was_written_makes_the_partition_begin_anew(
+def test_a_committed_write_that_cannot_be_applied_makes_the_partition_load_again(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async def scenario() -> None:
@@ -513,7 +513,7 @@ def test_a_mistake_about_what_was_written_makes_the_partition_begin_anew(
         monkeypatch.setattr(partition.coordinator, "written", lambda *_: 1 // 0)
         Commits(partition).commit(1)
         await asyncio.sleep(0.01)
-        assert world.doubts == ["a committed write was not applied"]
+        assert world.reloads == ["a committed write was not applied"]
 
     run(scenario)
 
@@ -538,16 +538,16 @@ def some_records() -> Iterator[GroupRecord]:
     yield GroupRecord(GroupMetadataKey(group="g"), None)
 
 
-def test_records_are_written_and_read_by_hand_as_they_are_declared():
+def test_the_hand_written_codec_agrees_with_the_generated_one():
     for record in some_records():
         assert encoded(record) == encode(record)
         assert decoded(*encode(record)) == decode(*encode(record))
 
 
 @given(st.data())
-def test_damaged_records_are_what_their_declaration_finds_in_them(data: st.DataObject):
+def test_the_hand_written_codec_agrees_about_damaged_records(data: st.DataObject):
     record = data.draw(st.sampled_from([*some_records()]))
-    parts = [bytearray(each or b"") for each in encode(record)]
+    parts = [bytearray(encoded_part or b"") for encoded_part in encode(record)]
     part = data.draw(st.sampled_from([part for part in parts if part]))
     if data.draw(st.booleans()):
         del part[data.draw(st.integers(0, len(part) - 1)) :]

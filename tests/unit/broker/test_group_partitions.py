@@ -1,4 +1,4 @@
-"""What a broker answers about groups: who coordinates them, who waits, what is refused."""
+"""Group requests to a whole broker: coordinators, waiting requests, refusals."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -89,7 +89,7 @@ async def started(**settings: Any) -> AsyncIterator[World]:
 def served(
     **settings: Any,
 ) -> Callable[[Callable[[World], Awaitable[None]]], Callable[[], None]]:
-    """A test in a broker with these settings."""
+    """Run a test against a broker with these settings."""
 
     def decorate(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
         async def run() -> None:
@@ -143,7 +143,7 @@ def join(member_id: str = "", group: str = "g") -> JoinGroupRequest:
 
 
 @served()
-async def test_the_topic_of_groups_is_made_when_its_coordinator_is_first_asked_for(
+async def test_the_offsets_topic_is_created_by_the_first_lookup(
     world: World,
 ) -> None:
     assert world.broker.metadata.get("__consumer_offsets") is None
@@ -158,7 +158,7 @@ async def test_the_topic_of_groups_is_made_when_its_coordinator_is_first_asked_f
     assert world.broker.topic_configs.overrides("__consumer_offsets") == internal_overrides(
         world.broker.settings, "__consumer_offsets", 1
     )
-    # Whoever asks next finds everything ready.
+    # The next lookup finds the topic ready.
     assert (await world.ask(commit(("t", 0)))).topics[0].partitions[0].error_code == OK
 
 
@@ -174,7 +174,7 @@ async def test_several_coordinators_are_found_at_once(world: World) -> None:
 
 
 @served(offsets_topic_replication_factor=2)
-async def test_a_topic_that_cannot_be_made_has_no_coordinator(world: World) -> None:
+async def test_a_topic_that_cannot_be_created_has_no_coordinator(world: World) -> None:
     answer = await world.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
     (found,) = answer.coordinators
     assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -205,16 +205,16 @@ async def test_offsets_are_committed_and_fetched_in_all_versions(world: World) -
 
 
 @served()
-async def test_what_is_asked_behind_commits_finds_them_done(world: World) -> None:
+async def test_requests_behind_commits_find_them_done(world: World) -> None:
     await world.find()
     commits = [asyncio.create_task(world.ask(commit(("t", index)))) for index in (0, 1)]
     found = asyncio.create_task(world.committed())
     assert await found == {0: 10, 1: 11}
-    assert [codes(await each) for each in commits] == [[("t", 0, OK)], [("t", 1, OK)]]
+    assert [codes(await sent) for sent in commits] == [[("t", 0, OK)], [("t", 1, OK)]]
 
 
 @served()
-async def test_partitions_that_there_are_not_have_no_offsets(world: World) -> None:
+async def test_partitions_that_do_not_exist_have_no_offsets(world: World) -> None:
     await world.find()
     answer = await world.ask(commit(("t", 0), ("t", 2), ("nowhere", 0), ("t", 1)))
     assert codes(answer) == [
@@ -236,7 +236,7 @@ async def test_offsets_in_a_topic_that_was_deleted_are_forgotten(world: World) -
 
 
 @served()
-async def test_a_coordinator_that_begins_anew_knows_the_offsets(world: World) -> None:
+async def test_a_coordinator_that_loads_again_knows_the_offsets(world: World) -> None:
     await world.find()
     await world.ask(commit(("t", 0)))
     led = world.broker.groups.find("g")
@@ -256,7 +256,7 @@ async def test_a_coordinator_that_begins_anew_knows_the_offsets(world: World) ->
 
 
 @served()
-async def test_members_join_share_out_and_leave(world: World) -> None:
+async def test_members_join_sync_and_leave(world: World) -> None:
     await world.find()
     joined = await world.ask(join(), 3)
     assert (joined.error_code, joined.generation_id) == (OK, 1)
@@ -295,7 +295,7 @@ async def test_a_group_needs_a_name(world: World) -> None:
 
 
 def waits(world: World) -> int:
-    """How many requests wait for their group."""
+    """Return the number of requests that wait for their group."""
     return sum(len(group._pending) for group in world.broker.groups)
 
 
@@ -304,7 +304,7 @@ async def until(is_so: Callable[[], bool]) -> None:
         if is_so():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it has not come about in 10 s")
+    raise AssertionError("the condition was not met within 10 s")
 
 
 @served()
@@ -323,7 +323,7 @@ async def test_a_connection_waits_while_its_join_does(world: World) -> None:
 
 
 @served()
-async def test_who_goes_away_while_it_joins_leaves_nothing_behind(world: World) -> None:
+async def test_a_client_that_disconnects_while_it_joins_leaves_nothing_behind(world: World) -> None:
     await world.find()
     await world.ask(join(), 3)
     other = await Connection.open(*world.address)
@@ -331,12 +331,12 @@ async def test_who_goes_away_while_it_joins_leaves_nothing_behind(world: World) 
     await until(lambda: waits(world) == 1)
     other.close()
     await asyncio.gather(waiting, return_exceptions=True)
-    # The first does not join again, so the rebalance ends when its time is up.
+    # The first member does not join again, so the rebalance ends at its timeout.
     await until(lambda: waits(world) == 0 and not world.broker._dispatch._tasks)
 
 
 @served(group_coordinator_rebalance_protocols=("classic",))
-async def test_the_newer_protocol_can_be_switched_off(world: World) -> None:
+async def test_the_consumer_protocol_can_be_disabled(world: World) -> None:
     await world.find()
     beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
     assert (await world.ask(beat)).error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -344,7 +344,7 @@ async def test_the_newer_protocol_can_be_switched_off(world: World) -> None:
     assert (await world.ask(asked)).groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_whoever_waits_when_the_broker_stops_is_told():
+def test_requests_that_wait_when_the_broker_stops_are_refused():
     async def scenario() -> None:
         async with started(group_initial_rebalance_delay_ms=60_000) as world:
             await world.find()
@@ -358,7 +358,7 @@ def test_whoever_waits_when_the_broker_stops_is_told():
 
 
 @pytest.mark.parametrize("said", [False, True])
-def test_the_topic_of_transactions_can_be_written_where_there_is_one_broker(said: bool):
+def test_the_transaction_topic_can_be_written_with_one_broker(said: bool):
     settings = Settings.read({"transaction.state.log.min.isr": "2"} if said else {})
     overrides = internal_overrides(settings, "__transaction_state", 1)
     assert overrides["min.insync.replicas"] == ("2" if said else "1")

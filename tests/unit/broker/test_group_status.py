@@ -1,4 +1,4 @@
-"""What a coordinator tells of a group besides what Kafka's requests ask for."""
+"""GroupStatus: what a coordinator knows about a group beyond Kafka's own requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_coordinator():
     return made
 
 
-def told(coordinator, *groups):
+def statuses(coordinator, *groups):
     broker = SimpleNamespace(
         groups=SimpleNamespace(
             find=lambda group_id: (
@@ -38,7 +38,7 @@ def told(coordinator, *groups):
         )
     )
     answer = group_status(broker, GroupStatusRequest(group_ids=list(groups)), None)
-    # It must also survive the wire.
+    # The response must also survive encoding.
     assert decode(GroupStatusResponse, encode(answer, 0), 0) == answer
     return answer.groups
 
@@ -57,10 +57,10 @@ def commit(coordinator, group_id, offset, now_ms):
         coordinator.written(write, 0, now_ms)
 
 
-def test_commits_are_told_with_their_times():
+def test_commits_are_returned_with_their_times():
     coordinator = new_coordinator()
     commit(coordinator, "g", 40, 5000)
-    (found,) = told(coordinator, "g")
+    (found,) = statuses(coordinator, "g")
     assert found.error_code == 0
     (topic,) = found.topics
     (partition,) = topic.partitions
@@ -69,7 +69,7 @@ def test_commits_are_told_with_their_times():
     assert (found.last_rebalance, found.leader) == (None, None)
 
 
-def test_the_reason_of_the_last_rebalance_is_told():
+def test_the_reason_of_the_last_rebalance_is_returned():
     coordinator = new_coordinator()
     request = JoinGroupRequest(
         group_id="g",
@@ -80,13 +80,13 @@ def test_the_reason_of_the_last_rebalance_is_told():
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
     coordinator.join_asked(1, request, 3, Client("c", "/h"), 2000)
-    (found,) = told(coordinator, "g")
+    (found,) = statuses(coordinator, "g")
     assert found.last_rebalance.at_ms == 2000
     assert found.last_rebalance.reason.startswith("c-")
     assert found.leader.startswith("c-")
 
 
-def test_a_group_that_is_not_here_is_told_each_by_itself():
-    missing, elsewhere = told(new_coordinator(), "none", "elsewhere")
+def test_groups_that_are_not_here_get_their_own_errors():
+    missing, elsewhere = statuses(new_coordinator(), "none", "elsewhere")
     assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert elsewhere.error_code == ErrorCode.NOT_COORDINATOR

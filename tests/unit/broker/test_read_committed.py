@@ -1,9 +1,8 @@
-"""What a reader of committed records is shown, however it reads: all that is decided before the
-last stable offset, and a list of what was aborted, by which it finds out what to pass over.
+"""Fetch with read_committed: records up to the last stable offset, and the aborted transactions.
 
-A model writes transactions of several producers, plain records between them, and their ends; a
-reader that does what clients do must end up with the committed records, in order, whatever pieces
-it reads them in.
+A model writes transactions of several producers, plain records between them, and markers.  A reader
+that filters aborted transactions as clients do must get the committed records, in order, whatever
+sizes it fetches.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ A, B = Producer(7, 0), Producer(8, 0)
 
 
 class Reader:
-    """A connection without a socket: what a client does to its broker, but for the waiting."""
+    """A connection without a socket, which never waits."""
 
     def __init__(self, broker: Broker, version: int) -> None:
         self.broker, self.version = broker, version
@@ -74,15 +73,15 @@ class Reader:
         frame = bytearray(encode_request(request, self.version, 1, "c")[4:])
         parts = fetch(self.broker, self, frame, memoryview(frame), 0, len(frame))  # type: ignore[arg-type]
         whole = b"".join(
-            each.file.read(each.position, each.length) if isinstance(each, Slice) else each
-            for each in parts
+            item.file.read(item.position, item.length) if isinstance(item, Slice) else item
+            for item in parts
         )
         _, answer = decode_response(FetchResponse, whole[4:], self.version)
         return answer.responses[0].partitions[0]
 
 
 def read_all(broker: Broker, version: int, max_bytes: int) -> tuple[list[bytes], int]:
-    """The committed records as a client finds them, and where it has got to."""
+    """Return the committed records as a client reads them, and its last offset."""
     reader = Reader(broker, version)
     offset, found = 0, []
     while True:
@@ -92,7 +91,7 @@ def read_all(broker: Broker, version: int, max_bytes: int) -> tuple[list[bytes],
         if not data:
             assert answer.aborted_transactions == []
             return found, offset
-        coming = sorted(answer.aborted_transactions, key=lambda each: each.first_offset)
+        coming = sorted(answer.aborted_transactions, key=lambda aborted: aborted.first_offset)
         begun_at, passed_over = offset, set()
         for at, header in batch.batches(data):
             while coming and coming[0].first_offset <= header.last_offset:
@@ -104,7 +103,7 @@ def read_all(broker: Broker, version: int, max_bytes: int) -> tuple[list[bytes],
                     passed_over.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in passed_over):
                 found += [record.value for record in records if record.offset >= begun_at]
-        assert coming == [], "what begins behind the records that were given is told for nothing"
+        assert coming == [], "aborted transactions beyond the returned records are useless"
 
 
 written = st.tuples(st.just("write"), st.sampled_from([7, 8, -1]), st.integers(1, 3))
@@ -115,7 +114,7 @@ steps = st.lists(st.tuples(written, written, ended), max_size=8).map(
 
 
 class Model:
-    """What is written, and what of it a reader of committed records may see."""
+    """The written records, and which of them a read_committed reader may see."""
 
     def __init__(self, it: World) -> None:
         self.replica = it.replica()
@@ -165,7 +164,7 @@ class Model:
 
 @settings(max_examples=40, deadline=None)
 @given(steps, st.sampled_from([1, 200, 500, 1 << 20]), st.sampled_from([4, 7, 11, 12, 17]))
-def test_a_reader_finds_what_was_committed_and_nothing_else(drawn, max_bytes, version):
+def test_a_reader_finds_the_committed_records_and_nothing_else(drawn, max_bytes, version):
     async def run():
         async with world(log_segment_bytes=1024) as it:
             model = Model(it)
@@ -209,7 +208,7 @@ def test_the_latest_offset_of_what_is_committed_is_the_last_stable_one():
             assert await _latest(client, UNCOMMITTED) == 2
             assert await _latest(client, COMMITTED) == 1
             assert await _latest(client, COMMITTED, timestamp=NOW_MS) == 0
-            # The newest record is not decided yet.
+            # The transaction of the newest record is open.
             client.close()
             client = await it.client()
             await client.send(marker_request(A, True))
@@ -239,10 +238,10 @@ def _fetch(level: int, offset: int = 0, min_bytes: int = 1, max_wait_ms: int = 4
 
 
 @pytest.mark.parametrize("min_bytes", [1, 1000])
-def test_a_reader_that_waits_is_woken_by_the_end_of_the_transaction_and_by_nothing_before(
+def test_a_reader_that_waits_is_woken_by_the_end_of_the_transaction_and_not_before(
     min_bytes,
 ):
-    """The bytes that it waits for came long before the marker, which is small."""
+    """The bytes that the reader waits for came long before the marker, which is small."""
 
     async def run():
         async with world() as it:
@@ -254,7 +253,9 @@ def test_a_reader_that_waits_is_woken_by_the_end_of_the_transaction_and_by_nothi
             (waiter,) = it.replica().purgatory.stable_consumers
             await writer.send(produce_request(part(0, b"v" * 2000)))
             await writer.send(produce_request(part(1, b"w" * 2000)))
-            assert waiter.missing_bytes == min_bytes, "it was not woken, nor is anything counted"
+            assert waiter.missing_bytes == min_bytes, (
+                "the reader was not woken, and no bytes are counted"
+            )
             await writer.send(marker_request(A, True))
             async with asyncio.timeout(2):
                 answer = await waiting
@@ -287,7 +288,7 @@ def test_the_isolation_level_may_change_within_a_session():
     asyncio.run(run())
 
 
-def test_whoever_writes_to_a_partition_is_described():
+def test_the_producers_of_a_partition_are_described():
     async def run():
         async with world() as it:
             client = await it.client()
@@ -319,7 +320,7 @@ def test_whoever_writes_to_a_partition_is_described():
     asyncio.run(run())
 
 
-def test_a_marker_is_refused_where_there_is_nobody_to_write_it():
+def test_a_marker_is_refused_without_a_leader():
     async def run():
         async with world() as it:
             client = await it.client()
@@ -331,7 +332,7 @@ def test_a_marker_is_refused_where_there_is_nobody_to_write_it():
     asyncio.run(run())
 
 
-def test_a_marker_of_who_was_replaced_is_refused_and_ends_nothing():
+def test_a_marker_of_an_old_coordinator_is_refused_and_ends_nothing():
     async def run():
         async with world() as it:
             client = await it.client()

@@ -1,4 +1,4 @@
-"""Whoever dies, at whatever step of a transaction, it is brought to its one end."""
+"""A transaction ends exactly once, whichever brokers fail at any of its steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VICTIMS = {
 }
 
 
-def accident(drill: Drill, number: int, name: str, victims: str, manner: str) -> None:
+def add_fault(drill: Drill, number: int, name: str, victims: str, manner: str) -> None:
     def happens() -> None:
         getattr(drill, manner)(*VICTIMS[victims](drill))
 
@@ -49,20 +49,22 @@ def accident(drill: Drill, number: int, name: str, victims: str, manner: str) ->
         ("leader", "stop"),
     ],
 )
-def test_whatever_happens_at_whatever_step_the_transaction_ends_once(victims: str, manner: str):
+def test_a_transaction_ends_once_whatever_fails_at_any_step(victims: str, manner: str):
     # One transaction for each step; all but every third are committed.
     drill = Drill(
         sum(map(ord, victims + manner)), [number % 3 != 2 for number in range(len(STEPS))]
     )
     for number, name in enumerate(STEPS):
-        accident(drill, number, name, victims, manner)
+        add_fault(drill, number, name, victims, manner)
     drill.run()
     assert drill.met == [*STEPS]
 
 
-def test_while_a_copy_of_a_marker_may_be_on_its_way_nothing_is_completed():
-    """A leader does not answer, and another takes over: its partition has the marker, but what was
-    sent to the first one could still be written if it led again."""
+def test_a_transaction_is_not_completed_while_a_copy_of_a_marker_may_arrive():
+    """A leader does not respond, and another takes over.
+
+    The partition has the marker, but the first leader could still write its copy if it led again.
+    """
     drill, index = Drill(1, [True, True]), 1
     seen = []
 
@@ -72,10 +74,10 @@ def test_while_a_copy_of_a_marker_may_be_on_its_way_nothing_is_completed():
         assert coordinating is not None
         assert leader is not None
         assert leader.broker is not None
-        assert leader is not coordinating, "the seed is wrong for this"
-        assert not leader.broker.election.is_controller, "the seed is wrong for this"
+        assert leader is not coordinating, "this seed does not fit the test"
+        assert not leader.broker.election.is_controller, "this seed does not fit the test"
         (third,) = {*drill.machines.values()} - {coordinating, leader}
-        order = tuple(each.broker_id for each in (third, leader, coordinating))
+        order = tuple(machine.broker_id for machine in (third, leader, coordinating))
         world.network.cut(leader.name, coordinating.name)
         drill.admin.tell(lambda: drill.admin.move((TOPIC, index), order))
         world.at(10.0, look, third, leader)

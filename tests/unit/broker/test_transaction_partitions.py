@@ -144,7 +144,7 @@ class Client:
         ]
 
     def ends(self, partition: int = 0) -> list[str]:
-        return [each for each in self.log(partition) if isinstance(each, str)]
+        return [entry for entry in self.log(partition) if isinstance(entry, str)]
 
 
 async def until(look: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool]) -> Any:

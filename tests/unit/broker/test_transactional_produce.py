@@ -1,4 +1,4 @@
-"""Batches of transactions: who may append them, in which order, and what others are told."""
+"""Transactional batches in Produce: verification, order, and the errors of other producers."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ def test_the_first_batch_of_a_transaction_in_a_partition_is_verified():
             assert codes(await client.send(marker_request(FIRST, True))) == [0]
             assert results(await client.send(produce_request(part(3)))) == [(0, 4)]
             assert results(await client.send(produce_request(part(4)))) == [(0, 5)]
-            assert len(it.verdicts.asked) == 2, "the marker has ended what was verified"
+            assert len(it.verdicts.asked) == 2, "the marker ended the verified transaction"
             client.close()
 
     asyncio.run(run())
@@ -52,7 +52,7 @@ def test_a_coordinator_on_the_same_broker_is_asked_at_once():
     asyncio.run(run())
 
 
-def test_what_comes_behind_a_batch_that_is_being_verified_is_appended_behind_it():
+def test_batches_behind_one_that_is_being_verified_are_appended_after_it():
     async def run():
         async with world() as it:
             it.verdicts.may_answer.clear()
@@ -68,10 +68,10 @@ def test_what_comes_behind_a_batch_that_is_being_verified_is_appended_behind_it(
             await it.until(lambda: it.verdicts.asked)
             other = await it.client()
             plain = produce_request(part(0, b"x", producer=None, transactional=False), name=None)
-            assert results(await other.send(plain)) == [(0, 0)], "others need not wait"
+            assert results(await other.send(plain)) == [(0, 0)], "other connections need not wait"
             assert it.values() == [b"x"]
             it.verdicts.may_answer.set()
-            answers = [results(each) for each in await asyncio.gather(*sent)]
+            answers = [results(response) for response in await asyncio.gather(*sent)]
             assert answers == [[(0, 1)], [(0, 2)], [(0, 3)]]
             assert it.values() == [b"x", b"a", b"b", b"c"]
             assert len(it.verdicts.asked) == 1
@@ -81,7 +81,7 @@ def test_what_comes_behind_a_batch_that_is_being_verified_is_appended_behind_it(
     asyncio.run(run())
 
 
-def test_a_marker_that_comes_while_the_coordinator_is_asked_voids_its_answer():
+def test_a_marker_that_comes_during_a_verification_voids_it():
     async def run():
         async with world() as it:
             client, coordinator = await it.client(), await it.client()
@@ -121,8 +121,8 @@ def test_a_client_that_comes_back_while_its_batch_is_verified_has_it_once():
     asyncio.run(run())
 
 
-def test_what_was_said_of_one_request_does_not_count_for_the_next():
-    """Somebody else has opened the transaction while the coordinator was asked."""
+def test_a_verification_does_not_count_for_the_next_request():
+    """Another connection has opened the transaction during the verification."""
 
     async def run():
         async with world() as it:
@@ -136,7 +136,7 @@ def test_what_was_said_of_one_request_does_not_count_for_the_next():
             assert results(await other.send(produce_request(part(1)))) == [(0, 2)]
             it.verdicts.is_here, it.verdicts.code = False, ErrorCode.TRANSACTION_ABORTABLE
             it.verdicts.may_answer.set()
-            assert results(await waiting) == [(0, 2)], "it is there already"
+            assert results(await waiting) == [(0, 2)], "the batch is a duplicate"
             await other.send(marker_request(FIRST, True))
             it.verdicts.code = ErrorCode.NONE
             assert results(await client.send(produce_request(part(2)))) == [(0, 4)]
@@ -158,7 +158,7 @@ def test_what_was_said_of_one_request_does_not_count_for_the_next():
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 3, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_a_refusal_of_the_coordinator_is_told_in_words_that_the_client_knows(
+def test_a_refusal_of_the_coordinator_becomes_an_error_that_the_client_knows(
     code, version, told, is_here
 ):
     async def run():
@@ -169,7 +169,7 @@ def test_a_refusal_of_the_coordinator_is_told_in_words_that_the_client_knows(
             assert results(await client.send(request, version=version)) == [(told, -1)]
             assert it.values() == []
             it.verdicts.code = ErrorCode.NONE
-            # What comes later must not overtake what was refused.
+            # Later batches must not overtake a refused one.
             later = produce_request(part(1))
             refused = [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
             assert results(await client.send(later, version=version)) == refused
@@ -180,7 +180,7 @@ def test_a_refusal_of_the_coordinator_is_told_in_words_that_the_client_knows(
 
 
 def test_a_batch_of_a_transaction_needs_a_transactional_id():
-    """Also where requests of that shape have been served before."""
+    """Also where requests of the same shape have been served before."""
 
     async def run():
         async with world() as it:
@@ -226,7 +226,7 @@ def test_one_partition_can_be_refused_and_another_be_appended_to():
     asyncio.run(run())
 
 
-def test_a_repetition_is_answered_without_asking_and_after_the_end_too():
+def test_a_duplicate_batch_is_answered_without_verification_also_after_the_end():
     async def run():
         async with world() as it:
             client = await it.client()
@@ -254,7 +254,7 @@ def test_a_plain_batch_of_a_producer_with_an_open_transaction_is_refused():
     asyncio.run(run())
 
 
-def test_nobody_is_asked_when_the_setting_says_so():
+def test_the_setting_disables_verification():
     async def run():
         async with world(transaction_partition_verification_enable=False) as it:
             client = await it.client()
@@ -271,7 +271,7 @@ def test_nobody_is_asked_when_the_setting_says_so():
     asyncio.run(run())
 
 
-def test_damaged_bytes_ask_nobody():
+def test_damaged_batches_are_not_verified():
     async def run():
         async with world() as it:
             client = await it.client()
@@ -287,7 +287,7 @@ def test_damaged_bytes_ask_nobody():
 
 
 class SlowVerdicts:
-    """A coordinator elsewhere that takes its time, and sometimes says "come again"."""
+    """A slow coordinator on another broker, which sometimes refuses with a retriable error."""
 
     def __init__(self, turns: list[int]) -> None:
         self.turns = turns
@@ -300,8 +300,10 @@ class SlowVerdicts:
 
 
 async def pipelined(client, producer: Producer, partitions: list[int]) -> dict[int, list[bytes]]:
-    """Send all batches at once, and again from the first that was refused until all are there;
-    what must then be in each partition."""
+    """Send all batches at once, and again from the first refused one until all are appended.
+
+    Return the expected values of each partition.
+    """
     sequences, batches = {0: 0, 1: 0}, []
     for number, partition in enumerate(partitions):
         value = b"%d-%d" % (producer.id, number)
@@ -318,11 +320,11 @@ async def pipelined(client, producer: Producer, partitions: list[int]) -> dict[i
         assert set(codes_) <= {
             0,
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # behind one that was refused
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # behind a refused batch
         }
-        left = [each for each, code in zip(left, codes_, strict=True) if code]
+        left = [refused for refused, code in zip(left, codes_, strict=True) if code]
     return {
-        partition: [value for each, _, value in batches if each == partition]
+        partition: [value for index, _, value in batches if index == partition]
         for partition in (0, 1)
     }
 
@@ -345,9 +347,9 @@ def test_the_batches_of_a_producer_are_in_order_however_long_verification_takes(
             )
             for partition in (0, 1):
                 found = it.values(partition=partition)
-                for number, each in enumerate(wanted):
+                for number, values in enumerate(wanted):
                     name = b"%d-" % (7 + number)
-                    assert [value for value in found if value.startswith(name)] == each[partition]
+                    assert [value for value in found if value.startswith(name)] == values[partition]
             for client in clients:
                 client.close()
 

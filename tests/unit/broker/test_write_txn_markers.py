@@ -1,5 +1,8 @@
-"""Markers at the leader of a partition with three replicas: written once, acknowledged when they
-cannot be lost, and told to the coordinator whose log it is."""
+"""WriteTxnMarkers at the leader of a partition with three replicas.
+
+A marker is written once, acknowledged when it is committed, and reported to the coordinator whose
+log it is.
+"""
 
 import asyncio
 from types import SimpleNamespace
@@ -33,14 +36,14 @@ from tests.unit.broker.transactional_world import FIRST, codes, marker_request, 
 
 
 def write(replica: Replica, sequence: int, producer: Producer = FIRST) -> int:
-    """The offset behind a batch of the producer's transaction."""
+    """Append a batch of the producer's transaction; return the offset after it."""
     buf = bytearray(part(sequence, producer=producer).records)
     guard = replica.log.transactions.begin_verification(producer, sequence, NOW_MS)
     return replica.append(buf, memoryview(buf), 0, len(buf), NOW_MS, guard)[1]
 
 
 def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
-    """All that the handler wants of a broker."""
+    """Return the part of a broker that the handler uses."""
     return SimpleNamespace(
         replica_manager=replicas,
         now_ms=lambda: NOW_MS,
@@ -56,7 +59,7 @@ def broker_of(replica: Replica, replicas: ReplicaManager, admits: bool = True):
     )
 
 
-def coordinator_log(**overrides: str):
+def led_partition(**overrides: str):
     replicas = ReplicaManager()
     replica = make(replicas, **overrides)
     lead(replica)
@@ -65,7 +68,7 @@ def coordinator_log(**overrides: str):
 
 def test_a_marker_is_acknowledged_when_it_is_committed_and_so_is_its_repetition():
     async def run():
-        replica, broker = coordinator_log()
+        replica, broker = led_partition()
         write(replica, 0)
         first = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
         again = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, False)))
@@ -84,9 +87,9 @@ def test_a_marker_is_acknowledged_when_it_is_committed_and_so_is_its_repetition(
     asyncio.run(run())
 
 
-def test_a_marker_is_neither_lost_nor_sure_when_another_leads():
+def test_the_outcome_of_a_marker_is_unknown_when_another_broker_leads():
     async def run():
-        replica, broker = coordinator_log()
+        replica, broker = led_partition()
         write(replica, 0)
         waiting = asyncio.ensure_future(write_markers(broker, marker_request(FIRST, True)))
         await asyncio.sleep(0)
@@ -100,7 +103,7 @@ def test_a_marker_is_neither_lost_nor_sure_when_another_leads():
 
 def test_a_marker_that_is_not_committed_in_time_is_not_acknowledged():
     async def run():
-        replica, broker = coordinator_log()
+        replica, broker = led_partition()
         write(replica, 0)
         waiting = write_markers(broker, marker_request(FIRST, True))
         assert codes(await waiting) == [ErrorCode.REQUEST_TIMED_OUT]
@@ -109,7 +112,7 @@ def test_a_marker_that_is_not_committed_in_time_is_not_acknowledged():
 
 
 def test_no_marker_is_written_with_too_few_replicas():
-    replica, broker = coordinator_log(**{"min.insync.replicas": "2"})
+    replica, broker = led_partition(**{"min.insync.replicas": "2"})
     write(replica, 0)
     lead(replica, state(isr=(1,), epoch=1))
     told = write_markers(broker, marker_request(FIRST, True))
@@ -117,8 +120,8 @@ def test_no_marker_is_written_with_too_few_replicas():
     assert replica.log.end_offset == 1
 
 
-def test_what_comes_over_a_lane_that_was_given_up_is_not_written():
-    replica, broker = coordinator_log()
+def test_markers_over_an_old_connection_are_not_written():
+    replica, broker = led_partition()
     write(replica, 0)
     broker.transactions.marker_fencing.admits = lambda _connection: False
     context = Context(None, 1, "c")  # type: ignore[arg-type]
@@ -127,9 +130,9 @@ def test_what_comes_over_a_lane_that_was_given_up_is_not_written():
     assert replica.log.end_offset == 1
 
 
-def test_who_waits_for_what_is_decided_is_woken_when_the_marker_is_committed():
+def test_a_read_committed_fetch_is_woken_when_the_marker_is_committed():
     async def run():
-        replica, broker = coordinator_log()
+        replica, broker = led_partition()
         reader, plain = Fetch(), Fetch()
         replica.purgatory.park_for_stable(reader)
         replica.purgatory.consumers[plain] = None
@@ -150,9 +153,9 @@ def test_who_waits_for_what_is_decided_is_woken_when_the_marker_is_committed():
     asyncio.run(run())
 
 
-def test_a_follower_shows_what_is_decided_as_far_as_it_knows_what_is_committed():
+def test_a_follower_serves_decided_records_up_to_its_high_watermark():
     async def run():
-        replica, broker = coordinator_log()
+        replica, broker = led_partition()
         write(replica, 0)
         waiting = write_markers(broker, marker_request(FIRST, True))
         copied = replica.log.segments[-1].opened().read(0, 1 << 20)
@@ -175,7 +178,7 @@ def test_a_follower_shows_what_is_decided_as_far_as_it_knows_what_is_committed()
     asyncio.run(run())
 
 
-def test_a_coordinator_is_told_of_markers_in_its_log_when_they_are_committed():
+def test_a_coordinator_gets_the_committed_markers_of_its_log():
     async def run():
         disk = MemoryDisk()
         disk.make_directory("__consumer_offsets-0")
@@ -200,15 +203,15 @@ def test_a_coordinator_is_told_of_markers_in_its_log_when_they_are_committed():
         assert told == [(FIRST.id, True)]
         assert codes(await waiting) == [0]
         write_markers(broker, request)
-        assert told == [(FIRST.id, True)], "a repetition is no news"
+        assert told == [(FIRST.id, True)], "a repeated marker is not reported again"
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])
 def test_a_repeated_batch_is_acknowledged_when_the_first_copy_is_committed(is_transactional):
-    """Not before: the first copy may still be lost with this leader."""
-    replica, _ = coordinator_log()
+    """Not earlier: the first copy may still be lost with this leader."""
+    replica, _ = led_partition()
     buf = bytearray(part(0, transactional=is_transactional).records)
     guard = replica.log.transactions.begin_verification(FIRST, 0, NOW_MS)
     ends = []

@@ -1,9 +1,9 @@
-"""Three shipped brokers on virtual time, and a producer whose transactions meet with accidents.
+"""Three shipped brokers on virtual time, and a producer whose transactions meet with faults.
 
-The producer writes to two partitions that different brokers lead.  At a moment that a test names,
-such as "the end is decided and no marker is written", somebody is killed or stopped, and comes back
-some seconds later.  The producer does what clients do: it asks again.  In the end every transaction
-must be whole, once, with one marker in each partition, and nothing may be left open.
+The producer writes to two partitions with different leaders.  At a moment that a test names, such
+as "the end is decided and no marker is written", brokers are killed or stopped, and come back some
+seconds later.  The producer retries as clients do.  In the end every transaction must be complete,
+once, with one marker in each partition, and none may be left open.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.simulation.shipped.zookeeper import ZooKeeperServer as Tree
 TOPIC, ID = "t", "drill"
 PARTITIONS = (0, 1)
 BACK_S = 4.0
-"""How long somebody is away: longer than a session lives."""
+"""How long a broker is away: longer than the session timeout."""
 _TRANSACTION = 1
 _RETRIABLE = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -62,13 +62,13 @@ _RETRIABLE = (
 
 
 class Transactor(Client):
-    """Does one transaction after the other, as it is told."""
+    """Runs one transaction after the other, according to a plan."""
 
     def __init__(self, world: World, brokers: dict[int, tuple[str, int]], plan: list[bool]) -> None:
         super().__init__(world, "transactor", brokers)
         self.plan = plan
         self.number = -1
-        """The transaction that it is in."""
+        """The number of the current transaction."""
         self.is_done = False
         self.may_begin: Callable[[], bool] = lambda: True
         """Whether the next transaction may begin."""
@@ -160,23 +160,23 @@ class Transactor(Client):
 
 
 class Drill:
-    """The cluster, the producer, and what happens when."""
+    """The cluster, the producer, and the faults."""
 
     def __init__(self, seed: int, plan: list[bool], **settings: Any) -> None:
         self.world = world = World(seed, 400)
         Network(world)
         self.tree = Tree(world)
         self.machines = {
-            each: Machine(world, each, _settings(each, settings)) for each in (1, 2, 3)
+            number: Machine(world, number, _settings(number, settings)) for number in (1, 2, 3)
         }
-        brokers = {each: (machine.name, PORT) for each, machine in self.machines.items()}
+        brokers = {key: (machine.name, PORT) for key, machine in self.machines.items()}
         self.admin = Admin(world, "admin", brokers)
         self.producer = Transactor(world, brokers, plan)
-        self.accidents: list[tuple[int, str, Callable[[], bool], Callable[[], None]]] = []
-        """In which transaction, what is waited for, and what happens then."""
+        self.faults: list[tuple[int, str, Callable[[], bool], Callable[[], None]]] = []
+        """In which transaction, at which condition, and what happens then."""
         self.met: list[str] = []
         self.witness = SimpleNamespace(fetched=lambda *_: None)
-        self.producer.may_begin = self._is_healed
+        self.producer.may_begin = self._has_recovered
         world.after_each = self._after_each
 
     def run(self, until_s: float = 120.0, rest_s: float = BACK_S + 6.0) -> None:
@@ -209,9 +209,9 @@ class Drill:
         world.run(world.now + rest_s)
         self._check()
 
-    def _is_healed(self) -> bool:
-        """The last transaction is over, everybody is there and in sync, and the two partitions are
-        led by two brokers again."""
+    def _has_recovered(self) -> bool:
+        """Whether the last transaction is over, all brokers are up and in sync, and the partitions
+        have two different leaders again."""
         if not self.is_in(State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
             return False
         if not all(
@@ -231,7 +231,7 @@ class Drill:
     # -- who and when ----------------------------------------------------------------------
 
     def replica(self, topic: str, index: int) -> Replica | None:
-        """Of whoever leads it in the newest epoch."""
+        """Return the replica that leads the partition in the newest epoch."""
         found = [
             replica
             for machine in self.machines.values()
@@ -240,7 +240,7 @@ class Drill:
             and (replica := machine.broker.replica_manager.get(topic.encode(), index)) is not None
             and replica.leader is not None
         ]
-        return max(found, key=lambda each: each.leader_epoch, default=None)
+        return max(found, key=lambda replica: replica.leader_epoch, default=None)
 
     def leader(self, topic: str, index: int) -> Machine | None:
         replica = self.replica(topic, index)
@@ -270,7 +270,7 @@ class Drill:
         return None if self.coordinator is None else self.coordinator.transactions.get(ID)
 
     def writes(self, *states: State) -> bool:
-        """Whether the coordinator is writing such a state, and it is not committed."""
+        """Whether the coordinator is writing one of these states, not committed yet."""
         write = None if self.coordinator is None else self.coordinator._writes.get(ID)
         return write is not None and write.after is not None and write.after.state in states
 
@@ -278,23 +278,21 @@ class Drill:
         return self.known is not None and self.known.state in states and not self.writes(*State)
 
     def open_in(self) -> list[int]:
-        """The partitions in whose logs the transaction is open."""
+        """Return the partitions whose logs have the transaction open."""
         replicas = {index: self.replica(TOPIC, index) for index in PARTITIONS}
-        return [
-            i for i, each in replicas.items() if each is not None and each.log.transactions.opened
-        ]
+        return [i for i, it in replicas.items() if it is not None and it.log.transactions.opened]
 
     def after(
         self, number: int, name: str, when: Callable[[], bool], do: Callable[[], None]
     ) -> None:
-        self.accidents.append((number, name, when, do))
+        self.faults.append((number, name, when, do))
 
     def _after_each(self, process: Process) -> None:
-        if not self.accidents or not isinstance(process, Machine):
+        if not self.faults or not isinstance(process, Machine):
             return
-        number, name, when, do = self.accidents[0]
+        number, name, when, do = self.faults[0]
         if self.producer.number == number and when():
-            self.accidents.pop(0)
+            self.faults.pop(0)
             self.met.append(name)
             self.world.tell(f"now: {name}")
             do()
@@ -302,13 +300,13 @@ class Drill:
     # -- accidents -------------------------------------------------------------------------
 
     def kill(self, *victims: Machine | None) -> None:
-        """They are back some seconds later."""
+        """Kill brokers; they come back some seconds later."""
         for machine in {victim for victim in victims if victim is not None and victim.is_up}:
             machine.crash()
             self.world.at(BACK_S, machine.begin)
 
     def stop(self, *victims: Machine | None) -> None:
-        """They hang so long that others take over, and then go on where they were."""
+        """Stop brokers so long that others take over; then they continue."""
         for machine in {victim for victim in victims if victim is not None and victim.is_up}:
             machine.pause()
             self.world.at(BACK_S, machine.resume)
@@ -316,7 +314,7 @@ class Drill:
     # -- what must be true -----------------------------------------------------------------
 
     def _check(self) -> None:
-        assert not self.accidents, f"never came: {self.accidents[0][1]}"
+        assert not self.faults, f"never happened: {self.faults[0][1]}"
         wanted = []
         for number, is_commit in enumerate(self.producer.plan):
             end = "COMMIT" if is_commit else "ABORT"
@@ -336,10 +334,10 @@ class Drill:
 
 
 def entries(replica: Replica) -> Iterator[str]:
-    """The values and markers of a log.
+    """Yield the values and markers of a log.
 
-    A coordinator that has taken over writes its marker although its predecessor's is there: from
-    then on the partition refuses what its predecessor may have on its way.
+    A new coordinator writes its own marker even if its predecessor's is there: from then on the
+    partition refuses markers of the predecessor that may still arrive.
     """
     log = replica.log
     found = log.read(log.start_offset, 1 << 20, log.end_offset)

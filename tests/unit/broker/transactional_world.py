@@ -1,6 +1,6 @@
-"""A broker in memory whose coordinator of transactions says what a test wants, and its clients.
+"""A broker in memory with a scripted transaction coordinator, and its clients.
 
-Markers, too, are written by the test: what is tried here is what the leader of a partition does.
+The test writes the markers too: only the leader of a partition is under test.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ FIRST = Producer(7, 0)
 
 
 class Verdicts:
-    """A coordinator somewhere else: it has answered already, or will when the test says so."""
+    """A coordinator on another broker, which answers at once or when the test says so."""
 
     def __init__(self) -> None:
         self.code = ErrorCode.NONE
@@ -68,7 +68,7 @@ class World:
         return found
 
     def values(self, topic: str = "t", partition: int = 0) -> list[bytes]:
-        """What is in the log, markers left out."""
+        """Return the values in the log, without markers."""
         segments = self.replica(topic, partition).log.segments
         found = memoryview(b"".join(segment.opened().read(0, 1 << 20) for segment in segments))
         return [
@@ -135,7 +135,7 @@ def produce_request(
 
 
 def results(response) -> list[tuple[int, int]]:
-    """Error code and base offset of each partition."""
+    """Return error code and base offset of each partition."""
     return [
         (partition_response.error_code, partition_response.base_offset)
         for topic in response.responses
