@@ -52,7 +52,7 @@ from hightide.broker.replication.flusher import Flusher
 from hightide.broker.replication.isr_changes import IsrChanges
 from hightide.broker.replication.peers import Peers
 from hightide.broker.replication.replica import Replica
-from hightide.broker.replication.replica_fetcher import Fetchers
+from hightide.broker.replication.replica_fetcher import ReplicaFetchers
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.broker.replication.state_changes import StateChanges
@@ -214,7 +214,7 @@ class Broker:
             socket_timeout_ms=lambda: self.settings.replica_socket_timeout_ms,
         )
         self.throttle = ReplicationThrottle(self.broker_id, settings)
-        self._fetchers = Fetchers(
+        self._fetchers = ReplicaFetchers(
             self.broker_id,
             self._epoch,
             self.peers,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from hightide.broker.replication.peers import Peers
 from hightide.broker.replication.replica import Replica
-from hightide.broker.replication.replica_fetcher import Fetchers
+from hightide.broker.replication.replica_fetcher import ReplicaFetchers
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.broker.replication.replication_throttle import ReplicationThrottle
 from hightide.core.partition.fetch_session import INITIAL_EPOCH, FetchSessions, Session
@@ -236,7 +236,7 @@ class World:
         self.store.open(NOW)
         self.replica_manager = ReplicaManager()
         self.peers = Peers("broker-1", socket_timeout_ms=lambda: 5_000)
-        self.fetchers = Fetchers(
+        self.fetchers = ReplicaFetchers(
             FOLLOWER_ID,
             lambda: FOLLOWER_EPOCH,
             self.peers,

@@ -5,27 +5,35 @@ import asyncio
 import pytest
 
 from hightide.broker.network.connection import Slot
-from hightide.broker.replication.purgatory import DelayedBatch, DelayedProduce, ProduceContext
+from hightide.broker.replication.purgatory import (
+    DelayedBatch,
+    DelayedFetch,
+    DelayedProduce,
+    ProduceContext,
+)
+from hightide.broker.replication.replica import Replica
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.settings import Broker as Settings
 from hightide.settings import Topic as TopicSettings
+from hightide.wire import batch
 from hightide.wire.errors import ErrorCode
+from hightide.wire.hot import fetch_codec as hot_fetch
 from hightide.wire.hot import produce_codec as hot
-from tests.unit.broker.replica_world import Fetch, Write, append, fetched, lead, make, state
+from tests.unit.broker.replica_world import NOW_MS, Fetch, Write, append, fetched, lead, make, state
 
 RESULT = hot.ProducedPartition(3, 0, 17, -1, 5)
 
 
 class Connection:
     def __init__(self) -> None:
-        self.responses: list[bytes] = []
+        self.responses: list[object] = []
         self.slot = Slot()
 
     def defer(self, cancel) -> Slot:
         self.slot.cancel = cancel
         return self.slot
 
-    def complete(self, _slot: Slot, response: bytes) -> None:
+    def complete(self, _slot: Slot, response: object) -> None:
         self.responses.append(response)
 
 
@@ -47,7 +55,7 @@ def responses(
 ):
     """The responses to a write that is completed with these codes, or times out."""
 
-    async def run() -> list[bytes]:
+    async def run() -> list[object]:
         connection = Connection()
         write = wait(ProduceContext(connection, 9, version, -1, timeout_ms))
         if leaves:
@@ -175,3 +183,116 @@ def test_a_fetch_that_misses_many_bytes_is_not_woken_by_few():
     append(replica, b"v" * 100_000)
     replicas.purgatory.wake()
     assert consumer.served == 1
+
+
+# -- delayed fetches ----------------------------------------------------------------------------
+
+
+class Reader:
+    """The handler of a fetch: it misses `missing` bytes until that is set to 0."""
+
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
+        self.connection = Connection()
+        self.ended = 0
+        self.delayed = DelayedFetch(self.respond, self.end)
+
+    def respond(self, is_last: bool) -> list[hot_fetch.Part] | int:
+        return [b"records"] if is_last or not self.missing else self.missing
+
+    def end(self) -> None:
+        self.ended += 1
+
+    def park(self, replica: Replica, timeout_ms: int = 60_000) -> None:
+        self.delayed.park(
+            self.connection,  # type: ignore[arg-type]
+            self.missing,
+            timeout_ms,
+            [replica.purgatory],
+        )
+
+
+def leading_alone() -> tuple[ReplicaManager, Replica]:
+    manager = ReplicaManager()
+    replica = make(manager)
+    lead(replica, state(isr=(1,)))
+    return manager, replica
+
+
+def test_a_fetch_that_finds_too_few_bytes_when_woken_waits_for_the_rest():
+    async def run() -> None:
+        manager, replica = leading_alone()
+        reader = Reader(missing=1)
+        reader.park(replica)
+        reader.missing = 5_000
+        append(replica)
+        manager.purgatory.wake()
+        assert (reader.connection.responses, reader.delayed.missing_bytes) == ([], 5_000)
+        reader.missing = 0
+        append(replica, b"v" * 5_000)
+        manager.purgatory.wake()
+        assert reader.connection.responses == [[b"records"]]
+        assert (reader.ended, dict(replica.purgatory.consumers)) == (1, {})
+
+    asyncio.run(run())
+
+
+def test_a_fetch_gets_what_there_is_after_its_timeout_and_when_the_broker_stops():
+    async def run() -> None:
+        manager, replica = leading_alone()
+        impatient, patient = Reader(missing=10), Reader(missing=10)
+        impatient.park(replica, timeout_ms=1)
+        patient.park(replica)
+        await asyncio.sleep(0.02)
+        assert (len(impatient.connection.responses), patient.connection.responses) == (1, [])
+        manager.end_waits()
+        assert (len(impatient.connection.responses), len(patient.connection.responses)) == (1, 1)
+
+    asyncio.run(run())
+
+
+def test_a_fetch_whose_client_is_gone_is_parked_no_more():
+    async def run() -> None:
+        manager, replica = leading_alone()
+        reader = Reader(missing=1)
+        reader.park(replica)
+        assert reader.connection.slot.cancel is not None
+        reader.connection.slot.cancel()
+        append(replica)
+        manager.purgatory.wake()
+        manager.end_waits()
+        assert (reader.connection.responses, reader.ended) == ([], 1)
+        assert not replica.purgatory.consumers
+
+    asyncio.run(run())
+
+
+def test_woken_fetches_are_served_in_order_and_a_bounded_number_in_each_turn():
+    async def run() -> None:
+        manager, replica = leading_alone()
+        readers = [Reader(missing=1) for _ in range(250)]
+        for reader in readers:
+            reader.park(replica)
+            reader.missing = 0
+        append(replica)
+        manager.purgatory.wake()
+        for served in (100, 200, 250):
+            is_served = [bool(reader.connection.responses) for reader in readers]
+            assert is_served == [True] * served + [False] * (250 - served)
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+def test_bytes_that_grow_outside_a_request_wake_fetches_in_the_next_turn():
+    async def run() -> None:
+        _, replica = leading_alone()
+        reader = Reader(missing=1)
+        reader.park(replica)
+        reader.missing = 0
+        replica.append_own(batch.build([batch.Record(0, NOW_MS, None, b"v", ())]), NOW_MS)
+        assert reader.connection.responses == []
+        await asyncio.sleep(0)
+        assert reader.connection.responses == [[b"records"]]
+
+    asyncio.run(run())

@@ -1,9 +1,9 @@
 """Replica fetchers: one task, one connection and one fetch session for each leader.
 
-    Fetchers ──┬─▶ Fetcher of broker 2 ── request ─▶ response ─▶ Replica.apply_response ─┐
-               │                            ▲                                            │
-               │                            └── next position of each partition ─────────┘
-               └─▶ Fetcher of broker 3 …
+    ReplicaFetchers ─┬─▶ fetcher of broker 2 ── request ─▶ response ─▶ Replica.apply_response ─┐
+                     │                            ▲                                            │
+                     │                            └── next position of each partition ─────────┘
+                     └─▶ fetcher of broker 3 …
 
 Requests follow one another without a pause, except after an error: the leader holds a request while
 it has nothing to send.  A request names only the partitions whose position has changed since the
@@ -55,7 +55,7 @@ _GRACE_MS = 1000
 _READ_UNCOMMITTED = 0
 
 
-class Copy:
+class FollowedPartition:
     """A replica that this broker follows, under one leader."""
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Copy:
             self.timer.cancel()
 
 
-class Fetchers:
+class ReplicaFetchers:
     """The fetchers of this broker, by leader, and which of them copies each partition."""
 
     def __init__(
@@ -118,8 +118,8 @@ class Fetchers:
         self.now_ms = now_ms
         self.throttle = throttle
         self.flusher = flusher or Flusher(lambda: None)
-        self._by_leader: dict[int, Fetcher] = {}
-        self._by_partition: dict[TopicPartition, Fetcher] = {}
+        self._by_leader: dict[int, ReplicaFetcher] = {}
+        self._by_partition: dict[TopicPartition, ReplicaFetcher] = {}
 
     def follow(self, replica: Replica, endpoint: PublishedEndpoint | None) -> None:
         """Copy a replica from its leader; not at all while the leader's `endpoint` is None."""
@@ -130,7 +130,7 @@ class Fetchers:
             assert replica.state is not None
             fetcher = self._by_leader.get(replica.state.leader)
             if fetcher is None:
-                fetcher = Fetcher(self, replica.state.leader, endpoint)
+                fetcher = ReplicaFetcher(self, replica.state.leader, endpoint)
                 self._by_leader[fetcher.leader_id] = fetcher
             fetcher.move(endpoint)
         if former is not None and former is not fetcher:
@@ -154,16 +154,18 @@ class Fetchers:
             await fetcher.stop()
 
 
-class Fetcher:
+class ReplicaFetcher:
     """Copies all replicas that follow one leader."""
 
-    def __init__(self, shared: Fetchers, leader_id: int, endpoint: PublishedEndpoint) -> None:
+    def __init__(
+        self, shared: ReplicaFetchers, leader_id: int, endpoint: PublishedEndpoint
+    ) -> None:
         self.leader_id = leader_id
         self._shared = shared
         self._endpoint = endpoint
         self._connection: Connection | None = None
         self._session = FetchSessionClient()
-        self._copies: dict[TopicPartition, Copy] = {}
+        self._followed: dict[TopicPartition, FollowedPartition] = {}
         # Partitions whose position may have changed since the last request.
         self._changed: dict[TopicPartition, None] = {}
         self._is_waiting = False
@@ -179,16 +181,16 @@ class Fetcher:
     def follow(self, key: TopicPartition, replica: Replica) -> None:
         follower = replica.follower
         assert follower is not None
-        copy = self._copies.get(key)
-        if copy is not None:
-            if copy.replica is replica and copy.follower is follower:
+        followed = self._followed.get(key)
+        if followed is not None:
+            if followed.replica is replica and followed.follower is follower:
                 return
-            copy.end()
-        self._copies[key] = Copy(key, replica, follower)
+            followed.end()
+        self._followed[key] = FollowedPartition(key, replica, follower)
         self._mark_changed(key)
 
     def leave(self, key: TopicPartition) -> None:
-        self._copies.pop(key).end()
+        self._followed.pop(key).end()
         # The next request tells the leader; until then its records for the partition are ignored.
         self._changed[key] = None
 
@@ -203,8 +205,8 @@ class Fetcher:
 
     async def stop(self) -> None:
         self._task.cancel()
-        for copy in self._copies.values():
-            copy.end()
+        for followed in self._followed.values():
+            followed.end()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _mark_changed(self, key: TopicPartition) -> None:
@@ -220,7 +222,7 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._has_work.clear()
-            if not self._copies:
+            if not self._followed:
                 await self._has_work.wait()
                 continue
             try:
@@ -248,7 +250,7 @@ class Fetcher:
         connection = await self._shared.peers.connection(endpoint, PURPOSE)
         self._connection = connection
         self._session = FetchSessionClient(self._session.session_id)
-        self._changed = dict.fromkeys(self._copies)
+        self._changed = dict.fromkeys(self._followed)
         try:
             while endpoint is self._endpoint:
                 await self._round(connection)
@@ -320,23 +322,23 @@ class Fetcher:
         return {key: self._position(key) for key in changed}
 
     def _position(self, key: TopicPartition) -> FetchPosition | None:
-        copy = self._copies.get(key)
-        if copy is None:
+        followed = self._followed.get(key)
+        if followed is None:
             return None
-        if copy.must_rejoin:
-            copy.must_rejoin = False
+        if followed.must_rejoin:
+            followed.must_rejoin = False
             self._changed[key] = None
             return None
         throttle = self._shared.throttle
-        if copy.timer is None and not throttle.may_copy(copy.replica):
-            self._pause_copy(copy, throttle.copy_delay_ms())
+        if followed.timer is None and not throttle.may_copy(followed.replica):
+            self._pause_copy(followed, throttle.copy_delay_ms())
         try:
-            return copy.position()
+            return followed.position()
         except Exception:
             # One broken log must not keep the other partitions from being copied.
-            if not copy.is_reported:
-                log.exception("cannot determine the fetch position of %s", copy.name)
-            self._retry(copy, "an error inside this broker")
+            if not followed.is_reported:
+                log.exception("cannot determine the fetch position of %s", followed.name)
+            self._retry(followed, "an error inside this broker")
             return None
 
     def _next_request(
@@ -370,9 +372,11 @@ class Fetcher:
 
     # -- responses -------------------------------------------------------------------------
 
-    async def _apply_response(self, request: SessionRequest, answer: ReplicaFetchResponse) -> None:
-        code = CODES.get(answer.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._session.answered(request, code, answer.session_id)
+    async def _apply_response(
+        self, request: SessionRequest, response: ReplicaFetchResponse
+    ) -> None:
+        code = CODES.get(response.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._session.answered(request, code, response.session_id)
         if code is not ErrorCode.NONE:
             if code in OUT_OF_STEP and not request.is_full:
                 return
@@ -382,7 +386,7 @@ class Fetcher:
             self._pause_ms = 0
         self._is_busy = False
         copied = 0
-        for topic, results in answer.topics:
+        for topic, results in response.topics:
             for received in results:
                 if copied >= _TURN_BYTES:
                     await asyncio.sleep(0)
@@ -395,78 +399,80 @@ class Fetcher:
     def _apply_partition(
         self, key: TopicPartition, request: SessionRequest, received: ReceivedPartition
     ) -> None:
-        copy = self._copies.get(key)
+        followed = self._followed.get(key)
         asked = self._session.requested_position(request, key)
-        if copy is None or asked is None or not copy.is_current:
+        if followed is None or asked is None or not followed.is_current:
             return
         self._changed[key] = None
-        if asked.leader_epoch != copy.follower.state.leader_epoch:
+        if asked.leader_epoch != followed.follower.state.leader_epoch:
             # The request was sent in a role that has ended.
             return
         try:
-            step = copy.replica.apply_response(asked, received, self._shared.now_ms())
+            step = followed.replica.apply_response(asked, received, self._shared.now_ms())
         except (Corrupt, DiskFailed, KafkaError) as error:
-            self._retry(copy, str(error))
+            self._retry(followed, str(error))
         except Exception:
-            if not copy.is_reported:
+            if not followed.is_reported:
                 log.exception(
-                    "cannot append records of %s from broker %d", copy.name, self.leader_id
+                    "cannot append records of %s from broker %d", followed.name, self.leader_id
                 )
-            self._retry(copy, "an error inside this broker")
+            self._retry(followed, "an error inside this broker")
         else:
-            self._carry_out(copy, received, step)
+            self._carry_out(followed, received, step)
 
-    def _carry_out(self, copy: Copy, received: ReceivedPartition, step: Step) -> None:
+    def _carry_out(
+        self, followed: FollowedPartition, received: ReceivedPartition, step: Step
+    ) -> None:
         match step.action:
             case Action.APPEND:
-                copy.pause_ms = 0
-                copy.is_reported = False
+                followed.pause_ms = 0
+                followed.is_reported = False
                 if received.records:
-                    self._shared.throttle.copied(copy.replica, len(received.records))
-                    if copy.replica.needs_flush:
-                        self._flush(copy)
+                    self._shared.throttle.copied(followed.replica, len(received.records))
+                    if followed.replica.needs_flush:
+                        self._flush(followed)
             case Action.ASK_AGAIN:
                 # The response was ignored, but the leader takes its content for received. So the
                 # partition leaves the fetch session and joins it again.
-                copy.must_rejoin = True
+                followed.must_rejoin = True
             case Action.BACK_OFF:
-                self._retry(copy, _why(received.error_code))
+                self._retry(followed, _why(received.error_code))
 
-    def _flush(self, copy: Copy) -> None:
+    def _flush(self, followed: FollowedPartition) -> None:
         """Flush before the next fetch, whose offset tells the leader what this replica has."""
-        copy.is_flushing = True
+        followed.is_flushing = True
 
         def flushed(_task: asyncio.Task[None]) -> None:
-            copy.is_flushing = False
-            if self._copies.get(copy.key) is copy:
-                self._mark_changed(copy.key)
+            followed.is_flushing = False
+            if self._followed.get(followed.key) is followed:
+                self._mark_changed(followed.key)
 
-        self._shared.flusher.flush(copy.replica).add_done_callback(flushed)
+        self._shared.flusher.flush(followed.replica).add_done_callback(flushed)
 
-    def _retry(self, copy: Copy, why: str) -> None:
+    def _retry(self, followed: FollowedPartition, why: str) -> None:
         """Leave a partition out of requests for a while, longer each time."""
         most = self._shared.settings().replica_fetch_backoff_ms
-        copy.pause_ms = min(max(_FIRST_COPY_PAUSE_MS, 2 * copy.pause_ms), most)
-        self._pause_copy(copy, copy.pause_ms)
+        followed.pause_ms = min(max(_FIRST_COPY_PAUSE_MS, 2 * followed.pause_ms), most)
+        self._pause_copy(followed, followed.pause_ms)
         # Just after an election, leader and followers do not learn of it at the same time.
-        if copy.pause_ms >= most and not copy.is_reported:
-            copy.is_reported = True
+        if followed.pause_ms >= most and not followed.is_reported:
+            followed.is_reported = True
             log.warning(
                 "cannot copy %s from broker %d: %s; retrying every %d ms",
-                copy.name,
+                followed.name,
                 self.leader_id,
                 why,
                 most,
             )
 
-    def _pause_copy(self, copy: Copy, delay_ms: int) -> None:
-        if copy.timer is None:
+    def _pause_copy(self, followed: FollowedPartition, delay_ms: int) -> None:
+        if followed.timer is None:
             loop = asyncio.get_running_loop()
-            copy.timer = loop.call_later(delay_ms / 1000, self._resume, copy)
+            followed.timer = loop.call_later(delay_ms / 1000, self._resume, followed)
 
-    def _resume(self, copy: Copy) -> None:
-        copy.timer = None
-        self._mark_changed(copy.key)
+    def _resume(self, followed: FollowedPartition) -> None:
+        followed.timer = None
+        self._mark_changed(followed.key)
 
 
 def _key(replica: Replica) -> TopicPartition:

@@ -1,6 +1,6 @@
 """Applies what the controller publishes: replicas are created, led, followed and removed.
 
-    PublishState ─▶ MetadataImage ─▶ role changes, in order ─▶ Replica, LogManager, Fetchers
+    PublishState ─▶ MetadataImage ─▶ role changes, in order ─▶ Replica, LogManager, ReplicaFetchers
 
 Messages are applied one after the other, each completely: a later message builds upon an earlier
 one.  The response to the controller means that its message is applied.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hightide.broker.membership.dynamic_configs import TopicConfigs
 from hightide.broker.replication.replica import Replica
-from hightide.broker.replication.replica_fetcher import Fetchers
+from hightide.broker.replication.replica_fetcher import ReplicaFetchers
 from hightide.broker.replication.replica_manager import ReplicaManager
 from hightide.core.metadata.image import (
     Delete,
@@ -50,7 +50,7 @@ class StateChanges:
         zookeeper: ZooKeeper,
         log_manager: LogManager,
         replica_manager: ReplicaManager,
-        fetchers: Fetchers,
+        fetchers: ReplicaFetchers,
         configs: TopicConfigs,
         settings: Callable[[], Settings],
         broker_epoch: Callable[[], int],
