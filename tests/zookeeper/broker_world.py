@@ -1,7 +1,7 @@
-"""What the tests of brokers at a coordinator stand on: brokers, a look at the tree, clients.
+"""Helpers for tests of brokers with ZooKeeper: brokers, a view of the znodes, clients.
 
-Sessions are short, so that a test need not wait long for one to end, and long enough for two busy
-cores. Whatever is waited for has a deadline, and a test that waits in vain tells what it saw.
+Sessions are short, so that a test need not wait long for one to expire, and long enough for two
+busy cores. Every wait has a deadline, and a failed wait reports what it saw.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOPIC, BROKER = 2, 4
 
 
 class Tree:
-    """The coordination tree as somebody else sees it, always as new as it can be."""
+    """The znodes as another client sees them, after a sync."""
 
     def __init__(self, hosts: str) -> None:
         self.client = KazooClient(
@@ -59,7 +59,7 @@ class Tree:
         self.client.close()
 
     def data(self, path: str) -> bytes | None:
-        """None if there is no such znode."""
+        """Return the data; None if there is no such znode."""
         try:
             self.client.retry(self.client.sync, "/")
             return self.client.retry(self.client.get, path)[0]
@@ -67,9 +67,9 @@ class Tree:
             return None
 
     def many(self, paths: list[str]) -> list[tuple[bytes, Any]]:
-        """Data and Stat of each, asked for all at once; NoNodeError if one is missing."""
+        """Return data and Stat of all paths, pipelined; raise NoNodeError if one is missing."""
         self.client.retry(self.client.sync, "/")
-        return [asked.get(LIMIT_S) for asked in [self.client.get_async(path) for path in paths]]
+        return [pending.get(LIMIT_S) for pending in [self.client.get_async(path) for path in paths]]
 
     def json(self, path: str) -> Any:
         data = self.data(path)
@@ -87,7 +87,7 @@ class Tree:
             return []
 
     def everything(self, path: str = "/") -> dict[str, bytes]:
-        """Every znode that lasts, but for the coordinator's own."""
+        """Return all persistent znodes, except those of the server."""
         found = {}
         for name in self.children(path):
             below = f"{path.rstrip('/')}/{name}"
@@ -100,13 +100,13 @@ class Tree:
         return found
 
     def notify(self, entity_path: str) -> None:
-        """Announce a change of settings, as Kafka's own tools did."""
-        told = json.dumps({"version": 2, "entity_path": entity_path}).encode()
-        self.client.create("/config/changes/config_change_", told, sequence=True)
+        """Announce a change of settings, as Kafka's tools do."""
+        notification = json.dumps({"version": 2, "entity_path": entity_path}).encode()
+        self.client.create("/config/changes/config_change_", notification, sequence=True)
 
 
 class Brokers(Cluster):
-    """Broker processes at a coordinator that the test runs itself, and a look at its tree."""
+    """Broker processes with a ZooKeeper that the test runs, and a view of its znodes."""
 
     def __init__(
         self,
@@ -142,25 +142,25 @@ class Brokers(Cluster):
         return f"{HOST}:{self.port(broker_id)}"
 
     def launch(self, broker_id: int) -> None:
-        """Start a broker again and do not wait for anything."""
+        """Start a broker again without waiting for it."""
         self._brokers[broker_id].process.launch()
 
     def wait_until_it_listens(self, broker_id: int) -> None:
         self._brokers[broker_id].process.wait_until_it_listens(LIMIT_S)
 
     def wait_until_it_ends(self, broker_id: int) -> int:
-        """The exit code of a broker that is about to stop by itself."""
+        """Wait for a broker that stops by itself, and return its exit code."""
         process = self._brokers[broker_id].process
         eventually(lambda: not process.is_running())
         return process.wait()
 
-    # -- who is who ------------------------------------------------------------------------
+    # -- identities -----------------------------------------------------------------------
 
     def registration(self, broker_id: int = 1) -> Any:
         return self.tree.json(f"/brokers/ids/{broker_id}")
 
     def epoch(self, broker_id: int = 1) -> int:
-        """The broker epoch: the czxid of its znode; 0 while there is none."""
+        """Return the broker epoch, the czxid of its znode; 0 while there is none."""
         stat = self.tree.stat(f"/brokers/ids/{broker_id}")
         return 0 if stat is None else stat.czxid
 
@@ -169,12 +169,12 @@ class Brokers(Cluster):
         return [int(found) for found in re.findall(pattern, self.log(broker_id))]
 
     def is_connected(self, broker_id: int) -> bool:
-        """Whether the last that the broker said of its coordinator is that it has one."""
-        said = re.findall(r"coordination: (\w+) \(", self.log(broker_id))
-        return said[-1:] == ["connected"]
+        """Return whether the broker's log shows a connected session last."""
+        states = re.findall(r"ZooKeeper session (\w+) \(", self.log(broker_id))
+        return states[-1:] == ["connected"]
 
     def elected(self) -> int:
-        """The controller as the tree has it; 0 while there is none."""
+        """Return the controller according to ZooKeeper; 0 while there is none."""
         found = self.tree.json("/controller")
         return 0 if found is None else found["brokerid"]
 
@@ -182,27 +182,27 @@ class Brokers(Cluster):
         return int(self.tree.data("/controller_epoch") or b"0")
 
     def others(self, broker_id: int) -> list[int]:
-        return [each for each in self.brokers if each != broker_id]
+        return [other for other in self.brokers if other != broker_id]
 
-    # -- what one broker says --------------------------------------------------------------
+    # -- requests to one broker --------------------------------------------------------------
 
     def ask(self, broker_id: int, request: Any, timeout_s: float = LIMIT_S) -> Any:
         return ask(self.address(broker_id), request, timeout_s)
 
     def metadata(self, broker_id: int, *topics: str) -> Any:
-        """One broker's Metadata, of these topics or of all; none is made by asking."""
+        """Return one broker's metadata of these topics or of all, without creating any."""
         return metadata(self.address(broker_id), *topics)
 
     def partitions(self, broker_id: int, topic: str) -> dict[int, tuple[int, ErrorCode]]:
-        """Per partition what one broker says of its leader; nothing if it knows no such topic."""
+        """Return leader and error by partition from one broker's metadata."""
         (found,) = self.metadata(broker_id, topic).topics
         return {
-            each.partition_index: (each.leader_id, ErrorCode(each.error_code))
-            for each in found.partitions
+            partition.partition_index: (partition.leader_id, ErrorCode(partition.error_code))
+            for partition in found.partitions
         }
 
     def setting(self, broker_id: int, topic: str, name: str) -> str | None:
-        """A topic's setting as one broker describes it."""
+        """Return a topic's setting as one broker describes it."""
         return setting(self.address(broker_id), TOPIC, topic, name)
 
     def configure(self, broker_id: int, kind: int, name: str, **values: str) -> ErrorCode:
@@ -213,7 +213,7 @@ class Brokers(Cluster):
         return create(self.address(broker_id), topic, partitions)
 
 
-# -- asking one broker and nobody else ---------------------------------------------------------
+# -- requests to one broker, without routing ------------------------------------------------------
 
 
 def ask(address: str, request: Any, timeout_s: float = LIMIT_S) -> Any:
@@ -231,7 +231,7 @@ def ask(address: str, request: Any, timeout_s: float = LIMIT_S) -> Any:
 
 
 def metadata(address: str, *topics: str) -> Any:
-    named = [MetadataRequestTopic(name=each) for each in topics] if topics else None
+    named = [MetadataRequestTopic(name=topic) for topic in topics] if topics else None
     return ask(address, MetadataRequest(topics=named, allow_auto_topic_creation=False))
 
 
@@ -263,7 +263,7 @@ def create_request(topic: str, partitions: int = 1) -> CreateTopicsRequest:
 
 
 def create(address: str, topic: str, partitions: int = 1) -> ErrorCode:
-    """Ask one broker for a topic; it may not be the one to ask."""
+    """Ask one broker to create a topic; it need not be the controller."""
     answer = ask(address, create_request(topic, partitions))
     return ErrorCode(answer.topics[0].error_code)
 
@@ -283,7 +283,7 @@ def write(bootstrap: str, topic: str, partition: int, value: bytes) -> None:
 
 
 def read(bootstrap: str, topic: str, partition: int) -> bytes:
-    """The first record of a partition, as librdkafka reads it."""
+    """Read the first record of a partition with librdkafka."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, partition, 0)])
@@ -294,14 +294,14 @@ def read(bootstrap: str, topic: str, partition: int) -> bytes:
     return message.value()
 
 
-# -- a broker that is not one of a cluster's ----------------------------------------------------
+# -- a broker outside a cluster ---------------------------------------------------------------
 
 
 @contextmanager
 def lone_broker(
     hosts: str, folder: Path, settings: dict[str, object], *arguments: str
 ) -> Iterator[BrokerProcess]:
-    """A broker with these settings, launched; whether it serves is for the test to see."""
+    """Launch a broker with these settings, without waiting until it serves."""
     given = {"zookeeper.connect": hosts, "log.dirs": folder / "data", **settings}
     words = [word for name, value in given.items() for word in ("--override", f"{name}={value}")]
     process = BrokerProcess([*arguments, *words], folder / "broker.log")
@@ -316,6 +316,6 @@ def lone_broker(
 
 
 def end_of(process: BrokerProcess) -> tuple[int, str]:
-    """The exit code of a broker that is about to stop by itself, and all that it logged."""
+    """Wait for a broker that stops by itself; return its exit code and its log."""
     eventually(lambda: not process.is_running())
     return process.wait(), process.log.read_text()

@@ -1,4 +1,4 @@
-"""What the tests of the client stand on: sessions that are closed again, and a bad network."""
+"""Helpers for tests of the client: sessions that are closed at the end, and a bad network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 60.0
 
 
 def scenario(test: Callable[..., Any]) -> Callable[..., None]:
-    """A test that is a coroutine; it has its own event loop, and a limit."""
+    """Run a test coroutine in its own event loop, with a time limit."""
     return _on_a_loop(test, asyncio.run)
 
 
@@ -56,20 +56,20 @@ async def session(hosts: str, **options: Any) -> AsyncIterator[ZooKeeperClient]:
 
 
 def block_until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
-    """Hold up the event loop until something happened elsewhere."""
+    """Block the event loop until the condition is true."""
     deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.005)
 
 
 def block_for(seconds: float) -> None:
-    """Hold up the event loop."""
+    """Block the event loop."""
     time.sleep(seconds)
 
 
 class States(list[SessionState]):
-    """The states that a client was in since, and its session at that time."""
+    """The states of a client since, and its session at that time."""
 
     def __init__(self, client: ZooKeeperClient) -> None:
         self.times: list[float] = []
@@ -88,7 +88,7 @@ class States(list[SessionState]):
 
 @contextlib.contextmanager
 def switched_off() -> Iterator[str]:
-    """The address of a machine that does not even refuse: its queue is full, so it drops."""
+    """The address of a host that drops connections: its accept queue is full."""
     with contextlib.ExitStack() as sockets:
         full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
@@ -99,13 +99,13 @@ def switched_off() -> Iterator[str]:
 
 
 class Proxy:
-    """A way to a server that can be cut, refused, or made silent in either direction.
+    """A proxy that can break, refuse or hold back connections in either direction.
 
-    It runs in a thread of its own, so that a test may hold up its own event loop.
+    It runs in a separate thread, so that a test may block its event loop.
     """
 
     def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
-        """`tls` is for those who come; the server is spoken to in clear."""
+        """`tls` is for clients; the connection to the server is plain."""
         host, _, port = target.rpartition(":")
         self._tls = tls
         self._target = host, int(port)
@@ -122,10 +122,10 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(action, self._loop).result(10)
 
     async def _listen(self) -> None:
-        self._questions = asyncio.Event()
-        self._answers = asyncio.Event()
-        self._questions.set()
-        self._answers.set()
+        self._requests = asyncio.Event()
+        self._responses = asyncio.Event()
+        self._requests.set()
+        self._responses.set()
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         self.hosts = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
@@ -137,8 +137,8 @@ class Proxy:
         server_reader, server_writer = await asyncio.open_connection(*self._target)
         self._writers.append((writer, server_writer))
         for pump in (
-            self._pump(reader, server_writer, self._questions),
-            self._pump(server_reader, writer, self._answers),
+            self._pump(reader, server_writer, self._requests),
+            self._pump(server_reader, writer, self._responses),
         ):
             task = self._loop.create_task(pump)
             self._tasks.add(task)
@@ -162,8 +162,8 @@ class Proxy:
                 writer.transport.abort()
         self._writers.clear()
 
-    async def _set(self, questions: bool, answers: bool) -> None:
-        for gate, is_open in ((self._questions, questions), (self._answers, answers)):
+    async def _set(self, requests: bool, responses: bool) -> None:
+        for gate, is_open in ((self._requests, requests), (self._responses, responses)):
             if is_open:
                 gate.set()
             else:
@@ -174,7 +174,7 @@ class Proxy:
             writer.write(data)
 
     def cut(self) -> None:
-        """Break every connection; new ones are welcome."""
+        """Break every connection; accept new ones."""
         self._do(self._cut(refusing=False))
 
     def refuse(self) -> None:
@@ -182,30 +182,30 @@ class Proxy:
         self._do(self._cut(refusing=True))
 
     def silence(self) -> None:
-        """Let nothing through any more, and let nobody notice."""
-        self._do(self._set(questions=False, answers=False))
+        """Hold back everything, with connections left open."""
+        self._do(self._set(requests=False, responses=False))
 
-    def hold_answers(self) -> None:
-        """What is asked reaches the server; its answers do not come back."""
-        self._do(self._set(questions=True, answers=False))
+    def hold_responses(self) -> None:
+        """Let requests through to the server and hold back its responses."""
+        self._do(self._set(requests=True, responses=False))
 
     def heal(self) -> None:
-        self._do(self._set(questions=True, answers=True))
+        self._do(self._set(requests=True, responses=True))
         self._refusing = False
 
-    def lose_answers(self) -> None:
-        """Break the connections whose answers were held, and let new ones through."""
+    def lose_responses(self) -> None:
+        """Break the connections whose responses were held back, and accept new ones."""
         self.cut()
         self.heal()
 
     def say(self, data: bytes) -> None:
-        """Bytes to the client that the server never sent."""
+        """Send bytes to the client that the server did not send."""
         self._do(self._say(data))
 
     async def _close(self) -> None:
         await self._cut(refusing=True)
         self._server.close()
-        await self._set(questions=True, answers=True)
+        await self._set(requests=True, responses=True)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -219,7 +219,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy_to(backend: Any) -> Iterator[Proxy]:
-    """Between clients and a server; the first, if there are several."""
+    """A proxy to the server, or to the first of an ensemble."""
     proxy = Proxy(backend.server.hosts.split(",")[0])
     try:
         yield proxy

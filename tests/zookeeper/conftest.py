@@ -1,7 +1,8 @@
-"""The coordinators that the tests here run against, each started once and shared by all of them.
+"""ZooKeeper servers for the tests of this package, each started once and shared by all tests.
 
-A test gets a `Backend`: a server that serves, and a chroot in it that nobody else uses. It may kill
-or pause the server; whoever comes next finds it healed. `backend` is each of the three in turn.
+A test gets a `Backend`: a running server, and a chroot in it that no other test uses. A test may
+kill or pause the server; the next test gets it repaired. `embedded` is Hightide's embedded server,
+`zookeeper` a single Apache ZooKeeper, `ensemble` three of them, and `backend` runs a test on all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A running coordinator and a chroot of one's own. The server's methods are here as well."""
+    """A running server and a chroot for one test. It has the server's methods as well."""
 
     kind: str
     server: Any
@@ -37,7 +38,7 @@ class Backend:
 
     @property
     def hosts(self) -> str:
-        """What a client connects to, chroot included."""
+        """The connect string of a client, with the chroot."""
         return self.server.hosts + self.chroot
 
     def __getattr__(self, name: str) -> Any:
@@ -45,7 +46,7 @@ class Backend:
 
 
 def start(kind: str, folder: Path) -> Any:
-    """A server of this kind; the test is skipped if it cannot be had on this machine."""
+    """Start a server of this kind; skip the test if it is not installed."""
     if kind != "embedded" and (reason := servers.missing()):
         pytest.skip(reason)
     server = KINDS[kind](folder)
@@ -54,7 +55,7 @@ def start(kind: str, folder: Path) -> Any:
 
 
 def fresh_chroot(hosts: str) -> str:
-    """A chroot that every member of `hosts` already shows."""
+    """Create a chroot and wait until every member of `hosts` has it."""
     chroot = f"/test-{next(_numbers)}"
     for host in hosts.split(","):
         client = KazooClient(host, timeout=10)

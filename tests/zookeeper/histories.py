@@ -1,7 +1,7 @@
-"""Random histories: what some sessions ask of a coordinator, one request after the other.
+"""Random histories: requests of several sessions to a server, one after the other.
 
-A history is data and knows no server. Its steps follow from the seed alone, never from an answer,
-so two servers can be asked the same. Paths are few and short, so that the sessions meet.
+A history is data, independent of a server. Its steps follow from the seed alone, never from a
+response, so two servers can get the same requests. Paths are few, so that the sessions collide.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USERS = {"ann": b"ann:secret", "bob": b"bob:hidden"}
 
 
 def digest(user: str) -> str:
-    """How an ACL names a user of the scheme digest."""
+    """Return the id of a user in an ACL of the scheme digest."""
     return f"{user}:{base64.b64encode(hashlib.sha1(USERS[user]).digest()).decode()}"
 
 
@@ -31,7 +31,7 @@ ACLS: dict[str, tuple[Acl, ...] | None] = {
     "world may read": (Acl(READ, "world", "anyone"),),
     "world may not create": (Acl(EVERYTHING - CREATE, "world", "anyone"),),
     "world may not delete": (Acl(EVERYTHING - DELETE, "world", "anyone"),),
-    "nobody may anything": (Acl(0, "world", "anyone"),),
+    "no permissions": (Acl(0, "world", "anyone"),),
     "ann": (Acl(EVERYTHING, "digest", digest("ann")),),
     "ann, and all may read": (
         Acl(EVERYTHING, "digest", digest("ann")),
@@ -41,7 +41,7 @@ ACLS: dict[str, tuple[Acl, ...] | None] = {
         Acl(WRITE | ADMIN, "digest", digest("ann")),
         Acl(READ, "digest", digest("bob")),
     ),
-    "whoever asks": (Acl(EVERYTHING, "auth", ""),),
+    "the requester": (Acl(EVERYTHING, "auth", ""),),
     "loopback": (Acl(EVERYTHING, "ip", "127.0.0.1"),),
     "loopback's network": (Acl(EVERYTHING, "ip", "127.0.0.0/8"),),
     "another network": (Acl(EVERYTHING, "ip", "10.0.0.0/8"),),
@@ -61,7 +61,7 @@ WRONG_ACLS = {"empty", "none", "an unknown scheme", "another world", "no digest"
     "a good and a bad one",
 }
 
-# Of no use to a client that checks paths itself.
+# Not for clients that check paths themselves.
 ODD_PATHS = (
     "a",
     "/a/",
@@ -90,7 +90,7 @@ ODD_PATHS = (
 
 
 class Step(NamedTuple):
-    """What session number `session` does next."""
+    """The next request of session number `session`."""
 
     session: int
     name: str
@@ -98,7 +98,7 @@ class Step(NamedTuple):
 
 
 class History:
-    """Chance, and what it may choose from. `odd` allows what no client library sends."""
+    """Random choices. `odd` allows requests that no client library sends."""
 
     def __init__(self, seed: int, odd: bool) -> None:
         self.chance = random.Random(seed)
@@ -148,7 +148,7 @@ class History:
         return self.chance.choice(list(ACLS) if self.odd and self._rarely(0.3) else right)
 
     def _flags(self) -> int:
-        """1 ephemeral, 2 sequential; 4 to 6 are kinds that we do not offer."""
+        """1 ephemeral, 2 sequential; 4 to 6 are not supported by the embedded server."""
         if self.odd and self._rarely(0.03):
             return self.chance.choice((7, 99, -1))
         return self._rarely(0.3) | self._rarely(0.25) << 1
@@ -203,7 +203,7 @@ class History:
         return "children", self._path() or "/a"
 
     def _session(self) -> tuple[str, tuple[Any, ...]]:
-        """Sessions end, lose their connection, or say who they are."""
+        """Sessions end, lose their connection, or authenticate."""
         kind = self.chance.choice(("restart", "drop", "authenticate", "authenticate"))
         if kind == "authenticate":
             return kind, (self.chance.choice(list(USERS)),)

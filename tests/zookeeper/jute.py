@@ -1,8 +1,7 @@
 """ZooKeeper's wire protocol as bytes: a client that hides nothing and checks nothing.
 
-It shows what a server sends in the order in which it sends it, and can send what no library would.
-Written for the tests alone and apart from the server's own codec, so that the two cannot share a
-mistake.
+It returns what a server sends in order, and can send what no library sends. It is independent of
+the codec of the embedded server, so that the two cannot share a mistake.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Reply(NamedTuple):
 
 
 class Reader:
-    """What is left of a body."""
+    """The rest of a body."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -155,7 +154,7 @@ class HungUp(Exception):
 
 @dataclass(slots=True)
 class Greeting:
-    """The answer to a connect request."""
+    """The response to a connect request."""
 
     protocol: int
     timeout_ms: int
@@ -205,11 +204,11 @@ class Wire:
         return self.greeting.session_id, self.greeting.password
 
     def disconnect(self) -> None:
-        """Go away without a word: the session lives on."""
+        """Close the connection without closing the session."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are; the other side may already have hung up."""
+        """Send bytes as they are; the server may already have closed the connection."""
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             self._socket.sendall(data)
 
@@ -217,7 +216,7 @@ class Wire:
         self.send(int32(len(body)) + body)
 
     def request(self, operation: int, body: bytes = b"", xid: int | None = None) -> int:
-        """Send a request without waiting; its xid."""
+        """Send a request without waiting and return its xid."""
         if xid is None:
             self._xid += 1
             xid = self._xid
@@ -229,7 +228,7 @@ class Wire:
         return self._exactly(size)
 
     def receive(self) -> Reply | Event:
-        """The next thing that the server says."""
+        """Return the next message of the server."""
         reader = Reader(self.receive_frame())
         xid, zxid, code = reader.unpack(">iqi")
         if xid == EVENT_XID:
@@ -238,11 +237,11 @@ class Wire:
         return Reply(xid, zxid, code, reader.data[reader.position :])
 
     def reply_to(self, xid: int) -> Reply:
-        """The answer to `xid`; the events before it are put aside in order."""
-        while isinstance(said := self.receive(), Event):
-            self.events.append(said)
-        assert said.xid == xid, f"the reply to {said.xid} came in place of that to {xid}"
-        return said
+        """Return the response to `xid`; events before it are kept in order."""
+        while isinstance(message := self.receive(), Event):
+            self.events.append(message)
+        assert message.xid == xid, f"got the response to {message.xid}, expected {xid}"
+        return message
 
     def call(self, operation: int, body: bytes = b"", xid: int | None = None) -> Reply:
         return self.reply_to(self.request(operation, body, xid))
@@ -254,19 +253,19 @@ class Wire:
         return self.call(AUTH, int32(0) + text(scheme) + buffer(credentials), AUTH_XID)
 
     def close(self) -> Reply:
-        """End the session in order."""
+        """Close the session."""
         reply = self.call(CLOSE)
         self.disconnect()
         return reply
 
     def taken_events(self) -> list[Event]:
-        """The events since the last look, those that are still on their way included."""
+        """Return the events since the last call, including those not yet received."""
         self.ping()
         events, self.events = self.events, []
         return events
 
     def ends(self) -> bool:
-        """Whether the server hangs up without another word."""
+        """Return whether the server closes the connection without another message."""
         try:
             self.receive_frame()
         except HungUp:

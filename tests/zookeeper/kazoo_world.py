@@ -1,7 +1,7 @@
-"""A server seen through kazoo: the same steps as on the bare wire, told in a library's words.
+"""A server as kazoo sees it: the same steps as in `wire_world`, through a client library.
 
-Events and answers are noted in the order in which kazoo's connection reads them. Its own two worker
-threads, one for each, would lose that order.
+Events and responses are recorded in the order in which kazoo's connection reads them. kazoo's two
+worker threads, one for events and one for responses, would lose that order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_S = 30.0
 
 
 class InOrder(SequentialThreadingHandler):
-    """Watches are called where they are read."""
+    """A handler that calls watches in the thread that reads them."""
 
     def dispatch_callback(self, callback: Callback) -> None:
         callback.func(*callback.args)
@@ -35,15 +35,15 @@ def acls(name: str) -> list[ACL]:
 
 
 class KazooWorld:
-    """Some clients of one server, below a chroot of their own."""
+    """Some clients of one server, below their own chroot."""
 
     def __init__(self, hosts: str, chroot: str) -> None:
         self.hosts = hosts + chroot
         self.events = 0
         self.writes: list[int] = []
-        self.owners: dict[int, str] = {0: "nobody"}
-        self._heard: list[list[Any]] = [[] for _ in range(SESSIONS)]
-        self._watches = [self._watch(heard) for heard in self._heard]
+        self.owners: dict[int, str] = {0: "none"}
+        self._events: list[list[Any]] = [[] for _ in range(SESSIONS)]
+        self._watches = [self._watch(seen) for seen in self._events]
         self.sessions = [self._new(number) for number in range(SESSIONS)]
         self._acts: dict[str, Callable[..., Any]] = {
             "authenticate": self._authenticate,
@@ -61,25 +61,25 @@ class KazooWorld:
             return self._acts[step.name](step.session, *step.arguments)
         client = self.sessions[step.session]
         try:
-            answer = self._ask(client, step)
+            answer = self._request(client, step)
         except KazooException as refusal:
-            return self._told(step.session), type(refusal).__name__
+            return self._new_events(step.session), type(refusal).__name__
         if step.name == "multi":
-            # One that only checks changes nothing. ZooKeeper gives it a zxid all the same.
+            # A multi that only checks changes nothing. ZooKeeper gives it a zxid all the same.
             is_refused = any(isinstance(part, Exception) for part in answer)
             is_change = not is_refused and any(part[0] != "check" for part in step.arguments[0])
         else:
             is_change = step.name in ("create", "create2", "delete", "set", "set acl")
         if is_change:
             self._wrote(client)
-        return self._told(step.session), self._named(answer)
+        return self._new_events(step.session), self._named(answer)
 
     def settle(self) -> Any:
         for client in self.sessions:
             client.sync("/")
-        return [self._told(number) for number in range(SESSIONS)]
+        return [self._new_events(number) for number in range(SESSIONS)]
 
-    def _ask(self, client: KazooClient, step: Step) -> Any:
+    def _request(self, client: KazooClient, step: Step) -> Any:
         given = step.arguments
         if step.name == "multi":
             return self._multi(client, given[0])
@@ -107,7 +107,7 @@ class KazooWorld:
                 found = client.get_children(path, watch if given[1] else None, with_stat)
                 return (sorted(found[0]), found[1]) if with_stat else sorted(found)
             case "get acl":
-                # Who authenticated under several names has them in a list in any order.
+                # The ids of a client with several identities come in any order.
                 entries, stat = client.get_acls(path)
                 return sorted(entries), stat
             case "set acl":
@@ -132,19 +132,19 @@ class KazooWorld:
                     request.check(path, given[0])
         return list(request.commit())
 
-    # Names for what a server chooses itself.
+    # Names for values that the server chooses.
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, ZnodeStat):
             fields = value._asdict()
             del fields["ctime"], fields["mtime"]
             zxids = {name: self._exactly(fields[name]) for name in ("czxid", "mzxid", "pzxid")}
-            owner = self.owners.get(value.ephemeralOwner, "a stranger")
+            owner = self.owners.get(value.ephemeralOwner, "unknown")
             return {**fields, **zxids, "ephemeralOwner": owner}
         if isinstance(value, Exception):
             return type(value).__name__
         if isinstance(value, (list, tuple)):
-            return [self._named(each) for each in value]
+            return [self._named(item) for item in value]
         return value
 
     def _wrote(self, client: KazooClient) -> None:
@@ -156,17 +156,17 @@ class KazooWorld:
         is_known = position and self.writes[position - 1] == zxid
         return f"write {position}" if is_known else f"no write of ours, after {position}"
 
-    def _watch(self, heard: list[Any]) -> Callable[[WatchedEvent], None]:
-        return lambda event: heard.append((event.type, event.state, event.path))
+    def _watch(self, seen: list[Any]) -> Callable[[WatchedEvent], None]:
+        return lambda event: seen.append((event.type, event.state, event.path))
 
-    def _told(self, number: int) -> list[Any]:
-        heard = self._heard[number]
-        told = list(heard)
-        del heard[: len(told)]
-        self.events += len(told)
-        return told
+    def _new_events(self, number: int) -> list[Any]:
+        seen = self._events[number]
+        events = list(seen)
+        del seen[: len(events)]
+        self.events += len(events)
+        return events
 
-    # What happens to sessions.
+    # Changes of sessions.
 
     def _new(self, number: int) -> KazooClient:
         retry = {"max_tries": -1, "delay": 0.01, "max_delay": 0.1}
@@ -178,24 +178,24 @@ class KazooWorld:
     def _name(self, number: int, client: KazooClient) -> None:
         generation = sum(name.startswith(f"session {number}") for name in self.owners.values())
         session_id, _ = client.client_id
-        self.owners[session_id] = f"session {number}, life {generation}"
+        self.owners[session_id] = f"session {number}, generation {generation}"
 
     def _authenticate(self, number: int, user: str) -> Any:
         self.sessions[number].add_auth("digest", USERS[user].decode())
-        return self._told(number)
+        return self._new_events(number)
 
     def _restart(self, number: int) -> Any:
-        """End the session. Its ephemerals go in no order that anybody promises."""
+        """End the session. The order in which its ephemerals are deleted is not defined."""
         before = self.settle()
         client = self.sessions[number]
         client.stop()
         client.close()
         self.sessions[number] = self._new(number)
-        after = [sorted(map(str, told)) for told in self.settle()]
+        after = [sorted(map(str, events)) for events in self.settle()]
         return before, after
 
     def _drop(self, number: int) -> Any:
-        """Lose the connection. kazoo tells its watches so, and forgets them."""
+        """Break the connection. kazoo calls its watches for that, and drops them."""
         client, before = self.sessions[number], self.settle()
         is_away, is_back = threading.Event(), threading.Event()
 
@@ -212,4 +212,4 @@ class KazooWorld:
         assert is_back.wait(PATIENCE_S)
         client.remove_listener(listen)
         assert client.client_id == session, "the session was lost with its connection"
-        return before, sorted(map(str, self._told(number)))
+        return before, sorted(map(str, self._new_events(number)))

@@ -1,7 +1,7 @@
-"""Things to do to a server over a bare connection, each of which returns what the server said.
+"""Scenarios on a raw connection, each of which returns what the server sent.
 
-A scenario takes a server's address and a path that nobody else uses, so that the same one can be
-played to two servers and the answers compared. `test_wire` says what must come of them.
+A scenario takes a server's address and an unused path, so that it can run on two servers and the
+results can be compared. `test_wire` has the expected results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.zookeeper.jute import (
 )
 
 Scenario = Callable[[str, str], Any]
-"""A server's address and a path of one's own in; what the server said out."""
+"""Takes a server's address and an unused path; returns what the server sent."""
 
 HANGS_UP = "hangs up"
 END_OF_MULTI = int32(-1) + boolean(True) + int32(-1)
@@ -39,12 +39,12 @@ def create(path: str | None, data: bytes | None = b"", acl: Any = OPEN, flags: i
 
 
 def part(operation: int, body: bytes) -> bytes:
-    """An operation as it stands in a multi."""
+    """Encode an operation of a multi."""
     return int32(operation) + boolean(False) + int32(-1) + body
 
 
 def then(wire: Wire) -> Any:
-    """Whether the connection still serves."""
+    """Return whether the connection still works."""
     try:
         return wire.ping().code
     except HungUp:
@@ -52,7 +52,7 @@ def then(wire: Wire) -> Any:
 
 
 def asks(operation: int, body: Any = b"", xid: int | None = None) -> Scenario:
-    """One request; its code and body, and whether the connection survives it."""
+    """Send one request; return its code and body, and whether the connection survives."""
 
     def scenario(hosts: str, path: str) -> Any:
         sent = body(path) if callable(body) else body
@@ -67,12 +67,12 @@ def asks(operation: int, body: Any = b"", xid: int | None = None) -> Scenario:
 
 
 def code_of(scenario: Scenario) -> Scenario:
-    """Only the code: the body holds zxids and times."""
+    """Return only the code: the body has zxids and times."""
     return lambda hosts, path: scenario(hosts, path)[0]
 
 
 def sends(data: bytes) -> Scenario:
-    """Bytes that are no request."""
+    """Send bytes that are not a request."""
 
     def scenario(hosts: str, _path: str) -> Any:
         with Wire(hosts) as wire:
@@ -94,7 +94,7 @@ def connects(
     tail: bytes = b"\0",
     body: bytes | None = None,
 ) -> Scenario:
-    """A greeting; what the answer says besides the session's id and password."""
+    """Send a connect request; return the response without session id and password."""
     request = int32(protocol) + int64(zxid) + int32(timeout_ms) + int64(session_id)
     request += buffer(password) + tail
 
@@ -120,7 +120,7 @@ def events_of(wire: Wire) -> list[tuple[int, str]]:
 
 
 def watches_come_back(hosts: str, path: str) -> Any:
-    """What changed while the client was away is told at once; the rest is armed again."""
+    """After a reconnect, watches on changed znodes fire at once; the others are armed."""
     with Wire(hosts) as away, Wire(hosts) as other:
         for name in ("", "/data", "/kids", "/gone"):
             seen = other.call(jute.CREATE, create(path + name)).zxid
@@ -152,7 +152,7 @@ def newer_watches_come_back(hosts: str, path: str) -> Any:
 
 
 def removes_watches(kind: int) -> Scenario:
-    """1 children, 2 data, 3 both."""
+    """Watch types: 1 children, 2 data, 3 both."""
 
     def scenario(hosts: str, path: str) -> Any:
         with Wire(hosts) as wire:
@@ -182,7 +182,7 @@ def adds_watch(mode: int) -> Scenario:
 
 
 def a_write_is_seen_before_it_is_answered(hosts: str, path: str) -> Any:
-    """All that one connection is told, in order, while it writes what it watches itself."""
+    """All messages to one connection, in order, while it writes what it watches."""
     with Wire(hosts) as wire:
         wire.call(jute.CREATE, create(path))
         wire.call(jute.GET_DATA, text(path) + boolean(True))
@@ -192,40 +192,40 @@ def a_write_is_seen_before_it_is_answered(hosts: str, path: str) -> Any:
         wire.request(jute.CREATE, create(path + "/child"), xid=103)
         wire.request(jute.DELETE, text(path + "/child") + int32(-1), xid=104)
         wire.request(jute.DELETE, text(path) + int32(-1), xid=105)
-        said: list[Any] = []
-        while not said or said[-1] != ("reply", 105, 0):
+        messages: list[Any] = []
+        while not messages or messages[-1] != ("reply", 105, 0):
             one = wire.receive()
             if isinstance(one, jute.Event):
-                said.append(("event", one.kind, one.path == path, one.zxid))
+                messages.append(("event", one.kind, one.path == path, one.zxid))
             else:
-                said.append(("reply", one.xid, one.code))
-        return said
+                messages.append(("reply", one.xid, one.code))
+        return messages
 
 
 ANN_ONLY = (jute.Acl(31, "digest", digest("ann")),)
 
 
 def who_may_not_read_hears_nothing(hosts: str, path: str) -> Any:
-    """A watch on a znode that is hidden from the watcher is used up in silence."""
+    """A watch on a znode that the watcher may not read is removed without an event."""
     with Wire(hosts) as ann, Wire(hosts) as other:
         ann.authenticate("digest", USERS["ann"])
-        told = []
+        events = []
         for wire in (ann, other):
             wire.call(jute.EXISTS, text(path) + boolean(True))
         ann.call(jute.CREATE, create(path, acl=ANN_ONLY))
-        told += [events_of(ann), events_of(other)]
+        events += [events_of(ann), events_of(other)]
         for wire in (ann, other):
             wire.call(jute.EXISTS, text(path) + boolean(True))
         ann.call(jute.SET_DATA, text(path) + buffer(b"x") + int32(-1))
-        told += [events_of(ann), events_of(other)]
+        events += [events_of(ann), events_of(other)]
         for wire in (ann, other):
             wire.call(jute.EXISTS, text(path) + boolean(True))
         ann.call(jute.DELETE, text(path) + int32(-1))
-        return [*told, events_of(ann), events_of(other)]
+        return [*events, events_of(ann), events_of(other)]
 
 
 def who_may_no_longer_read_hears_nothing(hosts: str, path: str) -> Any:
-    """Watches armed while it was allowed, and fired when it is not."""
+    """Watches armed with permission, and fired without it."""
     with Wire(hosts) as ann, Wire(hosts) as other:
         ann.authenticate("digest", USERS["ann"])
         ann.call(jute.CREATE, create(path))
@@ -241,7 +241,7 @@ def who_may_no_longer_read_hears_nothing(hosts: str, path: str) -> Any:
 
 
 def needs_permission(operation: int, tail: bytes = b"") -> Scenario:
-    """A znode that is Ann's alone, asked by somebody else."""
+    """Requests of another client for a znode that only Ann may use."""
 
     def scenario(hosts: str, path: str) -> Any:
         with Wire(hosts) as ann, Wire(hosts) as other:
@@ -297,11 +297,11 @@ def opened_with_a_zxid_from_the_future(hosts: str, _path: str) -> Any:
 
 
 def expires(hosts: str, path: str) -> Any:
-    """Who falls silent loses its session and its ephemerals, and others are told."""
+    """A silent session expires with its ephemerals, and other sessions get the events."""
     with Wire(hosts, timeout_ms=1000) as silent, Wire(hosts) as other:
         silent.call(jute.CREATE, create(path, flags=1))
         other.call(jute.EXISTS, text(path) + boolean(True))
-        # Its connection is closed when its time is over.
+        # The server closes its connection when the session expires.
         began, ended = time.monotonic(), silent.ends()
         lasted_s = time.monotonic() - began
         events = events_of(other)
@@ -338,7 +338,7 @@ def says_who_it_is(hosts: str, _path: str) -> Any:
         return sorted((reader.text(), reader.text()) for _ in range(reader.int32()))
 
 
-# Questions.
+# Reads.
 
 
 def knows_its_ephemerals(hosts: str, path: str) -> Any:
@@ -378,7 +378,7 @@ def lists(path: str, operation: int = jute.GET_CHILDREN) -> Scenario:
 
 
 def zxids_only_grow(hosts: str, path: str) -> Any:
-    """Over writes, reads, refusals and two connections."""
+    """zxids over writes, reads, errors and two connections."""
     with Wire(hosts) as one, Wire(hosts) as two:
         zxids = []
         for number in range(20):

@@ -1,8 +1,8 @@
-"""Coordinators as processes: Debian's ZooKeeper alone and as an ensemble, and ours.
+"""ZooKeeper servers as processes: Debian's ZooKeeper, single and as an ensemble, and the embedded.
 
-All three have one face, so that a test can be asked of each. Every process dies with the test run,
-however that ends: between it and us stands a shell that waits for a word on a pipe of ours. The
-word is the signal to send; no word, because the pipe closed, means KILL.
+All three have the same methods, so that one test can run on each. Every process ends with the test
+run, however that ends: its parent is a shell that waits for a line on a pipe from the test run. The
+line is the signal to send; a closed pipe means KILL.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ START_S = 60.0
 TICK_MS = 200
 LONGEST_SESSION_MS = 60_000
 
-# The process leads a group of its own, and what it starts itself ends with it. In its first moment
-# there is no group yet.
+# The process leads a process group, so its children end with it. At first there is no group yet.
 _KEEPER = """
 setsid "$@" </dev/null & echo $!
 read signal
@@ -38,25 +37,25 @@ kill -CONT -$!
 wait $!
 """
 
-# A small heap and the quick compiler: a server of a test lives for seconds.
+# A small heap and the quick compiler: a server of a test runs for seconds.
 _QUICK_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
 class NotServing(Exception):
-    """A coordinator that did not start; the text ends with its log."""
+    """A server did not start; the text ends with its log."""
 
 
 def missing() -> str:
-    """Why ZooKeeper itself cannot be run here, or nothing."""
+    """Return why Apache ZooKeeper cannot run here, or an empty text."""
     if not (JARS / "zookeeper.jar").exists():
-        return "ZooKeeper is not installed on this machine (Debian package: zookeeper)"
+        return "Apache ZooKeeper is not installed (Debian package: zookeeper)"
     if shutil.which("java") is None:
-        return "Java is not installed on this machine, and ZooKeeper needs it"
+        return "Java is not installed, and Apache ZooKeeper needs it"
     return ""
 
 
 def classpath() -> str:
-    """Debian's jar names the others that it needs, save two; the log goes to standard error."""
+    """Return the class path. Debian's jar names its dependencies except two; logs to stderr."""
     names = ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")
     return ":".join(str(JARS / f"{name}.jar") for name in names)
 
@@ -72,7 +71,7 @@ def is_free(port: int) -> bool:
 
 
 def four_letters(host: str, word: str, timeout_s: float = 5.0) -> str:
-    """What the server at `host` (with its port) answers to an administrator's word."""
+    """Return the response of the server at `host:port` to a four-letter word."""
     name, port = host.rsplit(":", 1)
     with socket.create_connection((name, int(port)), timeout_s) as connection:
         connection.sendall(word.encode())
@@ -83,21 +82,21 @@ def four_letters(host: str, word: str, timeout_s: float = 5.0) -> str:
 
 
 class Child:
-    """One process behind its keeper."""
+    """One process, and the shell that ends it."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = ["sh", "-c", _KEEPER, "keeper", *command]
         self.log = log
         self.pid = 0
         self._keeper: subprocess.Popen[bytes] | None = None
-        self._said = b""
+        self._output = b""
 
     def is_running(self) -> bool:
         return self._keeper is not None and self._keeper.poll() is None
 
     def start(self) -> None:
         assert not self.is_running()
-        self._said = b""
+        self._output = b""
         with self.log.open("ab") as log:
             self._keeper = subprocess.Popen(
                 self._command,
@@ -110,26 +109,26 @@ class Child:
         self.pid = int(self.line(time.monotonic() + START_S))
 
     def line(self, deadline: float) -> str:
-        """The next line that the process says."""
+        """Return the next line of the process's output."""
         assert self._keeper is not None
         assert self._keeper.stdout is not None
         pipe = self._keeper.stdout.fileno()
-        while b"\n" not in self._said:
+        while b"\n" not in self._output:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                raise NotServing(self.obituary("It said nothing in time"))
+                raise NotServing(self.failure("The process printed nothing in time"))
             part = os.read(pipe, 4096)
             if not part:
-                raise NotServing(self.obituary("It stopped by itself"))
-            self._said += part
-        line, _, self._said = self._said.partition(b"\n")
+                raise NotServing(self.failure("The process ended"))
+            self._output += part
+        line, _, self._output = self._output.partition(b"\n")
         return line.decode()
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def end(self, word: str) -> int:
-        """Send the signal that `word` names and wait; the process's own exit code."""
+        """Send the signal with this name and wait; return the process's exit code."""
         if self._keeper is None:
             return 0
         assert self._keeper.stdin is not None
@@ -147,19 +146,19 @@ class Child:
         return code
 
     def is_dead(self) -> bool:
-        """Whether the process ended by itself: its keeper has not reaped it yet."""
+        """Return whether the process has ended: then the shell has not reaped it yet."""
         try:
             return "\nState:\tZ" in Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
             return True
 
-    def obituary(self, what: str) -> str:
+    def failure(self, what: str) -> str:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join([f"{what}. The end of its log:", *lines[-30:]])
+        return "\n".join([f"{what}. Its log ends with:", *lines[-30:]])
 
 
 class Server:
-    """What a single coordinator can be told, whichever it is."""
+    """A single server of any kind."""
 
     tick_ms = TICK_MS
     child: Child
@@ -174,7 +173,7 @@ class Server:
         return f"{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Start, and return when it serves."""
+        """Start the server and wait until it serves."""
         self.launch()
         self.await_service()
 
@@ -185,14 +184,14 @@ class Server:
         raise NotImplementedError
 
     def stop(self) -> int:
-        """Ask it to stop in order; its exit code."""
+        """Stop the server with SIGTERM and return its exit code."""
         return self.child.end("TERM")
 
     def kill(self) -> None:
         self.child.end("KILL")
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it on the same port with the same data."""
+        """Stop the server if it runs, and start it on the same port with the same data."""
         self.stop()
         self.start()
 
@@ -203,7 +202,7 @@ class Server:
         self.child.signal(signal.SIGCONT)
 
     def heal(self) -> None:
-        """Make it serve again, whatever was done to it."""
+        """Make the server serve again after a kill or a pause."""
         if not self.child.is_running() or self.child.is_dead():
             self.kill()
             self.start()
@@ -214,16 +213,16 @@ class Server:
 
 
 class Embedded(Server):
-    """`hightide coordinator start`, as a person would start it."""
+    """`hightide zookeeper start`."""
 
     def __init__(self, folder: Path, *arguments: str, port: int = 0, memory: bool = False) -> None:
         super().__init__(folder, port or free_port())
-        place = ["--memory"] if memory else ["--data", str(folder / "data")]
-        command = [sys.executable, "-P", "-m", "hightide", "coordinator", "start"]
-        command += ["--listen", self.hosts, *place, "--tick-ms", str(self.tick_ms)]
+        where = ["--memory"] if memory else ["--data", str(folder / "data")]
+        command = [sys.executable, "-P", "-m", "hightide", "zookeeper", "start"]
+        command += ["--listen", self.hosts, *where, "--tick-ms", str(self.tick_ms)]
         command += ["--min-session-timeout-ms", str(2 * self.tick_ms)]
         command += ["--max-session-timeout-ms", str(LONGEST_SESSION_MS), *arguments]
-        self.child = Child(command, folder / "coordinator.log")
+        self.child = Child(command, folder / "zookeeper.log")
 
     def await_service(self) -> None:
         line = self.child.line(time.monotonic() + START_S)
@@ -231,7 +230,7 @@ class Embedded(Server):
 
 
 class ZooKeeper(Server):
-    """Debian's ZooKeeper in a JVM of its own, alone or as a member of an ensemble."""
+    """Debian's ZooKeeper, single or as a member of an ensemble."""
 
     def __init__(
         self,
@@ -269,13 +268,13 @@ class ZooKeeper(Server):
         deadline = time.monotonic() + START_S
         while not self.mode():
             if self.child.is_dead() or time.monotonic() > deadline:
-                raise NotServing(self.child.obituary(f"{self.hosts} does not serve"))
+                raise NotServing(self.child.failure(f"{self.hosts} does not serve"))
             time.sleep(0.02)
 
     def mode(self) -> str:
-        """standalone, leader or follower; nothing while it does not serve."""
+        """Return standalone, leader or follower; an empty text while it does not serve."""
         try:
-            # One whom it accepts while it is starting may never be answered.
+            # A starting ZooKeeper may accept a connection and never answer it.
             answer = four_letters(self.hosts, "srvr", timeout_s=1.0)
         except OSError:
             return ""
@@ -312,7 +311,7 @@ class Ensemble:
             member.await_service()
 
     def leader(self) -> int:
-        """The number of the member that leads now, waiting for an election if need be."""
+        """Return the number of the leader; wait for an election if there is none."""
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             for number, member in enumerate(self.members):
@@ -322,40 +321,40 @@ class Ensemble:
         raise NotServing("No member of the ensemble leads")
 
     def kill(self, member: int | None = None) -> None:
-        """Kill one member, or all."""
-        for each in self._those(member):
-            each.kill()
+        """Kill one member, or all members."""
+        for server in self._selected(member):
+            server.kill()
 
     def stop(self, member: int | None = None) -> None:
-        for each in self._those(member):
-            each.stop()
+        for server in self._selected(member):
+            server.stop()
 
     def restart(self, member: int | None = None) -> None:
         self.stop(member)
-        for each in self._those(member):
-            each.launch()
-        for each in self._those(member):
-            each.await_service()
+        for server in self._selected(member):
+            server.launch()
+        for server in self._selected(member):
+            server.await_service()
 
     def pause(self, member: int | None = None) -> None:
-        for each in self._those(member):
-            each.pause()
+        for server in self._selected(member):
+            server.pause()
 
     def resume(self, member: int | None = None) -> None:
-        for each in self._those(member):
-            each.resume()
+        for server in self._selected(member):
+            server.resume()
 
     def heal(self) -> None:
-        for each in self.members:
-            if not each.child.is_running() or each.child.is_dead():
-                each.kill()
-                each.launch()
-            each.resume()
-        for each in self.members:
-            each.await_service()
+        for member in self.members:
+            if not member.child.is_running() or member.child.is_dead():
+                member.kill()
+                member.launch()
+            member.resume()
+        for member in self.members:
+            member.await_service()
 
     def pids(self) -> list[int]:
-        return [each.child.pid for each in self.members]
+        return [member.child.pid for member in self.members]
 
-    def _those(self, member: int | None) -> list[ZooKeeper]:
+    def _selected(self, member: int | None) -> list[ZooKeeper]:
         return self.members if member is None else [self.members[member]]

@@ -1,4 +1,4 @@
-"""Who brokers are: the id of their cluster, kept on both sides, and ids of their own."""
+"""Cluster id and broker id: stored in ZooKeeper and in the log directories, and compared."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_brokers_without_ids_are_given_different_ones_and_keep_them(ensemble, tm
         tree.close()
 
 
-# -- a coordinator of somebody else --------------------------------------------------------------
+# -- the ZooKeeper of another cluster --------------------------------------------------------------
 
 
 @pytest.fixture
 def data_of_a_cluster(embedded, tmp_path):
-    """The folder of a broker that had a life, and the id of its cluster."""
+    """The directory of a broker that has run, and the id of its cluster."""
     with Brokers(embedded.hosts, data=tmp_path / "life") as cluster:
         write(cluster.bootstrap, cluster.create_topic("kept"), 0, b"kept")
         cluster_id = cluster.tree.json("/cluster/id")["id"]
@@ -86,7 +86,7 @@ def data_of_a_cluster(embedded, tmp_path):
 
 
 @pytest.mark.parametrize("chroot", ["", "/not/there/yet"])
-def test_a_broker_with_data_refuses_an_empty_coordinator_and_touches_nothing(
+def test_a_broker_with_data_refuses_an_empty_zookeeper_and_touches_nothing(
     data_of_a_cluster, zookeeper, tmp_path, chroot
 ):
     folder, cluster_id = data_of_a_cluster
@@ -115,9 +115,7 @@ def test_a_broker_with_data_refuses_another_cluster_and_touches_nothing(
         with lone_broker(zookeeper.hosts, tmp_path, settings, "--port", "0") as broker:
             code, log = end_of(broker)
         assert code == 1
-        assert (
-            f"belong to cluster {cluster_id}, but ZooKeeper belongs to cluster {other_id}" in log
-        )
+        assert f"belong to cluster {cluster_id}, but ZooKeeper belongs to cluster {other_id}" in log
         assert cluster.tree.everything() == before
         assert list(folder.glob("kept-0"))
 
@@ -137,12 +135,12 @@ def test_data_of_one_broker_is_refused_under_another_id(data_of_a_cluster, embed
     tree.close()
 
 
-# -- a coordinator that forgets under running brokers --------------------------------------------
+# -- a ZooKeeper that loses its data under running brokers ---------------------------------------
 
 
 @contextmanager
 def own_server(kind, folder):
-    """A coordinator that no other test uses, since it will not be the same afterwards."""
+    """A server for one test, which damages it."""
     if kind is not servers.Embedded and (reason := servers.missing()):
         pytest.skip(reason)
     server = kind(folder)
@@ -160,9 +158,9 @@ def wipe(server) -> None:
     server.start()
 
 
-def test_a_broker_ends_when_its_coordinator_has_forgotten_the_cluster(tmp_path):
+def test_a_broker_ends_when_its_zookeeper_has_lost_the_cluster(tmp_path):
     with (
-        own_server(servers.Embedded, tmp_path / "coordinator") as server,
+        own_server(servers.Embedded, tmp_path / "zookeeper") as server,
         Brokers(server.hosts, 2, data=tmp_path / "life") as cluster,
     ):
         topics = [cluster.create_topic(f"kept-{n}") for n in range(4)]
@@ -172,17 +170,17 @@ def test_a_broker_ends_when_its_coordinator_has_forgotten_the_cluster(tmp_path):
         wipe(server)
         for broker_id in cluster.brokers:
             assert cluster.wait_until_it_ends(broker_id) == 1
-            said = cluster.log(broker_id)
-            assert "the broker must stop: the log directories belong to cluster" in said
-            assert "ZooKeeper is empty" in said
+            log = cluster.log(broker_id)
+            assert "the broker must stop: the log directories belong to cluster" in log
+            assert "ZooKeeper is empty" in log
         assert cluster.tree.everything() == {}
         assert sorted(tmp_path.glob("life/broker-*/kept-*")) == logs
 
 
-def test_a_broker_ends_when_its_coordinator_became_that_of_another_cluster(tmp_path):
-    """Also while clients keep asking for changes: none of them may land in the wrong tree."""
+def test_a_broker_ends_when_its_zookeeper_has_another_cluster(tmp_path):
+    """Also while clients request changes: none of them may reach the wrong cluster."""
     with (
-        own_server(servers.Embedded, tmp_path / "coordinator") as server,
+        own_server(servers.Embedded, tmp_path / "zookeeper") as server,
         Brokers(server.hosts, data=tmp_path / "life") as cluster,
     ):
         for number in range(3):
@@ -199,14 +197,14 @@ def test_a_broker_ends_when_its_coordinator_became_that_of_another_cluster(tmp_p
                 while cluster.is_running():
                     cluster.configure(1, TOPIC, "kept-1", retention_ms="1000000")
             assert cluster.wait_until_it_ends(1) == 1
-            assert "the coordinator is of cluster" in cluster.log()
+            assert "ZooKeeper belongs to cluster" in cluster.log()
             assert cluster.tree.everything() == before
             assert cluster.tree.json("/controller")["brokerid"] == 2
         assert len(list(tmp_path.glob("life/broker-1/kept-*"))) == 3
 
 
-def test_a_zookeeper_that_lost_its_data_is_told_and_left_as_it_is(tmp_path):
-    """It closes every connection of a client that has seen more than it has; that is no answer."""
+def test_a_zookeeper_that_lost_its_data_is_reported_and_not_changed(tmp_path):
+    """ZooKeeper closes the connections of clients that have seen a newer zxid."""
     with (
         own_server(servers.ZooKeeper, tmp_path / "zookeeper") as server,
         Brokers(server.hosts, data=tmp_path / "life") as cluster,
@@ -232,7 +230,7 @@ def test_a_zookeeper_that_was_replaced_ends_the_broker(tmp_path):
         wipe(server)
         tree = Tree(server.hosts)
         try:
-            # Until it knows of more changes than the broker has seen.
+            # Until its zxid is above the zxid that the broker has seen.
             for _ in range(400):
                 tree.client.create_async("/filler-", sequence=True)
             tree.client.create("/last")

@@ -1,4 +1,4 @@
-"""A broker's place in the tree: taken at the start, kept while it lives, free when it is gone."""
+"""A broker's registration: created at the start, kept while it runs, deleted when it is gone."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_a_broker_is_registered_as_kafka_registers_one(backend, tmp_path):
         tree.close()
 
 
-def test_a_broker_that_others_cannot_reach_is_told_of_and_waits(embedded, tmp_path):
-    """All brokers of a cluster have one listener in common, by which they reach each other."""
+def test_a_broker_that_others_cannot_reach_is_reported_and_waits(embedded, tmp_path):
+    """All brokers of a cluster have a listener of the same name for requests between brokers."""
     settings = INSIDE | {"broker.id": 7, "zookeeper.session.timeout.ms": SESSION_MS}
     with (
         Brokers(embedded.hosts) as cluster,
@@ -112,7 +112,7 @@ def test_a_broker_that_was_killed_takes_over_its_old_session(backend):
     with Brokers(backend.hosts, session_ms=30_000) as cluster:
         before = cluster.epoch()
         session_key = cluster.data() / SESSION_FILE
-        assert session_key.stat().st_mode & 0o077 == 0, "a ticket is as good as a password"
+        assert session_key.stat().st_mode & 0o077 == 0, "the session key is as good as a password"
         for _ in range(2):
             cluster.kill()
             began = time.monotonic()
@@ -130,8 +130,8 @@ def test_without_its_session_file_a_broker_waits_for_its_old_session_to_end(back
         (cluster.data() / SESSION_FILE).unlink()
         cluster.restart()
         assert cluster.epoch() > before
-        told = f"broker id 1 is taken by the broker at {cluster.address(1)}; waiting until"
-        assert cluster.log().count(told) == 1
+        waiting = f"broker id 1 is taken by the broker at {cluster.address(1)}; waiting until"
+        assert cluster.log().count(waiting) == 1
 
 
 def test_a_damaged_session_file_is_reported_and_ignored(embedded):
@@ -154,10 +154,10 @@ def test_a_second_broker_with_the_same_id_is_refused_and_harms_nothing(backend, 
         assert cluster.tree.everything() == before
         assert cluster.epoch() == epoch
         assert set(cluster.partitions(1, topic).values()) == {(1, 0)}
-        assert not list((tmp_path / "data").glob("*-[0-9]")), "it made logs of another's"
+        assert not list((tmp_path / "data").glob("*-[0-9]")), "it created logs of the other broker"
         settings["broker.id"] = 2
         with lone_broker(backend.hosts, tmp_path, settings, "--port", "0") as second:
-            assert second.wait_until_it_listens(), "it may be what nobody else is"
+            assert second.wait_until_it_listens(), "it may have an id of its own"
 
 
 def test_a_broker_whose_id_was_taken_while_it_slept_gives_way(embedded, tmp_path):
@@ -174,10 +174,10 @@ def test_a_broker_whose_id_was_taken_while_it_slept_gives_way(embedded, tmp_path
             assert cluster.registration()["port"] == int(address.rpartition(":")[2])
 
 
-# -- a coordinator that is not there yet -------------------------------------------------------
+# -- a ZooKeeper that is not up yet -------------------------------------------------------------
 
 
-def test_a_broker_without_a_coordinator_says_whom_it_tried_and_ends(tmp_path):
+def test_a_broker_without_zookeeper_names_the_address_and_ends(tmp_path):
     hosts = f"{HOST}:{free_port()},{HOST}:{free_port()}"
     settings = {"broker.id": 1, "zookeeper.connection.timeout.ms": 1500}
     began = time.monotonic()
@@ -188,14 +188,14 @@ def test_a_broker_without_a_coordinator_says_whom_it_tried_and_ends(tmp_path):
     assert f"tried {hosts} for 1500 ms" in log
 
 
-def test_a_broker_waits_for_a_coordinator_that_comes_late(tmp_path):
-    coordinator = servers.Embedded(tmp_path / "coordinator")
+def test_a_broker_waits_for_a_zookeeper_that_starts_late(tmp_path):
+    server = servers.Embedded(tmp_path / "zookeeper")
     settings = {"broker.id": 1, "zookeeper.connection.timeout.ms": 30_000}
     try:
-        with lone_broker(coordinator.hosts, tmp_path, settings, "--port", "0") as broker:
-            # Its logs are locked, so it is about to look for its coordinator.
+        with lone_broker(server.hosts, tmp_path, settings, "--port", "0") as broker:
+            # Its logs are locked, so it is about to connect to ZooKeeper.
             eventually((tmp_path / "data" / ".lock").exists)
-            coordinator.start()
+            server.start()
             assert broker.wait_until_it_listens()
     finally:
-        coordinator.kill()
+        server.kill()

@@ -1,4 +1,4 @@
-"""The client keeps the promises of `interface`, at every coordinator that there is."""
+"""The client keeps the promises of `interface` with every kind of server."""
 
 from __future__ import annotations
 
@@ -199,12 +199,12 @@ async def test_an_event_comes_before_any_answer_that_shows_the_change(backend):
             seen = int(data)
             while int(data) == seen < 300:
                 data, _ = await reader.get("/a")
-                assert int(data) == seen or events, "the change was seen before its event"
+                assert int(data) == seen or events, "the change was visible before its event"
         await writing
 
 
 async def eventually_exists(client, path):
-    """A member of an ensemble may be behind."""
+    """A member of an ensemble may lag."""
     async with asyncio.timeout(20):
         created = asyncio.Event()
         if await client.exists(path, lambda _: created.set()) is None:
@@ -327,7 +327,7 @@ async def test_a_former_session_is_ended_before_a_new_one_begins(backend):
     await former.create("/e", ephemeral=True)
     started = time.monotonic()
     async with session(backend.hosts, resume=former.session_key) as client:
-        assert time.monotonic() - started < 5, "it was taken over, not waited for"
+        assert time.monotonic() - started < 5, "the client waited for the old session to expire"
         assert client.session_id not in (0, former.session_id)
         await client.create("/e", ephemeral=True)
         await states.until(SessionState.LOST, SessionState.CONNECTED)
@@ -358,11 +358,11 @@ async def test_a_session_is_not_ended_by_one_who_does_not_know_its_password(back
 
 
 def test_a_session_key_does_not_show_its_password():
-    assert repr(SessionKey(0x1234, b"secret")) == "Ticket(0x1234)"
+    assert repr(SessionKey(0x1234, b"secret")) == "SessionKey(0x1234)"
 
 
 @scenario
-async def test_nobody_there_is_said_in_time_and_by_name():
+async def test_an_unreachable_server_is_reported_in_time_and_by_name():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -130,7 +130,7 @@ async def test_answers_that_came_in_one_piece_of_tls_are_all_read_at_once(embedd
     try:
         tls = ClientTls(ca=str(certificates / "ours.pem"))
         async with session(proxy.hosts, tls=tls, session_timeout_ms=30_000) as client:
-            proxy.hold_answers()
+            proxy.hold_responses()
             calls = [asyncio.create_task(client.exists("/")) for _ in range(50)]
             await asyncio.sleep(0.3)
             started = time.monotonic()

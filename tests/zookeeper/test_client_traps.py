@@ -1,7 +1,7 @@
-"""What goes wrong around a coordinator, and what the client makes of it.
+"""Failures around ZooKeeper, and how the client handles them.
 
-Each of these is a way in which a program that trusts its client library too much loses data or
-stands still. A proxy provokes them: it cuts, refuses, holds back and falls silent on demand.
+In each of these cases a program that trusts its client library too much loses data or hangs. A
+proxy provokes them: it breaks, refuses and holds back connections.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def proxy(server):
 
 
 def expire(client, hosts):
-    """End a client's session behind its back, without the event loop."""
+    """End a client's session from outside, without its event loop."""
     ended = threading.Event()
 
     async def take_over():
@@ -141,9 +141,9 @@ class TestLiveness:
             started = time.monotonic()
             block_until(lambda: gone(server.hosts, "/e"))
             assert time.monotonic() - started < 0.5 + 5
-            assert client.state is CONNECTED, "the loop, which hangs, cannot know yet"
+            assert client.state is CONNECTED, "the event loop hangs and cannot know yet"
             block_for(0.3)
-            assert not client._kazoo.connected, "nobody could use a new session"
+            assert not client._kazoo.connected, "a new session would be of no use"
             with pytest.raises(ConnectionLoss):
                 await client.create("/late", ephemeral=True)
             await states.until(LOST, CONNECTED)
@@ -188,7 +188,7 @@ class TestLiveness:
 
 
 def gone(hosts, path):
-    """Whether a znode is gone, asked from a thread with its own event loop."""
+    """Return whether a znode is deleted, from a thread with its own event loop."""
 
     async def look():
         async with session(hosts) as other:
@@ -214,13 +214,17 @@ class TestBackOff:
                     b - a for a, b in zip(proxy.accepted_at, proxy.accepted_at[1:], strict=False)
                 ]
                 assert max(gaps) < 2 * 1.4 + 1
-                assert max(gaps) > 2 * min(gaps), "they do grow at first"
+                assert max(gaps) > 2 * min(gaps), "the pauses grow at first"
                 proxy.heal()
                 await client.connected(10_000)
-        explained = [each for each in caplog.messages if "closes them unanswered" in each]
+        explained = [
+            message for message in caplog.messages if "closes them without an answer" in message
+        ]
         assert len(explained) == 1
         assert "older than what this process has seen" in explained[0]
-        assert sum("coordination: " in each for each in caplog.messages) == 1, "one for SUSPENDED"
+        assert sum("ZooKeeper session " in message for message in caplog.messages) == 1, (
+            "one for SUSPENDED"
+        )
 
 
 class TestLease:
@@ -239,7 +243,7 @@ class TestLease:
             with pytest.raises(NotConnected):
                 await client.get("/e")
             await eventually_gone(server, "/e")
-            proxy.lose_answers()
+            proxy.lose_responses()
             await states.until(LOST, CONNECTED)
             assert client.session_id != former
 
@@ -253,14 +257,14 @@ class TestLease:
             proxy.silence()
             await eventually_async(lambda: gone_at and DOUBTFUL in states)
             assert states.times[states.index(DOUBTFUL)] < gone_at[0]
-            proxy.lose_answers()
+            proxy.lose_responses()
 
     @scenario
     async def test_the_lease_begins_when_a_question_is_asked_not_when_it_is_answered(
         self, server, proxy
     ):
         async with session(proxy.hosts + server.chroot, session_timeout_ms=20_000) as client:
-            proxy.hold_answers()
+            proxy.hold_responses()
             asked_at = clock()
             call = asyncio.create_task(client.exists("/"))
             await asyncio.sleep(0.5)
@@ -286,7 +290,7 @@ class TestLease:
             await eventually_async(lambda: SUSPENDED in states)
             assert states.times[0] - silent_at < TIMEOUT_S
             asking.cancel()
-            proxy.lose_answers()
+            proxy.lose_responses()
             await client.connected(20_000)
 
     @scenario
@@ -297,7 +301,7 @@ class TestLease:
             await client.create("/e", ephemeral=True)
             await asyncio.to_thread(server.kill)
             await states.until(SUSPENDED, DOUBTFUL)
-            # A server that starts gives every session its full time again.
+            # A server that starts gives every session its full timeout again.
             await asyncio.to_thread(server.restart)
             await states.until(SUSPENDED, DOUBTFUL, CONNECTED)
             assert client.session_id == former
@@ -339,7 +343,7 @@ class TestNothingIsQueued:
             calls = [asyncio.ensure_future(client.create(f"/{n}")) for n in range(5)]
             await asyncio.sleep(0)
             started = time.monotonic()
-            proxy.lose_answers()
+            proxy.lose_responses()
             for call in calls:
                 with pytest.raises(ConnectionLoss):
                     await call
@@ -366,12 +370,12 @@ class TestNothingIsQueued:
     @scenario
     async def test_a_call_has_a_time_limit(self, server, proxy):
         async with session(proxy.hosts + server.chroot, call_timeout_ms=100) as client:
-            proxy.hold_answers()
-            with pytest.raises(ConnectionLoss, match="no answer within 100 ms"):
+            proxy.hold_responses()
+            with pytest.raises(ConnectionLoss, match="no response within 100 ms"):
                 await client.create("/a")
             proxy.heal()
             await eventually_answers(client)
-            assert await client.children("/") == ["a"], "it had happened"
+            assert await client.children("/") == ["a"], "the write was executed"
 
     @scenario
     async def test_many_large_calls_do_not_hold_up_the_event_loop(self, server, proxy):
@@ -384,7 +388,7 @@ class TestNothingIsQueued:
             await asyncio.sleep(0)
             assert time.monotonic() - started < TIMEOUT_S / 2
             await states.until(SUSPENDED)
-            proxy.lose_answers()
+            proxy.lose_responses()
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {ConnectionLoss}
             await client.connected(20_000)
@@ -408,18 +412,18 @@ class TestNothingIsQueued:
             states = States(client)
             former, kazoo = client.session_id, client._kazoo
             expire(client, server.hosts)
-            # The event loop has not run since, and believes in the former session.
+            # The event loop has not run since, and still has the earlier session.
             block_until(lambda: kazoo._session_id not in (None, former) and kazoo._open)
             assert (client.state, client.session_id) == (CONNECTED, former)
             with pytest.raises(NotConnected):
                 await client.create("/e", ephemeral=True)
-            assert client.state is SUSPENDED, "it has learned so much"
+            assert client.state is SUSPENDED, "it knows of the broken connection"
             await states.until(SUSPENDED, LOST, CONNECTED)
             assert await client.exists("/e") is None
 
     @scenario
     async def test_an_ephemeral_always_belongs_to_the_session_its_maker_believed_in(self, server):
-        """Sessions end at random moments while calls are made as fast as they can."""
+        """Sessions end at random moments under load."""
         chance = random.Random(7)
         async with session(server.hosts) as client, session(server.hosts) as witness:
             ended = asyncio.Event()
@@ -474,10 +478,10 @@ class TestAmbiguity:
         async with session(proxy.hosts + server.chroot) as client, session(server.hosts) as witness:
             created = asyncio.Event()
             await witness.exists("/e", lambda _: created.set())
-            proxy.hold_answers()
+            proxy.hold_responses()
             registering = asyncio.create_task(create_ephemeral(client, "/e", b"me"))
             await asyncio.wait_for(created.wait(), 20)
-            proxy.lose_answers()
+            proxy.lose_responses()
             stat = await registering
             assert stat.ephemeral_owner == client.session_id
             assert await witness.get("/e") == (b"me", stat)
@@ -494,7 +498,7 @@ class TestAmbiguity:
             assert (await registering).ephemeral_owner == client.session_id
 
     @scenario
-    async def test_somebody_elses_ephemeral_is_not_ours(self, server):
+    async def test_an_ephemeral_of_another_session_is_not_ours(self, server):
         async with session(server.hosts) as client, session(server.hosts) as other:
             await create_ephemeral(other, "/e", b"")
             with pytest.raises(NodeExists, match=f"{other.session_id:#x}"):
@@ -513,14 +517,14 @@ class TestAmbiguity:
             former, kazoo = client.session_id, client._kazoo
             expire(client, server.hosts)
             proxy.heal()
-            # Both, the loss and the next session, are told in one go.
+            # The loss and the next session are reported together.
             block_until(lambda: kazoo._session_id not in (None, former) and kazoo._open)
-            with pytest.raises(SessionLost, match="another one has begun"):
+            with pytest.raises(SessionLost, match="a new session has begun"):
                 await registering
             assert await client.children("/") == []
 
     @scenario
-    async def test_nobody_waits_for_a_connection_without_limit(self, server, proxy):
+    async def test_no_call_waits_for_a_connection_without_limit(self, server, proxy):
         async with session(proxy.hosts + server.chroot) as client:
             states = States(client)
             proxy.refuse()
@@ -537,10 +541,10 @@ class TestAmbiguity:
             await client.create("/a", b"0")
             written = asyncio.Event()
             await witness.get("/a", lambda _: written.set())
-            proxy.hold_answers()
+            proxy.hold_responses()
             writing = asyncio.create_task(compare_and_set(client, "/a", b"1", 0))
             await asyncio.wait_for(written.wait(), 20)
-            proxy.lose_answers()
+            proxy.lose_responses()
             stat = await writing
             assert await witness.get("/a") == (b"1", stat)
             assert stat.version == 1
@@ -552,7 +556,7 @@ class TestAmbiguity:
             proxy.silence()
             writing = asyncio.create_task(compare_and_set(client, "/a", b"1", 0))
             await asyncio.sleep(0)
-            proxy.lose_answers()
+            proxy.lose_responses()
             assert (await writing).version == 1
 
     @scenario
@@ -582,13 +586,13 @@ class TestEnds:
         async with session(proxy.hosts + server.chroot) as client:
             states = States(client)
             former = client.session_id
-            # An answer to a question that nobody asked: kazoo's thread dies of it.
+            # A response without a request ends kazoo's thread.
             answer = struct.pack("!iqi", 4711, 1, 0)
             proxy.say(struct.pack("!i", len(answer)) + answer)
             await states.until(LOST, CONNECTED)
             assert client.session_id != former
             assert await client.children("/") == []
-            assert "fault" in caplog.text
+            assert "internal error" in caplog.text
 
     @pytest.mark.parametrize("trouble", ["refuse", "silence", "kill"])
     @scenario
@@ -603,10 +607,10 @@ class TestEnds:
             await client.close()
             assert time.monotonic() - started < 4
             assert states[-1] is LOST
-            proxy.lose_answers()
+            proxy.lose_responses()
 
     @scenario
-    async def test_closing_is_quick_when_no_machine_is_there(self):
+    async def test_closing_is_quick_when_no_server_is_reachable(self):
         with switched_off() as hosts:
             started = time.monotonic()
             with pytest.raises(NotConnected):
@@ -614,12 +618,12 @@ class TestEnds:
             assert time.monotonic() - started < 4
 
     @scenario
-    async def test_machines_that_are_off_leave_time_for_the_one_that_is_there(self, embedded):
+    async def test_unreachable_hosts_leave_time_for_the_reachable_one(self, embedded):
         with switched_off() as one, switched_off() as two, switched_off() as three:
             hosts = ",".join((one, two, three, embedded.hosts))
             started = time.monotonic()
             async with session(hosts, session_timeout_ms=6000) as client:
-                assert time.monotonic() - started < 6, "the session would have been over"
+                assert time.monotonic() - started < 6, "the session would have expired"
                 assert client.state is CONNECTED
 
     @scenario
@@ -629,7 +633,7 @@ class TestEnds:
             events: list[WatchEvent] = []
             states = States(client)
             await client.exists("/a", events.append)
-            proxy.hold_answers()
+            proxy.hold_responses()
             await other.create("/a")
             await client.close()
             proxy.heal()

@@ -1,6 +1,6 @@
-"""Brokers whose coordinator is away: records come and go as ever, and afterwards all is as before.
+"""Brokers whose ZooKeeper is unavailable: clients produce and consume as before.
 
-Three brokers at each kind of coordinator serve the tests here; none of them is ever restarted.
+Three brokers with each kind of ZooKeeper serve the tests; none of them is ever restarted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.zookeeper.client_world import Proxy
 from tests.zookeeper.traffic import traffic
 
 KINDS = ("embedded", "zookeeper", "ensemble")
-# The longest pause between two attempts to reach a coordinator must fit into it.
+# The longest pause between two attempts to connect to ZooKeeper must fit into it.
 SESSION_MS = 4000
 RETRIABLE = {
     ErrorCode.REQUEST_TIMED_OUT,
@@ -29,12 +29,14 @@ RETRIABLE = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def world(request, _shared):
-    """A coordinator and three brokers that live through everything that is done to it."""
+    """A server and three brokers, which keep running whatever happens to the server."""
     backend = _shared(request.param)
     with Brokers(backend.hosts, 3, session_ms=SESSION_MS) as cluster:
-        pids = [cluster.pid(each) for each in cluster.brokers]
+        pids = [cluster.pid(broker_id) for broker_id in cluster.brokers]
         yield backend, cluster
-        assert [cluster.pid(each) for each in cluster.brokers if cluster.is_running(each)] == pids
+        assert [
+            cluster.pid(broker_id) for broker_id in cluster.brokers if cluster.is_running(broker_id)
+        ] == pids
 
 
 @pytest.fixture
@@ -51,19 +53,21 @@ def cluster(world, backend):
 
 
 def is_whole(cluster: Brokers) -> bool:
-    """Whether all brokers are registered, know each other, and name one controller."""
+    """Return whether all brokers are registered, know each other, and agree on the controller."""
     if not all(map(cluster.is_connected, cluster.brokers)):
         return False
     if cluster.tree.children("/brokers/ids") != ["1", "2", "3"]:
         return False
-    seen = [cluster.metadata(each) for each in cluster.brokers]
-    controllers = {each.controller_id for each in seen}
-    return all(len(each.brokers) == 3 for each in seen) and controllers == {cluster.elected()}
+    seen = [cluster.metadata(broker_id) for broker_id in cluster.brokers]
+    controllers = {response.controller_id for response in seen}
+    return all(len(response.brokers) == 3 for response in seen) and controllers == {
+        cluster.elected()
+    }
 
 
 @pytest.fixture
 def topic(cluster):
-    """A topic with a partition led by every broker and held by all, and everybody knows it."""
+    """A topic with one partition led by each broker, replicated on all, known to all."""
     name = f"away-{random.randbytes(4).hex()}"
     cluster.create_topic(name, partitions=3, replication_factor=3)
     eventually(lambda: all(len(cluster.partitions(n, name)) == 3 for n in cluster.brokers))
@@ -71,7 +75,7 @@ def topic(cluster):
 
 
 def restart(backend) -> None:
-    """Kill the coordinator, or the leader of an ensemble, and bring it back."""
+    """Kill the server, or the leader of an ensemble, and restart it."""
     if backend.kind == "ensemble":
         leader = backend.leader()
         backend.kill(leader)
@@ -82,23 +86,23 @@ def restart(backend) -> None:
         backend.start()
 
 
-def test_a_coordinator_that_is_killed_and_comes_back_is_not_noticed(backend, cluster, topic):
-    epochs = {each: cluster.epoch(each) for each in cluster.brokers}
+def test_a_zookeeper_that_is_killed_and_restarted_changes_nothing(backend, cluster, topic):
+    epochs = {broker_id: cluster.epoch(broker_id) for broker_id in cluster.brokers}
     controller, reign = cluster.elected(), cluster.controller_epoch()
-    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+    log_size = {broker_id: len(cluster.log(broker_id)) for broker_id in cluster.brokers}
     with traffic(cluster, topic) as running:
         restart(backend)
         running.goes_on()
         eventually(lambda: is_whole(cluster))
-    assert {each: cluster.epoch(each) for each in cluster.brokers} == epochs
+    assert {broker_id: cluster.epoch(broker_id) for broker_id in cluster.brokers} == epochs
     assert (cluster.elected(), cluster.controller_epoch()) == (controller, reign)
-    for each in cluster.brokers:
-        assert "registered" not in cluster.log(each)[said[each] :]
+    for broker_id in cluster.brokers:
+        assert "registered" not in cluster.log(broker_id)[log_size[broker_id] :]
     see_changes_everywhere(cluster)
 
 
 def see_changes_everywhere(cluster: Brokers) -> None:
-    """Every kind of watch is alive at every broker: on topics, on one of them, on settings.
+    """Every kind of watch works at every broker: on topics, on one topic, on settings.
 
     An ensemble that has just come back may elect once more, so what may be tried again is.
     """
@@ -112,28 +116,33 @@ def see_changes_everywhere(cluster: Brokers) -> None:
         eventually(lambda change=change: change() == ErrorCode.NONE)
         eventually(
             lambda value=value: all(
-                cluster.setting(each, name, "retention.ms") == value for each in cluster.brokers
+                cluster.setting(broker_id, name, "retention.ms") == value
+                for broker_id in cluster.brokers
             ),
             5,
         )
     cluster.tree.client.create(f"/admin/delete_topics/{name}")
-    eventually(lambda: not any(cluster.partitions(each, name) for each in cluster.brokers), 5)
+    eventually(
+        lambda: not any(cluster.partitions(broker_id, name) for broker_id in cluster.brokers), 5
+    )
 
 
-def test_a_coordinator_that_is_silent_for_longer_than_a_session(backend, cluster, topic):
-    epochs = {each: cluster.epoch(each) for each in cluster.brokers}
+def test_a_zookeeper_that_is_silent_for_longer_than_a_session(backend, cluster, topic):
+    epochs = {broker_id: cluster.epoch(broker_id) for broker_id in cluster.brokers}
     controller = cluster.elected()
-    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+    log_size = {broker_id: len(cluster.log(broker_id)) for broker_id in cluster.brokers}
 
     def news(broker_id: int) -> str:
-        return cluster.log(broker_id)[said[broker_id] :]
+        return cluster.log(broker_id)[log_size[broker_id] :]
 
     with traffic(cluster, topic) as running:
         backend.pause()
         try:
             refusals_in_time(cluster, controller, topic)
-            for each in cluster.brokers:
-                eventually(lambda each=each: "coordination: doubtful" in news(each))
+            for broker_id in cluster.brokers:
+                eventually(
+                    lambda broker_id=broker_id: "ZooKeeper session doubtful" in news(broker_id)
+                )
             eventually(lambda: "this broker is no longer the controller" in news(controller))
             refusals_in_time(cluster, controller, topic)
             running.goes_on()
@@ -141,16 +150,16 @@ def test_a_coordinator_that_is_silent_for_longer_than_a_session(backend, cluster
             backend.resume()
         eventually(lambda: is_whole(cluster))
         running.goes_on()
-    for each in cluster.brokers:
-        again = cluster.epoch(each) != epochs[each]
-        assert ("registered as broker" in news(each)) == again
-        assert cluster.epochs_logged(each)[-1] == cluster.epoch(each) >= epochs[each]
-        assert "Traceback" not in news(each)
+    for broker_id in cluster.brokers:
+        again = cluster.epoch(broker_id) != epochs[broker_id]
+        assert ("registered as broker" in news(broker_id)) == again
+        assert cluster.epochs_logged(broker_id)[-1] == cluster.epoch(broker_id) >= epochs[broker_id]
+        assert "Traceback" not in news(broker_id)
     see_changes_everywhere(cluster)
 
 
 def refusals_in_time(cluster: Brokers, controller: int, topic: str) -> None:
-    """What needs the coordinator is refused soon, with an error that clients try again."""
+    """Requests that need ZooKeeper fail soon, with a retriable error."""
     began = time.monotonic()
     address = cluster.address(controller)
     assert create(address, "not-now") in RETRIABLE
@@ -159,8 +168,8 @@ def refusals_in_time(cluster: Brokers, controller: int, topic: str) -> None:
     assert setting(address, TOPIC, topic, "retention.ms") == "604800000"
 
 
-def test_a_coordinator_that_never_answers_the_first_who_comes_back_costs_no_session(embedded):
-    """ZooKeeper does that to connections that it accepts while it is starting."""
+def test_a_connection_that_is_never_answered_costs_no_session(embedded):
+    """A starting ZooKeeper accepts connections that it never answers."""
     proxy = Proxy(embedded.server.hosts)
     try:
         with Brokers(proxy.hosts + embedded.chroot, session_ms=6000) as cluster:
@@ -178,21 +187,21 @@ def test_a_coordinator_that_never_answers_the_first_who_comes_back_costs_no_sess
         proxy.close()
 
 
-@pytest.mark.parametrize("cut_after", ["coordination: connected", "registered as broker 1"])
-def test_a_broker_starts_though_its_coordinator_is_killed_meanwhile(embedded, cut_after):
-    """It reads hundreds of znodes at the start, and leads as many partitions then."""
+@pytest.mark.parametrize("cut_after", ["ZooKeeper session connected", "registered as broker 1"])
+def test_a_broker_starts_though_its_zookeeper_is_killed_meanwhile(embedded, cut_after):
+    """The broker reads hundreds of znodes at the start, and leads as many partitions."""
     with Brokers(embedded.hosts, session_ms=SESSION_MS) as cluster:
         name = cluster.create_topic(partitions=250)
         cluster.terminate()
-        said = len(cluster.log())
+        log_size = len(cluster.log())
         cluster.launch(1)
-        eventually(lambda: cut_after in cluster.log()[said:], every_s=0.001)
-        cluster.pause()  # so that it does not get any further
+        eventually(lambda: cut_after in cluster.log()[log_size:], every_s=0.001)
+        cluster.pause()  # so that it makes no progress
         embedded.kill()
         embedded.start()
         cluster.resume()
         cluster.wait_until_it_listens(1)
-        assert "coordination: suspended" in cluster.log()[said:]
+        assert "ZooKeeper session suspended" in cluster.log()[log_size:]
         found = cluster.partitions(1, name)
         assert set(found.values()) == {(1, ErrorCode.NONE)}
         assert len(found) == 250

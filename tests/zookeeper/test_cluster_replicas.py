@@ -1,6 +1,6 @@
-"""Replicas and their coordinator: sessions that end, controllers that die, all brokers at once.
+"""Replicas and ZooKeeper: expired sessions, killed controllers, all brokers killed at once.
 
-Three brokers at each kind of coordinator serve the tests here; each leaves them all running.
+Three brokers with each kind of ZooKeeper serve the tests; each test leaves them all running.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 KINDS = ("embedded", "zookeeper")
 PARTITIONS = 3
-# The longest pause between two attempts to reach a coordinator must fit into it.
+# The longest pause between two attempts to connect to ZooKeeper must fit into it.
 SESSION_S = 4.0
 
 
@@ -43,7 +43,7 @@ def world(request, _shared):
 
 @pytest.fixture
 def cluster(world):
-    """Three brokers that are up and know each other and their controller."""
+    """Three brokers that run and know each other and the controller."""
     backend, cluster = world
     backend.heal()
     for broker_id in cluster.brokers:
@@ -55,47 +55,49 @@ def cluster(world):
 
 
 def is_whole(cluster: Brokers) -> bool:
-    seen = [cluster.metadata(each) for each in cluster.brokers]
-    named = {each.controller_id for each in seen}
-    return all(len(each.brokers) == 3 for each in seen) and named == {cluster.elected()}
+    seen = [cluster.metadata(broker_id) for broker_id in cluster.brokers]
+    named = {response.controller_id for response in seen}
+    return all(len(response.brokers) == 3 for response in seen) and named == {cluster.elected()}
 
 
 @pytest.fixture
 def topic(cluster):
-    """A topic of which every broker leads one partition and holds all."""
+    """A topic of which every broker leads one partition and has a replica of all."""
     name = cluster.create_topic(f"held-{random.randbytes(4).hex()}", partitions=PARTITIONS)
     eventually(lambda: is_in_sync(cluster, name))
     return name
 
 
 def states(cluster: Brokers, topic: str) -> list[Any]:
-    paths = [f"/brokers/topics/{topic}/partitions/{each}/state" for each in range(PARTITIONS)]
+    paths = [
+        f"/brokers/topics/{topic}/partitions/{partition}/state" for partition in range(PARTITIONS)
+    ]
     return [cluster.tree.json(path) for path in paths]
 
 
 def is_in_sync(cluster: Brokers, topic: str) -> bool:
-    """Whether all replicas are in the ISR, each in the life that its broker has now."""
-    lives = {str(each): str(cluster.epoch(each)) for each in cluster.brokers}
+    """Return whether all replicas are in the ISR with the current broker epochs."""
+    epochs = {str(broker_id): str(cluster.epoch(broker_id)) for broker_id in cluster.brokers}
     return all(
-        sorted(each["isr"]) == cluster.brokers and each["broker_epochs"] == lives
-        for each in states(cluster, topic)
+        sorted(state["isr"]) == cluster.brokers and state["broker_epochs"] == epochs
+        for state in states(cluster, topic)
     )
 
 
 def copies(cluster: Brokers, topic: str) -> list[dict[str, bytes]]:
-    """The records that each broker has, as they are on its disk."""
+    """Return the log files of every broker."""
     return [
         {
             file.parent.name: file.read_bytes()
-            for file in sorted(cluster.data(each).glob(f"{topic}-?/*.log"))
+            for file in sorted(cluster.data(broker_id).glob(f"{topic}-?/*.log"))
         }
-        for each in cluster.brokers
+        for broker_id in cluster.brokers
     ]
 
 
 def is_copied(cluster: Brokers, topic: str) -> bool:
     first, *others = copies(cluster, topic)
-    return len(first) == PARTITIONS and all(each == first for each in others)
+    return len(first) == PARTITIONS and all(other == first for other in others)
 
 
 # -- one broker -----------------------------------------------------------------------------------
@@ -106,36 +108,36 @@ def test_who_slept_through_its_session_follows_and_is_in_sync_again(cluster, top
     controller = cluster.elected()
     sleeper = controller if who == "the controller" else cluster.others(controller)[0]
     before = cluster.epoch(sleeper)
-    assert {each["leader"] for each in states(cluster, topic)} == set(cluster.brokers)
+    assert {state["leader"] for state in states(cluster, topic)} == set(cluster.brokers)
     with traffic(cluster, topic, shaken=True) as running:
         cluster.pause(sleeper)
-        eventually(lambda: all(sleeper not in each["isr"] for each in states(cluster, topic)))
+        eventually(lambda: all(sleeper not in state["isr"] for state in states(cluster, topic)))
         running.goes_on()
-        assert not any(sleeper in each["isr"] for each in states(cluster, topic))
+        assert not any(sleeper in state["isr"] for state in states(cluster, topic))
         cluster.resume(sleeper)
         eventually(lambda: cluster.epoch(sleeper) > before)
         eventually(lambda: is_in_sync(cluster, topic))
         running.goes_on()
-    assert sleeper not in {each["leader"] for each in states(cluster, topic)}
+    assert sleeper not in {state["leader"] for state in states(cluster, topic)}
     assert cluster.epochs_logged(sleeper)[-1] == cluster.epoch(sleeper)
     eventually(lambda: is_copied(cluster, topic))
 
 
-def test_a_controllers_death_disturbs_nobody_whom_it_does_not_lead(
+def test_a_killed_controller_disturbs_only_the_partitions_that_it_leads(
     cluster, topic, record_testsuite_property
 ):
-    """Its partitions have new leaders as soon as there is a new controller."""
+    """Its partitions get new leaders when there is a new controller."""
     dead = cluster.elected()
     alive = cluster.others(dead)
     undisturbed = create_on(cluster, alive)
-    paths = [f"/brokers/topics/{undisturbed}/partitions/{each}/state" for each in (0, 1)]
+    paths = [f"/brokers/topics/{undisturbed}/partitions/{partition}/state" for partition in (0, 1)]
     before = [cluster.tree.stat(path).mzxid for path in paths]
     with OneByOne(cluster.bootstrap, undisturbed, 2) as running:
         sent = len(running.took_s)
         cluster.kill(dead)
         failover_s = seconds_until(lambda: cluster.elected() in alive)
         led_s = failover_s + seconds_until(
-            lambda: all(each["leader"] in alive for each in states(cluster, topic))
+            lambda: all(state["leader"] in alive for state in states(cluster, topic))
         )
         took_s = running.took_s[sent:]
     record_testsuite_property(f"{cluster.kind}: failover s", round(failover_s, 2))
@@ -144,14 +146,14 @@ def test_a_controllers_death_disturbs_nobody_whom_it_does_not_lead(
     assert led_s < SESSION_S + 2
     assert running.errors == []
     assert len(took_s) > 5
-    assert max(took_s) < SESSION_S / 2, "somebody waited for a controller"
+    assert max(took_s) < SESSION_S / 2, "a producer waited for a controller"
     assert [cluster.tree.stat(path).mzxid for path in paths] == before
     cluster.restart(dead)
     eventually(lambda: is_in_sync(cluster, topic))
 
 
 def create_on(cluster: Brokers, brokers: list[int]) -> str:
-    """A topic with one partition that each of two brokers leads, and both hold."""
+    """A topic of which two brokers lead one partition each and both have all replicas."""
     name = f"pair-{random.randbytes(4).hex()}"
     places = [
         CreatableReplicaAssignment(partition_index=index, broker_ids=replicas)
@@ -175,10 +177,10 @@ def at_once(do: Callable[[int], T], brokers: list[int]) -> list[T]:
 
 
 def start_all(cluster: Brokers) -> None:
-    for each in cluster.brokers:
-        cluster.launch(each)
-    for each in cluster.brokers:
-        cluster.wait_until_it_listens(each)
+    for broker_id in cluster.brokers:
+        cluster.launch(broker_id)
+    for broker_id in cluster.brokers:
+        cluster.wait_until_it_listens(broker_id)
 
 
 @pytest.mark.parametrize("end", ["terminate", "kill"])
@@ -187,7 +189,7 @@ def test_all_brokers_at_once_come_back_with_everything(
 ):
     written = fill(cluster, topic, 300)
     before = states(cluster, topic)
-    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+    log_size = {broker_id: len(cluster.log(broker_id)) for broker_id in cluster.brokers}
     at_once(getattr(cluster, end), cluster.brokers)
     began = time.monotonic()
     start_all(cluster)
@@ -203,8 +205,8 @@ def test_all_brokers_at_once_come_back_with_everything(
     more = fill(cluster, topic, 30)
     assert content(cluster, topic) == [a + b for a, b in zip(written, more, strict=True)]
     eventually(lambda: is_copied(cluster, topic))
-    for each in cluster.brokers:
-        news = cluster.log(each)[said[each] :]
+    for broker_id in cluster.brokers:
+        news = cluster.log(broker_id)[log_size[broker_id] :]
         assert "Traceback" not in news
         assert "set aside" not in news
         if end == "terminate":
@@ -212,7 +214,7 @@ def test_all_brokers_at_once_come_back_with_everything(
 
 
 def fill(cluster: Brokers, topic: str, count: int) -> list[list[bytes]]:
-    """Write records with acks=all; those of each partition, in order."""
+    """Write records with acks=all; return them by partition, in order."""
     errors: list[Any] = []
     producer = Producer(
         {
@@ -236,7 +238,7 @@ def fill(cluster: Brokers, topic: str, count: int) -> list[list[bytes]]:
 
 
 def content(cluster: Brokers, topic: str) -> list[list[bytes]]:
-    """All records of each partition, as a client reads them."""
+    """Read all records of every partition with a client."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
     )
@@ -256,14 +258,14 @@ def content(cluster: Brokers, topic: str) -> list[list[bytes]]:
     return found
 
 
-# -- the coordinator ------------------------------------------------------------------------------
+# -- ZooKeeper ------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_is_restarted_moves_no_leader_and_no_replica(world, cluster, topic):
-    """Its sessions come back with it."""
+def test_a_zookeeper_that_is_restarted_moves_no_leader_and_no_replica(world, cluster, topic):
+    """The sessions survive the restart."""
     backend, _ = world
     before = states(cluster, topic)
-    epochs = [cluster.epoch(each) for each in cluster.brokers]
+    epochs = [cluster.epoch(broker_id) for broker_id in cluster.brokers]
     with traffic(cluster, topic) as running:
         for _ in range(2):
             backend.kill()
@@ -271,17 +273,17 @@ def test_a_coordinator_that_is_restarted_moves_no_leader_and_no_replica(world, c
             backend.start()
             running.goes_on()
             eventually(lambda: all(map(cluster.is_connected, cluster.brokers)))
-    assert [cluster.epoch(each) for each in cluster.brokers] == epochs
+    assert [cluster.epoch(broker_id) for broker_id in cluster.brokers] == epochs
     assert states(cluster, topic) == before
     eventually(lambda: is_whole(cluster))
     eventually(lambda: is_copied(cluster, topic))
 
 
 def test_brokers_that_stop_while_it_is_away_do_so_soon_and_come_back_whole(world, cluster, topic):
-    """Nobody can be elected and no session be closed; what they know of themselves is enough."""
+    """No leader can be elected and no session closed; the clean shutdown is enough."""
     backend, _ = world
     written = fill(cluster, topic, 30)
-    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+    log_size = {broker_id: len(cluster.log(broker_id)) for broker_id in cluster.brokers}
     backend.kill()
     began = time.monotonic()
     assert at_once(cluster.terminate, cluster.brokers) == [0, 0, 0]
@@ -290,5 +292,5 @@ def test_brokers_that_stop_while_it_is_away_do_so_soon_and_come_back_whole(world
     start_all(cluster)
     eventually(lambda: is_in_sync(cluster, topic))
     assert content(cluster, topic) == written
-    for each in cluster.brokers:
-        assert "UNCLEAN" not in cluster.log(each)[said[each] :]
+    for broker_id in cluster.brokers:
+        assert "UNCLEAN" not in cluster.log(broker_id)[log_size[broker_id] :]

@@ -1,6 +1,6 @@
-"""Settings that change while brokers run: through any of them, or in the tree by somebody's hand.
+"""Settings that change while brokers run: through any broker, or by hand in ZooKeeper.
 
-Three brokers at each kind of coordinator serve the tests; each uses topics of its own.
+Three brokers with each kind of ZooKeeper serve the tests; each test uses its own topics.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def brokers(request, _shared):
 
 @pytest.fixture
 def cluster(brokers):
-    eventually(lambda: all(len(brokers.metadata(each).brokers) == 3 for each in brokers.brokers))
+    eventually(
+        lambda: all(len(brokers.metadata(broker_id).brokers) == 3 for broker_id in brokers.brokers)
+    )
     return brokers
 
 
@@ -39,12 +41,12 @@ def cluster(brokers):
 def topic(cluster):
     """A topic that every broker knows."""
     name = cluster.create_topic()
-    eventually(lambda: all(cluster.partitions(each, name) for each in cluster.brokers))
+    eventually(lambda: all(cluster.partitions(broker_id, name) for broker_id in cluster.brokers))
     return name
 
 
 def shown_everywhere(cluster: Brokers, kind: int, resource: str, name: str, value: str) -> float:
-    """The seconds until every broker has described a setting with this value."""
+    """Wait until every broker describes a setting with this value; return the seconds."""
     began = time.monotonic()
     for broker_id in cluster.brokers:
         own = str(broker_id) if kind == BROKER else resource
@@ -54,12 +56,14 @@ def shown_everywhere(cluster: Brokers, kind: int, resource: str, name: str, valu
 
 
 def send(cluster: Brokers, topic: str, size: int) -> KafkaError | None:
-    """Produce one record of that size; what the broker said to it."""
-    told: list[KafkaError | None] = []
+    """Produce one record of this size; return the error."""
+    errors: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 20_000})
-    producer.produce(topic, random.randbytes(size), on_delivery=lambda error, _: told.append(error))
+    producer.produce(
+        topic, random.randbytes(size), on_delivery=lambda error, _: errors.append(error)
+    )
     producer.flush(30)
-    return told[0]
+    return errors[0]
 
 
 def test_a_change_through_any_broker_is_seen_by_all_at_once(
@@ -71,7 +75,8 @@ def test_a_change_through_any_broker_is_seen_by_all_at_once(
         assert cluster.configure(broker_id, TOPIC, topic, retention_ms=value) == ErrorCode.NONE
         times.append(shown_everywhere(cluster, TOPIC, topic, "retention.ms", value))
     record_testsuite_property(
-        f"{cluster.kind}: change seen everywhere after ms", [round(each * 1000) for each in times]
+        f"{cluster.kind}: change seen everywhere after ms",
+        [round(seconds * 1000) for seconds in times],
     )
     assert max(times) < SOON_S
     assert cluster.tree.json(f"/config/topics/{topic}") == {
@@ -79,8 +84,8 @@ def test_a_change_through_any_broker_is_seen_by_all_at_once(
         "config": {"retention.ms": value},
     }
     newest = cluster.tree.children("/config/changes")[-1]
-    told = cluster.tree.json(f"/config/changes/{newest}")
-    assert told == {"version": 2, "entity_path": f"topics/{topic}"}
+    notification = cluster.tree.json(f"/config/changes/{newest}")
+    assert notification == {"version": 2, "entity_path": f"topics/{topic}"}
 
 
 def test_a_default_of_all_brokers_changes_at_all(cluster):
@@ -96,8 +101,10 @@ def test_one_broker_alone_can_be_changed(cluster):
     assert changed == ErrorCode.NONE
     assert cluster.tree.json(f"/config/brokers/{one}")["config"] == {"log.cleaner.threads": "2"}
     shown = {
-        each: setting(cluster.address(each), BROKER, str(each), "log.cleaner.threads")
-        for each in cluster.brokers
+        broker_id: setting(
+            cluster.address(broker_id), BROKER, str(broker_id), "log.cleaner.threads"
+        )
+        for broker_id in cluster.brokers
     }
     assert shown == {one: "2", **dict.fromkeys(others, "1")}
 
@@ -114,7 +121,7 @@ def test_a_change_acts_where_the_partition_is(cluster, topic):
 
 
 def test_a_change_right_after_the_creation_is_not_missed(cluster):
-    """A broker may read the topic before the change, and come to know it after it."""
+    """A broker may read the config before the change, and learn of the topic after it."""
     names = [f"young-{random.randbytes(4).hex()}" for _ in range(25)]
     for name in names:
         controller = cluster.elected()
@@ -134,14 +141,14 @@ def test_two_who_change_at_once_through_two_brokers_lose_nothing(cluster, topic)
                 ),
                 pool.submit(configure, cluster.address(two), TOPIC, topic, segment_ms=str(number)),
             ]
-            assert [each.result() for each in changes] == [ErrorCode.NONE] * 2
+            assert [change.result() for change in changes] == [ErrorCode.NONE] * 2
             found = cluster.tree.json(f"/config/topics/{topic}")["config"]
             assert found == {"retention.ms": str(number), "segment.ms": str(number)}
     for name in ("retention.ms", "segment.ms"):
         shown_everywhere(cluster, TOPIC, topic, name, str(number))
 
 
-# -- in the tree, by hand ------------------------------------------------------------------------
+# -- by hand in ZooKeeper ------------------------------------------------------------------------
 
 
 def write_by_hand(cluster: Brokers, entity_path: str, data: bytes) -> None:
@@ -158,9 +165,9 @@ def settings_json(**values: str) -> bytes:
 
 
 def v1(entity_type: str, name: str) -> Callable[[Brokers], object]:
-    told = {"version": 1, "entity_type": entity_type, "entity_name": name}
+    notification = {"version": 1, "entity_type": entity_type, "entity_name": name}
     return lambda cluster: cluster.tree.client.create(
-        "/config/changes/config_change_", json.dumps(told).encode(), sequence=True
+        "/config/changes/config_change_", json.dumps(notification).encode(), sequence=True
     )
 
 
@@ -189,22 +196,22 @@ JUNK_NOTIFICATIONS = [
 ]
 
 
-def test_junk_among_the_notifications_is_told_and_passed_over(cluster, topic):
-    said = {each: len(cluster.log(each)) for each in cluster.brokers}
+def test_junk_among_the_notifications_is_reported_and_skipped(cluster, topic):
+    log_size = {broker_id: len(cluster.log(broker_id)) for broker_id in cluster.brokers}
     for junk in JUNK_NOTIFICATIONS:
         cluster.tree.client.create("/config/changes/config_change_", junk, sequence=True)
     stranger = f"/config/changes/who-put-this-here-{topic}"
     cluster.tree.client.create(stranger, b"")
     assert cluster.configure(1, TOPIC, topic, retention_ms="99000") == ErrorCode.NONE
     assert shown_everywhere(cluster, TOPIC, topic, "retention.ms", "99000") < SOON_S
-    for each in cluster.brokers:
-        new = cluster.log(each)[said[each] :]
+    for broker_id in cluster.brokers:
+        new = cluster.log(broker_id)[log_size[broker_id] :]
         assert "config_change_" in new
         assert "Traceback" not in new
     cluster.tree.client.delete(stranger)
 
 
-def test_junk_among_the_settings_is_told_and_ignored_also_at_the_next_start(cluster, topic):
+def test_junk_among_the_settings_is_reported_and_ignored_also_at_the_next_start(cluster, topic):
     cluster.configure(1, TOPIC, topic, retention_ms="55000")
     shown_everywhere(cluster, TOPIC, topic, "retention.ms", "55000")
     good = settings_json(retention_ms="soon", segment_ms="777000", no_such_setting="1")
@@ -221,19 +228,24 @@ def test_junk_among_the_settings_is_told_and_ignored_also_at_the_next_start(clus
     cluster.tree.notify(f"topics/{topic}")
     cluster.tree.notify("brokers/<default>")
     assert shown_everywhere(cluster, BROKER, "", "log.segment.bytes", "7777777") < SOON_S
-    shown_everywhere(cluster, TOPIC, topic, "segment.ms", "777000")  # the last that made sense
+    shown_everywhere(cluster, TOPIC, topic, "segment.ms", "777000")  # the last valid value
 
-    for each in cluster.brokers[:1]:
-        said = len(cluster.log(each))
-        cluster.restart(each)
-        assert setting(cluster.address(each), BROKER, str(each), "log.segment.bytes") == "7777777"
-        assert setting(cluster.address(each), BROKER, str(each), "broker.id") == str(each)
-        assert setting(cluster.address(each), TOPIC, topic, "segment.ms") == "604800000"
-        new = cluster.log(each)[said:]
+    for broker_id in cluster.brokers[:1]:
+        log_size = len(cluster.log(broker_id))
+        cluster.restart(broker_id)
+        assert (
+            setting(cluster.address(broker_id), BROKER, str(broker_id), "log.segment.bytes")
+            == "7777777"
+        )
+        assert setting(cluster.address(broker_id), BROKER, str(broker_id), "broker.id") == str(
+            broker_id
+        )
+        assert setting(cluster.address(broker_id), TOPIC, topic, "segment.ms") == "604800000"
+        new = cluster.log(broker_id)[log_size:]
         for complaint in ("message.max.bytes", "broker.id", f"/config/topics/{topic}"):
             assert any(complaint in line for line in new.splitlines() if " ERROR " in line), new
 
-    # Whoever changes a setting now writes over what made no sense.
+    # A change of a setting now overwrites the invalid data.
     assert cluster.configure(2, TOPIC, topic, retention_ms="88000") == ErrorCode.NONE
     shown_everywhere(cluster, TOPIC, topic, "retention.ms", "88000")
     write_by_hand(cluster, "brokers/<default>", settings_json())

@@ -1,6 +1,6 @@
-"""Topics in Kafka's layout: written to the tree, read from it, whoever wrote them there.
+"""Topics in Kafka's znode layout: written by brokers, and read when other tools wrote them.
 
-Three brokers at a real ZooKeeper serve the tests; each uses topics of its own.
+Three brokers with an Apache ZooKeeper serve the tests; each test uses its own topics.
 """
 
 from __future__ import annotations
@@ -47,12 +47,16 @@ def brokers(_shared):
 
 @pytest.fixture
 def cluster(brokers):
-    """Three brokers that are up and know each other."""
+    """Three brokers that run and know each other."""
     for broker_id in brokers.brokers:
         if not brokers.is_running(broker_id):
             brokers.restart(broker_id)
-    eventually(lambda: all(len(brokers.metadata(each).brokers) == 3 for each in brokers.brokers))
-    eventually(lambda: all(brokers.metadata(each).controller_id > 0 for each in brokers.brokers))
+    eventually(
+        lambda: all(len(brokers.metadata(broker_id).brokers) == 3 for broker_id in brokers.brokers)
+    )
+    eventually(
+        lambda: all(brokers.metadata(broker_id).controller_id > 0 for broker_id in brokers.brokers)
+    )
     return brokers
 
 
@@ -66,23 +70,23 @@ def leaders_at(cluster: Brokers, broker_id: int, topic: str) -> dict[int, int]:
 
 
 def agreed(cluster: Brokers, topic: str, count: int) -> dict[int, int]:
-    """Leaders as all brokers show them; nothing while they differ, or one has no leader."""
-    seen = [leaders_at(cluster, each, topic) for each in cluster.brokers]
+    """Return the leaders if all brokers agree and every partition has one; else nothing."""
+    seen = [leaders_at(cluster, broker_id, topic) for broker_id in cluster.brokers]
     one = seen[0]
     return one if len(one) == count and -1 not in one.values() and seen == [one] * 3 else {}
 
 
 def answers_of(cluster: Brokers, broker_id: int, topic: str, count: int) -> list[ErrorCode]:
-    """What one broker answers for each partition when it is asked for its end."""
+    """Return one broker's ListOffsets error for every partition."""
     partitions = [
-        ListOffsetsPartition(partition_index=each, current_leader_epoch=-1, timestamp=-1)
-        for each in range(count)
+        ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=-1)
+        for partition in range(count)
     ]
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=partitions)]
     )
     (answer,) = cluster.ask(broker_id, request).topics
-    return [ErrorCode(each.error_code) for each in answer.partitions]
+    return [ErrorCode(partition.error_code) for partition in answer.partitions]
 
 
 def controller_of(cluster: Brokers) -> str:
@@ -128,8 +132,10 @@ def test_a_topic_has_kafkas_znodes(cluster, name):
             "leader_epoch": 0,
             "isr": replicas,
             "controller_epoch": cluster.controller_epoch(),
-            # Kafka passes over what it does not know: the lives in which they were in sync.
-            "broker_epochs": {str(each): str(cluster.epoch(each)) for each in replicas},
+            # Kafka ignores fields that it does not know.
+            "broker_epochs": {
+                str(broker_id): str(cluster.epoch(broker_id)) for broker_id in replicas
+            },
         }
         assert tree.stat(f"{path}/state").ephemeralOwner == 0, "the state outlives its writer"
     config = tree.json(f"/config/topics/{name}")
@@ -150,15 +156,15 @@ def test_zookeepers_own_command_line_reads_the_cluster(cluster, name):
         timeout=60,
         check=False,
     )
-    said = ended.stdout.splitlines()
+    lines = ended.stdout.splitlines()
     for path in (
         "",
         "/partitions",
         *(f"/partitions/{n}{s}" for n in (0, 1) for s in ("", "/state")),
     ):
-        assert f"/brokers/topics/{name}{path}" in said, ended.stdout
-    values = [json.loads(line) for line in said if line.startswith("{")]
-    assert [each["version"] for each in values] == [1, 1, 5, "1"]
+        assert f"/brokers/topics/{name}{path}" in lines, ended.stdout
+    values = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [value["version"] for value in values] == [1, 1, 5, "1"]
     assert values[0]["leader_epoch"] == 0
     assert values[1]["brokerid"] == cluster.elected()
     assert values[2]["port"] == cluster.port(1)
@@ -179,7 +185,7 @@ def test_partitions_are_served_where_they_were_placed_and_nowhere_else(cluster, 
             ErrorCode.NONE if leaders[index] == broker_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
             for index in range(6)
         ]
-        # Its logs are made a moment after it knows of them.
+        # Its logs are created a moment after it learns of them.
         eventually(lambda at=broker_id, want=expected: answers_of(cluster, at, name, 6) == want, 2)
     assert time.monotonic() - began < 5
     for index in range(6):
@@ -197,14 +203,14 @@ def test_a_dead_leaders_partitions_have_no_leader_until_it_is_back(cluster, name
     cluster.kill(dead)
     gone = (-1, ErrorCode.LEADER_NOT_AVAILABLE)
     eventually(lambda: cluster.partitions(other, name)[index] == gone, SESSION_S + 3)
-    alive = next(each for each in leaders if each != index)
+    alive = next(partition for partition in leaders if partition != index)
     assert cluster.partitions(other, name)[alive] == (leaders[alive], ErrorCode.NONE)
-    (told,) = [
-        each
-        for each in cluster.metadata(other, name).topics[0].partitions
-        if each.partition_index == index
+    (offline,) = [
+        partition
+        for partition in cluster.metadata(other, name).topics[0].partitions
+        if partition.partition_index == index
     ]
-    assert told.offline_replicas == [dead]
+    assert offline.offline_replicas == [dead]
     cluster.restart(dead)
     assert eventually(lambda: agreed(cluster, name, 3)) == leaders
     assert read(cluster.bootstrap, name, index) == b"kept"
@@ -214,7 +220,7 @@ def test_a_dead_leaders_partitions_have_no_leader_until_it_is_back(cluster, name
 
 
 def test_new_partitions_and_deletions_reach_all_also_under_another_controller(cluster, name):
-    """Whoever made the topic follows it like the others when its task has moved."""
+    """The broker that created the topic follows it like the others after a controller change."""
     cluster.create_topic(name, partitions=1)
     eventually(lambda: agreed(cluster, name, 1))
     maker = cluster.elected()
@@ -241,7 +247,7 @@ def test_new_partitions_and_deletions_reach_all_also_under_another_controller(cl
 
 
 def retry(cluster: Brokers) -> bool:
-    """Whoever is the controller may win again; let another try."""
+    """The controller may win the election again; then another broker tries."""
     if cluster.elected():
         cluster.tree.client.delete("/controller")
     return False
@@ -286,7 +292,7 @@ def test_a_mark_is_taken_away_where_nothing_may_be_deleted(zookeeper, name):
         assert read(cluster.bootstrap, name, 0) == b"kept"
 
 
-def test_a_deletion_that_nobody_was_there_for_is_finished_and_leaves_nothing(zookeeper, name):
+def test_a_deletion_without_running_brokers_is_finished_and_leaves_nothing(zookeeper, name):
     with Brokers(zookeeper.hosts, 2) as cluster:
         cluster.create_topic(name, partitions=2, replication_factor=2)
         write(cluster.bootstrap, name, 0, b"unwanted")
@@ -299,12 +305,12 @@ def test_a_deletion_that_nobody_was_there_for_is_finished_and_leaves_nothing(zoo
             cluster.wait_until_it_listens(broker_id)
             assert not cluster.partitions(broker_id, name)
         eventually(lambda: traces_of(cluster.tree, name) == [], 5)
-        # Whoever starts second may find the topic gone before it was told that it was deleted.
+        # The second broker may start after the topic is gone, without a StopReplica for it.
         first = cluster.elected()
         assert [
-            each.name
-            for each in cluster.data(first).glob(f"{name}-*")
-            if "-delete" not in each.name
+            path.name
+            for path in cluster.data(first).glob(f"{name}-*")
+            if "-delete" not in path.name
         ] == []
         assert f"{name}-0 is deleted with its topic" in cluster.log(first)
 
@@ -323,14 +329,16 @@ def test_a_deletion_that_nobody_was_there_for_is_finished_and_leaves_nothing(zoo
     ids=["version 1", "version 2"],
 )
 def test_a_topic_of_an_old_tool_is_completed_and_served(cluster, name, old):
-    """Such a tool wrote only what it wanted; the rest was left to the controller."""
+    """Such a tool writes only the assignment and leaves the rest to the controller."""
     cluster.tree.client.create(f"/brokers/topics/{name}", json.dumps(old).encode())
     leaders = eventually(lambda: agreed(cluster, name, 3), 5)
     assert leaders == {int(index): replicas[0] for index, replicas in old["partitions"].items()}
     found = cluster.tree.json(f"/brokers/topics/{name}")
     assert found["version"] == 3
-    assert {each.name: each.topic_id for each in cluster.metadata(1, name).topics}[name].int
-    ids = {str(cluster.metadata(each, name).topics[0].topic_id) for each in cluster.brokers}
+    assert {topic.name: topic.topic_id for topic in cluster.metadata(1, name).topics}[name].int
+    ids = {
+        str(cluster.metadata(broker_id, name).topics[0].topic_id) for broker_id in cluster.brokers
+    }
     assert len(ids) == 1
     assert found["partitions"] == old["partitions"]
     for index, leader in leaders.items():
@@ -357,7 +365,7 @@ JUNK_TOPICS = {
 }
 
 
-def test_topics_that_make_no_sense_are_told_and_harm_no_others(cluster, name):
+def test_invalid_topics_are_reported_and_harm_no_others(cluster, name):
     for junk, data in JUNK_TOPICS.items():
         cluster.tree.client.create(f"/brokers/topics/{junk}", data)
     cluster.create_topic(name, partitions=3)
@@ -368,7 +376,7 @@ def test_topics_that_make_no_sense_are_told_and_harm_no_others(cluster, name):
         for junk in JUNK_TOPICS:
             assert f"topic {junk} cannot be used" in cluster.log(controller)
         for broker_id in cluster.brokers:
-            shown = {each.name for each in cluster.metadata(broker_id).topics}
+            shown = {topic.name for topic in cluster.metadata(broker_id).topics}
             assert not shown & JUNK_TOPICS.keys()
             assert name in shown
             assert "Traceback" not in cluster.log(broker_id)
@@ -377,11 +385,11 @@ def test_topics_that_make_no_sense_are_told_and_harm_no_others(cluster, name):
     finally:
         for junk in JUNK_TOPICS:
             cluster.tree.client.create(f"/admin/delete_topics/{junk}")
-        eventually(lambda: all(not traces_of(cluster.tree, each) for each in JUNK_TOPICS))
+        eventually(lambda: all(not traces_of(cluster.tree, topic) for topic in JUNK_TOPICS))
 
 
 def test_znodes_that_are_spoiled_cost_no_data(zookeeper, name):
-    """A broker that starts then leaves the logs where they are, until the znode is put right."""
+    """A broker that starts then keeps the logs until the znode is repaired."""
     with Brokers(zookeeper.hosts) as cluster:
         cluster.create_topic(name, partitions=2)
         write(cluster.bootstrap, name, 1, b"kept")
@@ -405,7 +413,7 @@ def test_znodes_that_are_spoiled_cost_no_data(zookeeper, name):
 
 
 def test_two_thousand_partitions_come_and_go(cluster, record_testsuite_property):
-    """More than fit into one change of the tree; the name is as long as it can be."""
+    """More partitions than fit into one multi; the name has the maximum length."""
     count, name = 2000, "long-" + "x" * 244
     began = time.monotonic()
     assert create(controller_of(cluster), name, count) == ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""`hightide up` as one cluster: brokers, and the coordinator that it keeps alive for them."""
+"""`hightide up` as one cluster: brokers, and the ZooKeeper that it restarts for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.zookeeper.broker_world import Tree, create, metadata, read, write
 
 
 class Up:
-    """A `hightide up`, its children, and where its brokers are."""
+    """A `hightide up` process, its children, and the addresses of its brokers."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.log = folder / "up.log"
@@ -36,10 +36,10 @@ class Up:
         self.addresses = self.bootstrap.split(",")
 
     def coordinator(self) -> str:
-        lines = eventually(lambda: [x for x in self.said() if x.startswith("coordinator: ")])
+        lines = eventually(lambda: [x for x in self.output() if x.startswith("coordinator: ")])
         return lines[0].removeprefix("coordinator: ")
 
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         return self.log.read_text().splitlines()
 
     def children(self, what: str = "") -> list[int]:
@@ -47,16 +47,16 @@ class Up:
         listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         words = f"\0{what}\0".encode()
         return [
-            int(each)
-            for each in listed
-            if not what or words in Path(f"/proc/{each}/cmdline").read_bytes()
+            int(pid)
+            for pid in listed
+            if not what or words in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
 
     def controller(self) -> int:
-        """The controller that all brokers name, and that all know; 0 while they do not."""
+        """Return the controller if all brokers agree on it and know each other; else 0."""
         seen = [metadata(address) for address in self.addresses]
-        named = {each.controller_id for each in seen}
-        whole = all(len(each.brokers) == len(seen) for each in seen)
+        named = {response.controller_id for response in seen}
+        whole = all(len(response.brokers) == len(seen) for response in seen)
         return max(named) if whole and len(named) == 1 and named != {-1} else 0
 
     def controller_address(self) -> str:
@@ -82,9 +82,9 @@ def up(folder: Path, *arguments: str):
 
 
 def send_and_read(bootstrap: str, topic: str, partitions: int) -> None:
-    for each in range(partitions):
-        write(bootstrap, topic, each, b"%d" % each)
-        assert read(bootstrap, topic, each) == b"%d" % each
+    for partition in range(partitions):
+        write(bootstrap, topic, partition, b"%d" % partition)
+        assert read(bootstrap, topic, partition) == b"%d" % partition
 
 
 def test_three_brokers_are_one_cluster_and_stop_at_once(tmp_path):
@@ -93,32 +93,33 @@ def test_three_brokers_are_one_cluster_and_stop_at_once(tmp_path):
         assert len(cluster.children()) == 4
         assert create(cluster.controller_address(), "t", 6) == ErrorCode.NONE
         leaders = {
-            each.leader_id for each in metadata(cluster.addresses[0], "t").topics[0].partitions
+            partition.leader_id
+            for partition in metadata(cluster.addresses[0], "t").topics[0].partitions
         }
         assert leaders == {1, 2, 3}
         send_and_read(cluster.bootstrap, "t", 6)
         children = cluster.children()
         assert cluster.interrupt() == 0
         assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
-    assert [each.name for each in tmp_path.iterdir()] == ["up.log"]
+    assert [path.name for path in tmp_path.iterdir()] == ["up.log"]
 
 
-def test_a_coordinator_that_was_killed_is_started_again_and_nobody_lost_anything(tmp_path):
+def test_a_zookeeper_that_was_killed_is_restarted_and_nothing_is_lost(tmp_path):
     with up(tmp_path, "--brokers", "2", "--data", "data") as cluster:
         tree = Tree(cluster.coordinator())
         try:
             controller = cluster.controller_address()
             assert create(controller, "before", 2) == ErrorCode.NONE
-            epochs = [tree.stat(f"/brokers/ids/{each}").czxid for each in (1, 2)]
+            epochs = [tree.stat(f"/brokers/ids/{broker_id}").czxid for broker_id in (1, 2)]
             (killed,) = cluster.children("coordinator")
             os.kill(killed, signal.SIGKILL)
             eventually(lambda: [n for n in cluster.children("coordinator") if n != killed])
             send_and_read(cluster.bootstrap, "before", 2)
-            assert [tree.stat(f"/brokers/ids/{each}").czxid for each in (1, 2)] == epochs
+            assert [tree.stat(f"/brokers/ids/{broker_id}").czxid for broker_id in (1, 2)] == epochs
             done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
             eventually(lambda: create(controller, "after", 2) in done)
             send_and_read(cluster.bootstrap, "after", 2)
         finally:
             tree.close()
-        assert any("the coordinator is started again" in line for line in cluster.said())
+        assert any("the coordinator is started again" in line for line in cluster.output())
         assert cluster.interrupt() == 0

@@ -1,8 +1,8 @@
-"""kill -9 under load, again and again: what was acknowledged is there, whole, in the same session.
+"""kill -9 under load, again and again: acknowledged writes and sessions survive.
 
-Four writers write all the time. Each has a session and an ephemeral of its own, a znode that counts
-up, a list of sequence znodes, and a multi that sets three znodes to the same value. They note only
-what the coordinator has acknowledged. After every kill the tree is compared with their notes.
+Four writers write all the time. Each has its own session and ephemeral, a znode that counts up, a
+list of sequential znodes, and a multi that sets three znodes to the same value. They record only
+what the server has acknowledged. After every kill the znodes are compared with these records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KILLS = 25
 WRITERS = 4
 PATIENCE_S = 30.0
 SERVING_AGAIN_S = 1.0
-"""For most restarts; a busy machine may take longer for one of them."""
+"""For most restarts; a busy host may take longer for one of them."""
 RETRY = {"max_tries": -1, "delay": 0.01, "max_delay": 0.05}
 
 
@@ -36,7 +36,7 @@ def client_of(hosts: str) -> KazooClient:
 
 
 class Writer(threading.Thread):
-    """One session that writes until it is told to stop, and knows what was acknowledged."""
+    """One session that writes until it is stopped, and records what was acknowledged."""
 
     def __init__(self, hosts: str, number: int) -> None:
         super().__init__(name=f"writer-{number}", daemon=True)
@@ -62,7 +62,7 @@ class Writer(threading.Thread):
             try:
                 self._write(number)
             except KazooException:
-                # It may have happened or not: it was not acknowledged.
+                # The outcome is unknown: the write was not acknowledged.
                 self.lost_replies += 1
             except BaseException as failure:
                 self.failure = failure
@@ -110,19 +110,19 @@ def writing(hosts: str) -> Iterator[list[Writer]]:
 
 
 def compare(reader: KazooClient, writer: Writer, noted: tuple[int, set[str], int]) -> None:
-    """What the tree must hold after a crash, whoever writes meanwhile."""
+    """Check what must hold after a crash, also while other clients write."""
     count, listed, multis = noted
     assert int(reader.get(writer.root + "/count")[0]) >= count, "an acknowledged set is lost"
     there = {f"{writer.root}/list/{name}" for name in reader.get_children(writer.root + "/list")}
     assert listed <= there, f"acknowledged creates are lost: {listed - there}"
     assert sum("/m-" in path for path in there) >= multis
     owner = reader.exists(writer.root + "/alive")
-    assert owner is not None, "an ephemeral is lost though its session lives"
+    assert owner is not None, "an ephemeral is lost though its session is alive"
     assert owner.ephemeralOwner == writer.session[0]
 
 
 def assert_whole(reader: KazooClient, writer: Writer) -> None:
-    """The three znodes of a multi were never seen apart; nobody writes any more."""
+    """Check that every multi was atomic, after all writers have stopped."""
     read = [reader.get(f"{writer.root}/{name}") for name in "xyz"]
     values, stats = zip(*read, strict=True)
     assert len(set(values)) == 1, f"a multi is torn: {values}"
@@ -141,7 +141,7 @@ def test_no_kill_loses_or_tears_an_acknowledged_write_or_ends_a_session(tmp_path
     try:
         with writing(server.hosts) as writers:
             for _ in range(KILLS):
-                time.sleep(chance.uniform(0.2, 0.6))  # Load to be killed under.
+                time.sleep(chance.uniform(0.2, 0.6))  # Time under load before the kill.
                 noted = [writer.acknowledged() for writer in writers]
                 server.kill()
                 began = time.monotonic()
@@ -168,11 +168,11 @@ def test_no_kill_loses_or_tears_an_acknowledged_write_or_ends_a_session(tmp_path
         server.kill()
     with capsys.disabled():
         print(
-            f"\n{KILLS} kills: {sum(len(each.listed) for each in writers)} creates and "
-            f"{sum(each.multis for each in writers)} multis acknowledged, "
-            f"{sum(each.lost_replies for each in writers)} replies lost; serving again after "
+            f"\n{KILLS} kills: {sum(len(writer.listed) for writer in writers)} creates and "
+            f"{sum(writer.multis for writer in writers)} multis acknowledged, "
+            f"{sum(writer.lost_replies for writer in writers)} replies lost; serving again after "
             f"{median(serving_s) * 1000:.0f} ms (median), {max(serving_s) * 1000:.0f} ms (longest)"
         )
-    assert min(each.multis for each in writers) > KILLS, "there was no load to be killed under"
+    assert min(writer.multis for writer in writers) > KILLS, "there was no load during the kills"
     assert median(serving_s) < SERVING_AGAIN_S
     assert max(serving_s) < 5 * SERVING_AGAIN_S

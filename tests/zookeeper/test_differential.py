@@ -1,7 +1,7 @@
-"""Our coordinator beside ZooKeeper: asked the same, in the same order, they say the same.
+"""The embedded server and Apache ZooKeeper give the same responses to the same requests.
 
-Each run draws new histories. What is printed of a difference has the history's seed; that history
-alone is run again with HIGHTIDE_SEED set to it. HIGHTIDE_STEPS sets the length of a run.
+Every run draws new histories. The report of a difference has the history's seed; HIGHTIDE_SEED
+runs that history alone. HIGHTIDE_STEPS sets the length of a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHOWN = 5
 
 @dataclass
 class Comparison:
-    """What came of running histories on both servers."""
+    """The results of histories on both servers."""
 
     steps: int = 0
     events: int = 0
@@ -51,21 +51,21 @@ def make_root(hosts: str, root: str) -> None:
 
 
 def run(seed: int, worlds: list[Any], is_odd: bool, comparison: Comparison) -> None:
-    """One history until its end or the first difference: after that everything would differ."""
+    """Run one history until its end or the first difference: the rest would differ too."""
     ours, theirs = worlds
     for number, step in enumerate(History(seed, is_odd).steps(HISTORY_STEPS)):
-        said, wanted = ours.do(step), theirs.do(step)
+        actual, expected = ours.do(step), theirs.do(step)
         comparison.steps += 1
-        if said != wanted:
+        if actual != expected:
             comparison.differences.append(
                 f"HIGHTIDE_SEED={seed}, step {number}: {step!s:.500}\n"
-                f"  ours      {said!s:.700}\n  ZooKeeper {wanted!s:.700}"
+                f"  ours      {actual!s:.700}\n  ZooKeeper {expected!s:.700}"
             )
             return
-    said, wanted = ours.settle(), theirs.settle()
-    if said != wanted:
+    actual, expected = ours.settle(), theirs.settle()
+    if actual != expected:
         comparison.differences.append(
-            f"HIGHTIDE_SEED={seed}, at the end\n  ours      {said}\n  ZooKeeper {wanted}"
+            f"HIGHTIDE_SEED={seed}, at the end\n  ours      {actual}\n  ZooKeeper {expected}"
         )
 
 

@@ -1,12 +1,16 @@
-"""kazoo's own tests, unmodified, with our coordinator where their harness starts ZooKeeper.
+"""kazoo's own tests, unmodified, with the embedded server where their harness starts ZooKeeper.
 
-They come with kazoo's wheel. Their harness runs `java`, and `kazoo_harness/java` is found first. It
-waits two seconds after every start, so the suite is dealt to several processes. HIGHTIDE_SUITE=full
-runs what is slow and the copies for gevent and eventlet as well, which `make
-conformance-coordination` installs. HIGHTIDE_SUITE_JAVA=/usr/bin/java runs them on ZooKeeper itself.
+The tests are part of kazoo's wheel. They run in the environment .venv-kazoo, which `make kazoo-env`
+installs from kazoo_requirements.txt: their harness needs a pyOpenSSL of 2024. The server runs in
+the environment of this test.
 
-One ZooKeeper 3.8.0, run like this, fails the tests named in NEEDS_AN_ENSEMBLE and no others; so may
-we, and no others.
+The harness runs `java`, and `kazoo_harness/java` comes first in the PATH. The harness waits two
+seconds after every start, so several processes share the suite. HIGHTIDE_SUITE=full also runs the
+slow tests and their variants for gevent and eventlet. HIGHTIDE_SUITE_JAVA=/usr/bin/java runs the
+suite on Apache ZooKeeper.
+
+A single Apache ZooKeeper 3.8.0 fails exactly the tests in NEEDS_AN_ENSEMBLE; the embedded server
+may fail these and no others.
 """
 
 from __future__ import annotations
@@ -24,18 +28,19 @@ import pytest
 from tests.zookeeper import servers
 
 HARNESS = Path(__file__).parent / "kazoo_harness"
+PYTHON = Path(__file__).parents[2] / ".venv-kazoo" / "bin" / "python"
 IS_FULL = os.environ.get("HIGHTIDE_SUITE") == "full"
 PATIENCE_S = 900.0
 
 NEEDS_AN_ENSEMBLE = {
-    "test_update_host_list": "takes one of three servers from the list of hosts",
+    "test_update_host_list": "removes one of three servers from the list of hosts",
     "test_add_remove_observer": "reconfigures an ensemble; a single server answers Unimplemented",
     "test_bad_input": "the same",
     "test_no_super_auth": "the same",
     "test_read_only": "stops two of three servers",
 }
 
-# Modules of kazoo.tests that run side by side, dealt so that all are ready at about the same time.
+# Modules of kazoo.tests that run in parallel, in groups of about the same duration.
 PARTS = [
     ["client"],
     ["lock", "counter", "election", "hosts", "paths", "retry", "security"],
@@ -57,7 +62,7 @@ SLOW = [
 
 @dataclass
 class Part:
-    """One pytest with a server of its own."""
+    """One pytest process with its own server."""
 
     child: servers.Child
     report: Path
@@ -67,15 +72,16 @@ class Part:
         folder.mkdir()
         report = folder / "report.xml"
         names = [f"kazoo.tests.test_{module}" for module in modules]
-        command = [sys.executable, "-m", "pytest", "--pyargs", *names, "-c", os.devnull]
-        command += ["-p", "no:cacheprovider", "-p", "no:hightide", "--timeout", "120"]
+        command = [str(PYTHON), "-m", "pytest", "--pyargs", *names, "-c", os.devnull]
+        command += ["-p", "no:cacheprovider", "--timeout", "120"]
         command += ["--quiet", f"--junitxml={report}", f"--rootdir={folder}"]
         if not IS_FULL:
             command += ["-k", " and ".join(f"not {name}" for name in SLOW)]
+        # The first python3 in the PATH runs the harness's `java`, and with it the server.
         path = os.pathsep.join([str(HARNESS), str(Path(sys.executable).parent), os.environ["PATH"]])
         settings = {
             "PATH": path,
-            "PYTHONPATH": os.pathsep.join([str(HARNESS), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": str(HARNESS),
             "ZOOKEEPER_CLASSPATH": servers.classpath(),
             "ZOOKEEPER_CLUSTER_SIZE": "1",
             "ZOOKEEPER_PORT_OFFSET": str(free_ports(10)),
@@ -94,7 +100,7 @@ class Part:
         self.child.end("KILL")
 
     def results(self) -> dict[str, str]:
-        """Each test and what became of it."""
+        """Return the outcome of every test."""
         assert self.report.exists(), self.child.log.read_text()[-5000:]
         found = {}
         for case in ElementTree.parse(self.report).iter("testcase"):
@@ -104,7 +110,7 @@ class Part:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nobody uses."""
+    """Return the first of `count` consecutive free ports."""
     for _ in range(100):
         first = servers.free_port()
         if all(servers.is_free(port) for port in range(first, first + count)):
@@ -113,6 +119,9 @@ def free_ports(count: int) -> int:
 
 
 @pytest.mark.timeout(PATIENCE_S + 60)
+@pytest.mark.skipif(
+    not PYTHON.exists(), reason="kazoo's tests are not installed: run `make kazoo-env`"
+)
 def test_kazoos_own_tests_pass(tmp_path, capsys):
     began = time.monotonic()
     dealt = PARTS + (MORE_PARTS if IS_FULL else [])

@@ -1,6 +1,6 @@
-"""Where a single coordinator can do better than ZooKeeper does, and ours does.
+"""Where the embedded server does better than ZooKeeper, because it is a single server.
 
-Each is a real process, stopped, wiped or restarted. What ZooKeeper does instead is told, and shown
+The tests stop, wipe or restart real processes. They say what ZooKeeper does instead, and show it
 where that is quick.
 """
 
@@ -23,24 +23,24 @@ def create(path: str, flags: int = 0) -> bytes:
 
 
 @pytest.fixture
-def coordinator(tmp_path):
+def server(tmp_path):
     server = servers.Embedded(tmp_path)
     server.start()
     yield server
     server.kill()
 
 
-def test_sessions_survive_a_coordinator_that_was_stopped_for_longer_than_their_timeout(coordinator):
-    """A laptop's lid, a virtual machine that is moved: in ZooKeeper all of them would expire."""
-    sessions = [Wire(coordinator.hosts, timeout_ms=SESSION_MS) for _ in range(SESSIONS)]
+def test_sessions_survive_a_server_that_was_paused_for_longer_than_their_timeout(server):
+    """A suspended laptop, a virtual machine that moves: in ZooKeeper all sessions would expire."""
+    sessions = [Wire(server.hosts, timeout_ms=SESSION_MS) for _ in range(SESSIONS)]
     for number, wire in enumerate(sessions):
         assert wire.call(jute.CREATE, create(f"/{number}", flags=1)).code == 0
-    coordinator.pause()
+    server.pause()
     time.sleep(3 * SESSION_MS / 1000)
-    coordinator.resume()
+    server.resume()
     for wire in sessions:
         assert wire.ping().code == 0
-    with Wire(coordinator.hosts) as other:
+    with Wire(server.hosts) as other:
         for number, wire in enumerate(sessions):
             reply = other.call(jute.EXISTS, text(f"/{number}") + boolean(False))
             assert jute.Reader(reply.body).stat().owner == wire.session[0]
@@ -48,52 +48,52 @@ def test_sessions_survive_a_coordinator_that_was_stopped_for_longer_than_their_t
         wire.close()
 
 
-def test_a_session_that_stays_silent_after_such_a_stop_expires_all_the_same(coordinator):
+def test_a_session_that_stays_silent_after_such_a_stop_expires_all_the_same(server):
     with (
-        Wire(coordinator.hosts, timeout_ms=SESSION_MS) as silent,
-        Wire(coordinator.hosts) as other,
+        Wire(server.hosts, timeout_ms=SESSION_MS) as silent,
+        Wire(server.hosts) as other,
     ):
         silent.call(jute.CREATE, create("/silent", flags=1))
         other.call(jute.EXISTS, text("/silent") + boolean(True))
-        coordinator.pause()
+        server.pause()
         time.sleep(2 * SESSION_MS / 1000)
-        coordinator.resume()
+        server.resume()
         event = other.receive()
         assert isinstance(event, jute.Event)
         assert (event.kind, event.path) == (2, "/silent")
 
 
-def test_after_a_restart_every_session_has_its_whole_timeout_again(coordinator):
-    with Wire(coordinator.hosts, timeout_ms=3 * SESSION_MS) as wire:
+def test_after_a_restart_every_session_has_its_whole_timeout_again(server):
+    with Wire(server.hosts, timeout_ms=3 * SESSION_MS) as wire:
         wire.call(jute.CREATE, create("/mine", flags=1))
-        coordinator.kill()
-        # Longer than the session's timeout, most of which the coordinator is away.
+        server.kill()
+        # Longer than the session timeout; for most of it the server is down.
         time.sleep(4 * SESSION_MS / 1000)
-        coordinator.start()
-        with Wire(coordinator.hosts, wire.session) as again:
+        server.start()
+        with Wire(server.hosts, wire.session) as again:
             assert again.session == wire.session
             assert again.call(jute.EXISTS, text("/mine") + boolean(False)).code == 0
 
 
-def test_clients_of_a_coordinator_that_lost_its_data_begin_anew(coordinator):
-    """ZooKeeper would hang up on them for ever, waiting for a server that knows more."""
-    with Wire(coordinator.hosts) as wire:
+def test_clients_of_a_server_that_lost_its_data_open_new_sessions(server):
+    """ZooKeeper would close their connections forever, since another server may have the data."""
+    with Wire(server.hosts) as wire:
         for number in range(10):
             zxid = wire.call(jute.CREATE, create(f"/{number}")).zxid
         session = wire.session
-    coordinator.kill()
-    shutil.rmtree(coordinator.folder / "data")
-    coordinator.start()
-    with Wire(coordinator.hosts, session, last_zxid=zxid) as again:
+    server.kill()
+    shutil.rmtree(server.folder / "data")
+    server.start()
+    with Wire(server.hosts, session, last_zxid=zxid) as again:
         assert again.greeting.timeout_ms == 0
         assert again.greeting.session_id == 0
-    with Wire(coordinator.hosts, last_zxid=zxid) as new:
+    with Wire(server.hosts, last_zxid=zxid) as new:
         assert new.greeting.session_id != 0
         assert new.call(jute.EXISTS, text("/0") + boolean(False)).code == -101
 
 
 def test_a_refused_write_takes_no_zxid(embedded, zookeeper):
-    """So no client ever sees a zxid that a restart could take back. ZooKeeper's do take one."""
+    """No client ever sees a zxid that a restart could take back. In ZooKeeper errors take one."""
 
     def zxids_taken(backend):
         path = backend.chroot + "/x"
@@ -107,11 +107,11 @@ def test_a_refused_write_takes_no_zxid(embedded, zookeeper):
     assert zxids_taken(zookeeper) == 2
 
 
-def test_a_zxid_that_a_client_has_seen_is_never_given_again(coordinator):
-    """Not even when the coordinator is killed at any moment after it was told."""
+def test_a_zxid_that_a_client_has_seen_is_never_given_again(server):
+    """Not even if the server is killed right after the response."""
     seen = 0
     for life in range(5):
-        with Wire(coordinator.hosts) as wire:
+        with Wire(server.hosts) as wire:
             for number in range(20):
                 path = f"/{life}-{number}"
                 zxid = wire.call(jute.CREATE, create(path)).zxid
@@ -120,12 +120,12 @@ def test_a_zxid_that_a_client_has_seen_is_never_given_again(coordinator):
                 assert (refused.code, refused.zxid) == (-110, zxid)
                 seen = zxid
             wire.request(jute.CREATE, create(f"/{life}-under-way"))
-            coordinator.kill()
+            server.kill()
             try:
-                said = wire.receive()
+                message = wire.receive()
             except HungUp:
                 pass
             else:
-                assert isinstance(said, jute.Reply)
-                seen = said.zxid
-        coordinator.start()
+                assert isinstance(message, jute.Reply)
+                seen = message.zxid
+        server.start()

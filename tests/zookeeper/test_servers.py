@@ -1,4 +1,4 @@
-"""The servers that the other tests borrow do what those tests rely on."""
+"""The servers that the other tests use work as those tests expect."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path):
     status = Path("/proc", ended.stdout.decode().strip())
     deadline = time.monotonic() + 10
     while status.exists():
-        assert time.monotonic() < deadline, "it outlived the run that started it"
+        assert time.monotonic() < deadline, "the server outlived the test run that started it"
         time.sleep(0.01)

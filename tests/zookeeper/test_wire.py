@@ -1,7 +1,7 @@
-"""What no client library sends, and what few ask for: ours and ZooKeeper on the bare wire.
+"""Requests that no client library sends, and rare ones: the embedded server and ZooKeeper.
 
-`ALIKE` must be answered alike. `DELIBERATE` is where we differ on purpose: what each server says is
-written down with the reason, and both are asked, so that the list stays true.
+Both servers must answer `ALIKE` in the same way. `DELIBERATE` has the intended differences: the
+response of each server with the reason. Both are tested, so that the list stays true.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ ALIKE: dict[str, Scenario] = {
     "greeting without a password": connects(password=None),
     "greeting with a short password": connects(password=b"abc"),
     "greeting with a long password": connects(password=bytes(40)),
-    "greeting of a session nobody knows": connects(session_id=12345),
+    "connect request for an unknown session": connects(session_id=12345),
     "greeting that is too short": connects(body=bytes(10)),
     "greeting of nothing": connects(body=b""),
     "authentication": authenticates("digest", b"ann:secret"),
@@ -235,7 +235,7 @@ DELIBERATE: dict[str, tuple[Scenario, Any, Any, str]] = {
         scenarios.the_robbed_after_a_wrong_password,
         0,
         HANGS_UP,
-        "who knows only an id must not be able to disconnect its owner",
+        "a client that knows only the id must not be able to disconnect its owner",
     ),
     "a zxid from the future": (
         scenarios.opened_with_a_zxid_from_the_future,
@@ -261,7 +261,7 @@ def answer(scenario: Scenario, backend: Any, path: str) -> Any:
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_both_answer_alike(name, embedded, zookeeper):
-    # The same path on both, so that it may stand in an answer.
+    # The same path on both servers, since it may be in a response.
     scenario = ALIKE[name]
     ours = answer(scenario, embedded, "/x")
     theirs = answer(scenario, zookeeper, "/x")

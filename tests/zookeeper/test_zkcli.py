@@ -1,4 +1,4 @@
-"""ZooKeeper's own command line, and with it its Java client, at our coordinator."""
+"""ZooKeeper's command line, and with it its Java client, with the embedded server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _java() -> None:
 
 
 def transcript(backend: Any) -> tuple[list[str], list[str], list[str]]:
-    """What it prints, what it complains of, and its watch events, which come when they please.
+    """Return the output, the errors, and the watch events, which come at any time.
 
     Not that its session is closed: it tells itself so, and may be gone before it has printed it.
     """
@@ -78,35 +78,37 @@ def transcript(backend: Any) -> tuple[list[str], list[str], list[str]]:
     )
     assert ended.returncode == 0, ended.stderr
     output = ended.stdout.replace(backend.chroot, "")
-    said = [line for line in output.splitlines() if line not in ("", "WATCHER::")]
-    events = [line for line in said if line.startswith("WatchedEvent")]
-    said = [plain(line) for line in said if line not in events and "Connecting to" not in line]
+    output_lines = [line for line in output.splitlines() if line not in ("", "WATCHER::")]
+    events = [line for line in output_lines if line.startswith("WatchedEvent")]
+    output_lines = [
+        plain(line) for line in output_lines if line not in events and "Connecting to" not in line
+    ]
     seen = sorted(line for line in events if "state:Closed" not in line)
-    return said, ended.stderr.splitlines(), seen
+    return output_lines, ended.stderr.splitlines(), seen
 
 
 def plain(line: str) -> str:
-    """Without what a server chooses itself: zxids, times, session ids, and the order of a list."""
+    """Replace what a server chooses: zxids, times, session ids, and the order of a list."""
     if line.startswith("["):
         return str(sorted(line.strip("[]").split(", ")))
     return re.sub(r"^(\w+) = (0x[1-9a-f]\w*|.* UTC .*)$", r"\1 = …", line)
 
 
 def test_zkcli_says_of_ours_what_it_says_of_zookeeper(embedded, zookeeper):
-    said, complaints, events = transcript(embedded)
-    assert (said, complaints, events) == transcript(zookeeper)
-    assert "dataVersion = 1" in said
-    assert str(["here", "hers"]) in said
-    assert "Created /a/item-0000000001" in complaints
-    assert "version No is not valid : /a" in complaints
-    assert "Insufficient permission : /a" in complaints
+    output_lines, errors, events = transcript(embedded)
+    assert (output_lines, errors, events) == transcript(zookeeper)
+    assert "dataVersion = 1" in output_lines
+    assert str(["here", "hers"]) in output_lines
+    assert "Created /a/item-0000000001" in errors
+    assert "version No is not valid : /a" in errors
+    assert "Insufficient permission : /a" in errors
     kinds = "NodeChildrenChanged path:/a", "NodeDataChanged path:/a", "NodeCreated path:/later"
     for kind in kinds:
         assert f"WatchedEvent state:SyncConnected type:{kind}" in events
 
 
 class Shell:
-    """zkCli with somebody who types, and reads what it prints."""
+    """An interactive zkCli."""
 
     def __init__(self, hosts: str, log: Path) -> None:
         self.log = log
@@ -122,9 +124,9 @@ class Shell:
 
     def expect(self, text: str, times: int = 1) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while (said := self.log.read_text()).count(text) < times:
-            assert self._process.poll() is None, f"it ended\n{said}"
-            assert time.monotonic() < deadline, f"{text!r} is not in\n{said}"
+        while (output_lines := self.log.read_text()).count(text) < times:
+            assert self._process.poll() is None, f"zkCli ended\n{output_lines}"
+            assert time.monotonic() < deadline, f"{text!r} is not in\n{output_lines}"
             time.sleep(0.02)
 
     def end(self) -> None:
@@ -146,7 +148,7 @@ def shell(hosts: str, log: Path) -> Iterator[Shell]:
         typed.end()
 
 
-def test_its_watches_are_armed_again_after_the_coordinator_was_killed(embedded, tmp_path):
+def test_its_watches_are_armed_again_after_the_server_was_killed(embedded, tmp_path):
     def write(operation: int, name: str, tail: bytes) -> None:
         body = jute.text(f"{embedded.chroot}/{name}") + tail
         assert wire.call(operation, body).code == 0
@@ -171,7 +173,7 @@ def test_its_watches_are_armed_again_after_the_coordinator_was_killed(embedded, 
         typed.expect("state:Disconnected")
         embedded.restart()
         with jute.Wire(embedded.server.hosts) as wire:
-            # Most likely before it is back, so that the coordinator must tell it at once.
+            # Most likely before it has reconnected, so that the server must send the event at once.
             change("early")
             typed.expect("state:SyncConnected type:None", times=2)
             typed.expect(event("NodeDataChanged", "early"))

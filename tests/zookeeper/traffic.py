@@ -1,4 +1,4 @@
-"""Clients of librdkafka that never stop while a test does something to a cluster."""
+"""librdkafka clients that run while a test disturbs a cluster."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.support.eventually import eventually
 from tests.zookeeper.broker_world import Brokers
 
-# What librdkafka tells of connections while it looks for somebody else to ask.
+# librdkafka's reports of broken connections while it looks for another broker.
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
 
 
 class Traffic:
-    """A producer and a consumer of three partitions, and what became of each record."""
+    """A producer and a consumer of three partitions, and the fate of every record."""
 
     def __init__(self, bootstrap: str, topic: str, *, shaken: bool) -> None:
-        """In a cluster that is `shaken` brokers come and go, and connections with them."""
+        """In a `shaken` cluster brokers stop and start, and connections break."""
         self.errors: list[Any] = []
         self.sent: set[bytes] = set()
         self.read: list[bytes] = []
@@ -35,8 +35,10 @@ class Traffic:
             {**common, "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": 60_000}
         )
         self._consumer = Consumer({**common, "group.id": "g", "enable.auto.commit": False})
-        self._consumer.assign([TopicPartition(topic, each, 0) for each in range(3)])
-        self._threads = [threading.Thread(target=each) for each in (self._produce, self._consume)]
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
+        self._threads = [
+            threading.Thread(target=target) for target in (self._produce, self._consume)
+        ]
 
     def _complained(self, error: KafkaError) -> None:
         if not self._shaken or error.code() not in _PASSING:
@@ -74,7 +76,7 @@ class Traffic:
         self._consumer.close()
 
     def goes_on(self) -> None:
-        """Wait until records that are sent only now have been read."""
+        """Wait until records sent from now on have been read."""
         sent = len(self.sent)
         eventually(lambda: len(self.sent) > sent + 20)
         enough = len(self.sent)
@@ -88,13 +90,14 @@ class Traffic:
         self._stopped.set()
         for thread in self._threads:
             thread.join(90)
-        # They hold each other; librdkafka would look for dead brokers until the tests end.
+        # The clients refer to each other; without this librdkafka would look for dead brokers
+        # until the tests end.
         del self._producer, self._consumer
 
 
 @contextmanager
 def traffic(cluster: Brokers, topic: str, *, shaken: bool = False) -> Iterator[Traffic]:
-    """Traffic during the block; afterwards every record was read once and nobody complained."""
+    """Traffic during the block; at the end every record was read once and there is no error."""
     running = Traffic(cluster.bootstrap, topic, shaken=shaken)
     running.start()
     try:
@@ -108,7 +111,7 @@ def traffic(cluster: Brokers, topic: str, *, shaken: bool = False) -> Iterator[T
 
 
 class OneByOne:
-    """A producer that sends its next record when the last is committed, and how long each took."""
+    """A producer that sends a record when the last is committed, and the time of each."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.took_s: list[float] = []

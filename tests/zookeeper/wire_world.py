@@ -1,8 +1,7 @@
-"""A server seen through bare connections: steps in, what was said on the wire out.
+"""A server as raw connections see it: takes steps, returns what the server sent.
 
-Session ids and zxids are the server's own choice, so they are told by what they belong to: a
-session by its number, a zxid by the write that it was the answer to. What is left must be equal,
-frame for frame.
+The server chooses session ids and zxids, so they are replaced: a session by its number, a zxid by
+the write that it belongs to. The rest must be equal, frame by frame.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MULTI_CODES = {
 
 
 class WireWorld:
-    """Some sessions at one server, below a root of their own."""
+    """Some sessions of one server, below their own root."""
 
     def __init__(self, hosts: str, root: str) -> None:
         self.hosts = hosts
@@ -38,7 +37,7 @@ class WireWorld:
         self.began_ms = time.time() * SECOND_MS
         self.writes: list[int] = []
         self.events = 0
-        self.owners: dict[int, str] = {0: "nobody"}
+        self.owners: dict[int, str] = {0: "none"}
         self.sessions = [self._new(number) for number in range(SESSIONS)]
         self._acts: dict[str, Callable[..., Any]] = {
             "authenticate": self._authenticate,
@@ -52,7 +51,7 @@ class WireWorld:
             session.disconnect()
 
     def do(self, step: Step) -> Any:
-        """Everything that the session was told until its answer, and the answer."""
+        """Execute a step; return the events before its response, and the response."""
         session = self.sessions[step.session]
         if step.name in self._acts:
             return self._acts[step.name](step.session, *step.arguments)
@@ -60,15 +59,15 @@ class WireWorld:
         try:
             reply = session.call(operation, body)
         except jute.HungUp:
-            told = self._told(session)
+            events = self._new_events(session)
             self._reconnect(step.session)
-            return told, "hung up"
+            return events, "closed"
         answer = self._answer(step.name, reply)
-        return self._told(session), self._moment(reply.zxid), reply.code, answer
+        return self._new_events(session), self._moment(reply.zxid), reply.code, answer
 
     def settle(self) -> Any:
-        """What the sessions have been told and nobody has looked at yet."""
-        return [self._taken(session) for session in self.sessions]
+        """Return the events of all sessions since the last call."""
+        return [self._receive_events(session) for session in self.sessions]
 
     def _new(self, number: int) -> Wire:
         session = Wire(self.hosts)
@@ -76,7 +75,7 @@ class WireWorld:
         self.owners[session.session[0]] = f"session {number}, life {generation}"
         return session
 
-    # What is sent.
+    # Requests.
 
     def _request(self, step: Step) -> tuple[int, bytes]:
         name, given = step.name, step.arguments
@@ -120,10 +119,10 @@ class WireWorld:
         return sent + int32(given[0])
 
     def _path(self, path: str | None) -> bytes:
-        """A path below our root; an odd one is sent as it is."""
+        """Prefix a path with the root; an odd path is sent as it is."""
         return text(self.root + path if path and path.startswith("/") else path)
 
-    # What comes back.
+    # Responses.
 
     def _answer(self, name: str, reply: jute.Reply) -> Any:
         if reply.code:
@@ -134,7 +133,7 @@ class WireWorld:
         if name in _MULTI_CODES or name == "set acl":
             self._wrote(reply.zxid, name in ("create", "create2", "delete", "set", "set acl"))
         elif name == "multi":
-            # One that only checks changes nothing. ZooKeeper gives it a zxid all the same.
+            # A multi that only checks changes nothing. ZooKeeper gives it a zxid all the same.
             kinds = {part[0] for part in answer}
             self._wrote(reply.zxid, bool(kinds - {"check"}) and "error" not in kinds)
         return self._named(answer)
@@ -158,7 +157,7 @@ class WireWorld:
             case "children2":
                 return sorted(map(str, reader.texts())), reader.stat()
             case "get acl":
-                # Who authenticated under several names has them in a list in any order.
+                # The ids of a client with several identities come in any order.
                 return sorted(reader.acls()), reader.stat()
             case "multi" | "multi read":
                 return self._parts(reader)
@@ -179,7 +178,7 @@ class WireWorld:
     def _below(self, path: str | None) -> str:
         return (path or "").removeprefix(self.root)
 
-    # Names for what a server chooses itself.
+    # Names for values that the server chooses.
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, Stat):
@@ -195,7 +194,7 @@ class WireWorld:
                 "pzxid": self._exactly(value.pzxid),
             }
         if type(value) in (tuple, list):
-            return [self._named(each) for each in value]
+            return [self._named(item) for item in value]
         return value
 
     def _exactly(self, zxid: int) -> str:
@@ -204,49 +203,51 @@ class WireWorld:
         return f"write {position}" if is_known else f"no write of ours, after {position}"
 
     def _moment(self, zxid: int) -> str:
-        """The last write that whoever sees `zxid` has seen: refused writes may take one as well."""
+        """Return the last write at `zxid`. Refused writes may take a zxid as well."""
         return f"after write {bisect_right(self.writes, zxid)}"
 
-    def _told(self, session: Wire) -> list[Any]:
+    def _new_events(self, session: Wire) -> list[Any]:
         events, session.events = session.events, []
         self.events += len(events)
         return [(event.kind, event.state, self._below(event.path), event.zxid) for event in events]
 
-    def _taken(self, session: Wire) -> list[Any]:
+    def _receive_events(self, session: Wire) -> list[Any]:
         session.ping()
-        return self._told(session)
+        return self._new_events(session)
 
-    # What happens to sessions.
+    # Changes of sessions.
 
     def _authenticate(self, number: int, user: str) -> Any:
         session = self.sessions[number]
         reply = session.authenticate("digest", USERS[user])
-        return self._told(session), reply.code, reply.body
+        return self._new_events(session), reply.code, reply.body
 
     def _restart(self, number: int) -> Any:
-        """End the session. Its ephemerals go in no order that anybody promises."""
+        """End the session. The order in which its ephemerals are deleted is not defined."""
         before = self.settle()
         reply = self.sessions[number].close()
-        own = sorted(self._told(self.sessions[number]))
+        own = sorted(self._new_events(self.sessions[number]))
         self._wrote(reply.zxid, True)
         after = [
-            sorted(self._taken(each)) for each in self.sessions if each is not self.sessions[number]
+            sorted(self._receive_events(session))
+            for session in self.sessions
+            if session is not self.sessions[number]
         ]
         self.sessions[number] = self._new(number)
         return before, reply.code, reply.body, own, after
 
     def _drop(self, number: int, back: int = 0, watches: Any = ()) -> Any:
-        """Lose the connection; come back to the session, and perhaps to its watches."""
-        told = self._taken(self.sessions[number])
+        """Break the connection; resume the session, and perhaps its watches."""
+        events = self._receive_events(self.sessions[number])
         self._reconnect(number)
         if not watches:
-            return told
+            return events
         session = self.sessions[number]
         seen = self.writes[-1 - back] if back < len(self.writes) else 0
         lists = b"".join(texts([self.root + path for path in paths]) for paths in watches)
         reply = session.call(jute.SET_WATCHES, jute.int64(seen) + lists, xid=jute.SET_WATCHES_XID)
-        # Ours is the order in which the client named the watches; ZooKeeper's is the same.
-        return told, self._told(session), reply.code, reply.body
+        # Both servers answer in the order in which the client named the watches.
+        return events, self._new_events(session), reply.code, reply.body
 
     def _reconnect(self, number: int) -> None:
         old = self.sessions[number]

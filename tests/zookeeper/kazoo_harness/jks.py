@@ -1,7 +1,7 @@
-"""Stands where kazoo's test harness looks for pyjks, which needs a compiler to install.
+"""Replaces pyjks, whose installation needs a compiler, for kazoo's test harness.
 
-The harness writes the keys of its TLS test as Java key stores. Our coordinator reads PEM, and so
-does ZooKeeper when told to; so that is what is written.
+The harness writes the keys of its TLS test as Java key stores. This module writes PEM files
+instead, which the embedded server reads, and Apache ZooKeeper too if it is configured to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PrivateKeyEntry(NamedTuple):
     def new(cls, _alias: str, chain: list[bytes], der: bytes, _form: str) -> PrivateKeyEntry:
         key = load_der_private_key(der, password=None)
         text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return cls(text + b"".join(_certificate(each) for each in chain))
+        return cls(text + b"".join(_certificate(certificate) for certificate in chain))
 
 
 class KeyStore(NamedTuple):
