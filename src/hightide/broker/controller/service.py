@@ -345,7 +345,7 @@ def _proposals(request: AlterPartitionRequest) -> dict[Key, ProposedIsr]:
     proposals = {}
     for topic in request.topics:
         for partition in topic.partitions:
-            # Up to version 2 only the ids were told.
+            # Versions 0 to 2 carry only the ids.
             broker_epochs = {
                 state.broker_id: state.broker_epoch for state in partition.new_isr_with_epochs
             }

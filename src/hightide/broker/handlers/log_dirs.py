@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, _context: Context
 ) -> DescribeLogDirsResponse:
-    wanted = None
+    requested = None
     if request.topics is not None:
-        wanted = {(each.topic, index) for each in request.topics for index in each.partitions}
+        requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     logs: dict[Disk, list[Log]] = {disk: [] for disk in broker.log_manager.disks}
     for key, log in broker.log_manager.logs.items():
-        if wanted is None or key in wanted:
+        if requested is None or key in requested:
             logs[log.disk].append(log)
     return DescribeLogDirsResponse(results=[_describe(disk, found) for disk, found in logs.items()])
 

@@ -29,12 +29,12 @@ class WatchLoop:
     def __init__(self, what: str, read: Callable[[], Awaitable[None]]) -> None:
         self._what = what
         self._read = read
-        self._wanted = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def wake(self, _event: object = None) -> None:
         """Read again.  Always the same callable, so setting it as a watch twice is harmless."""
-        self._wanted.set()
+        self._wakeup.set()
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -48,18 +48,18 @@ class WatchLoop:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             try:
                 await self._read()
             except ZooKeeperError as failure:
                 # A reconnect wakes the loop as well; the timer is for a call that timed out.
                 if not isinstance(failure, ConnectionLoss | SessionLost):
                     log.error("cannot read %s: %s", self._what, failure)
-                loop.call_later(_PAUSE_S, self._wanted.set)
+                loop.call_later(_PAUSE_S, self._wakeup.set)
             except Exception:
                 log.exception("reading %s failed", self._what)
-                loop.call_later(_PAUSE_S, self._wanted.set)
+                loop.call_later(_PAUSE_S, self._wakeup.set)
 
 
 async def in_groups(
