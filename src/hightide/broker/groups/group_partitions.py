@@ -41,29 +41,6 @@ class GroupPartitions:
     def __iter__(self) -> Iterator[GroupPartition]:
         return iter(self.partitions.values())
 
-    # -- requests --------------------------------------------------------------------------
-
-    def find(self, group_id: str) -> GroupPartition | ErrorCode:
-        """Return the partition of a group, or why this broker cannot serve the group."""
-        topic = self._broker.metadata_image.topic(CONSUMER_OFFSETS)
-        if topic is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        found = self.partitions.get(_partition_for(group_id, len(topic.partitions)))
-        if found is None:
-            return ErrorCode.NOT_COORDINATOR
-        if found.refusal is not ErrorCode.NONE:
-            return found.refusal
-        return found
-
-    def ask(
-        self, group_id: str, decide: Decide, refuse: Refuse, timeout_ms: int | None = None
-    ) -> Any:
-        """Return the response to a request about one group, or a future of it."""
-        found = self.find(group_id)
-        if isinstance(found, ErrorCode):
-            return refuse(found)
-        return found.ask(decide, refuse, timeout_ms)
-
     # -- changes ---------------------------------------------------------------------------
 
     def role_changed(self, replica: Replica) -> None:
@@ -120,6 +97,29 @@ class GroupPartitions:
         partitions, self.partitions = self.partitions, {}
         for partition in partitions.values():
             partition.resign()
+
+    # -- requests --------------------------------------------------------------------------
+
+    def find(self, group_id: str) -> GroupPartition | ErrorCode:
+        """Return the partition of a group, or why this broker cannot serve the group."""
+        topic = self._broker.metadata_image.topic(CONSUMER_OFFSETS)
+        if topic is None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        found = self.partitions.get(_partition_for(group_id, len(topic.partitions)))
+        if found is None:
+            return ErrorCode.NOT_COORDINATOR
+        if found.refusal is not ErrorCode.NONE:
+            return found.refusal
+        return found
+
+    def ask(
+        self, group_id: str, decide: Decide, refuse: Refuse, timeout_ms: int | None = None
+    ) -> Any:
+        """Return the response to a request about one group, or a future of it."""
+        found = self.find(group_id)
+        if isinstance(found, ErrorCode):
+            return refuse(found)
+        return found.ask(decide, refuse, timeout_ms)
 
 
 def _rules(settings: Settings) -> Rules:

@@ -39,7 +39,7 @@ class MarkerDelivery:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._pending_markers = PendingMarkers()
+        self._pending = PendingMarkers()
         self._owners: dict[Ending, TransactionPartition] = {}
         self._senders: dict[int, MarkerSender] = {}
         self._numbers = itertools.count(1)
@@ -53,13 +53,13 @@ class MarkerDelivery:
 
     def add(self, ending: Ending, owner: TransactionPartition) -> None:
         self._owners[ending] = owner
-        self._pending_markers.add(ending)
+        self._pending.add(ending)
         self._wake()
 
     def drop(self, endings: Iterable[Ending]) -> None:
         """Drop markers of a partition that resigns; its next coordinator sends them again."""
         endings = list(endings)
-        self._pending_markers.drop(endings)
+        self._pending.drop(endings)
         for ending in endings:
             self._forget(ending)
 
@@ -93,7 +93,7 @@ class MarkerDelivery:
         self._is_woken = False
         if self._is_stopped:
             return
-        due = self._pending_markers.due(self._leader_of, self._broker.monotonic_ms())
+        due = self._pending.due(self._leader_of, self._broker.monotonic_ms())
         for progress in due.progress:
             self._report(progress)
         for broker_id, request in due.requests.items():
@@ -112,7 +112,7 @@ class MarkerDelivery:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        at_ms = self._pending_markers.deadline_ms()
+        at_ms = self._pending.deadline_ms()
         if at_ms is not None:
             wait_s = max(0, at_ms - self._broker.monotonic_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
@@ -141,13 +141,11 @@ class MarkerDelivery:
 
     def _local_write_failed(self, broker_id: int) -> None:
         log.exception("transaction markers could not be written on broker %d", broker_id)
-        self._pending_markers.unanswered(broker_id, self._broker.monotonic_ms())
+        self._pending.unanswered(broker_id, self._broker.monotonic_ms())
         self._wake()
 
     def _answered(self, broker_id: int, response: WriteTxnMarkersResponse) -> None:
-        for progress in self._pending_markers.answered(
-            broker_id, response, self._broker.monotonic_ms()
-        ):
+        for progress in self._pending.answered(broker_id, response, self._broker.monotonic_ms()):
             self._report(progress)
         self._wake()
 
@@ -164,7 +162,7 @@ class MarkerDelivery:
             if broker_id not in self._unreachable:
                 log.info("transaction markers wait for broker %d: %s", broker_id, failure)
             self._unreachable.add(broker_id)
-            self._pending_markers.unanswered(broker_id, self._broker.monotonic_ms())
+            self._pending.unanswered(broker_id, self._broker.monotonic_ms())
             self._wake()
             return
         self._unreachable.discard(broker_id)
@@ -173,9 +171,7 @@ class MarkerDelivery:
             response = await sender.send(connection, request)
         except ConnectionFailed as failure:
             log.info("transaction markers are sent to broker %d again: %s", broker_id, failure)
-            sender.in_doubt.update(
-                self._pending_markers.unanswered(broker_id, self._broker.monotonic_ms())
-            )
+            sender.in_doubt.update(self._pending.unanswered(broker_id, self._broker.monotonic_ms()))
             self._start(self._reconnect(sender))
             self._wake()
             return
@@ -183,10 +179,8 @@ class MarkerDelivery:
 
     def _sender_for(self, broker_id: int) -> MarkerSender | None:
         """Return the sender to a broker in its current broker epoch, or None if it is down."""
-        sender, epoch = (
-            self._senders.get(broker_id),
-            self._broker.metadata_image.live.get(broker_id),
-        )
+        sender = self._senders.get(broker_id)
+        epoch = self._broker.metadata_image.live.get(broker_id)
         if sender is not None and sender.epoch != epoch:
             self._retire(sender)
             sender = None

@@ -1,7 +1,7 @@
 """Sends transaction markers to one other broker, in one of its broker epochs.
 
 Markers go one request at a time over a dedicated connection, whose number the receiver has
-confirmed. After a request without a response its markers may be written, or may still arrive.  So
+confirmed.  After a request without a response its markers may be written, or may still arrive.  So
 the connection is replaced, and the transactions of the request are in doubt until the receiver has
 confirmed the next connection or has another broker epoch.  `marker_fencing.py` is the receiver's
 side.

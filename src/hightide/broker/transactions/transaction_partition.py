@@ -136,19 +136,6 @@ class TransactionPartition:
         self._limits = limits
         self.coordinator.configured(limits)
 
-    def resign(self) -> None:
-        """Refuse all pending requests: this broker does not lead the partition in this epoch."""
-        self.coordinator_log.close()
-        self._loading.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._marker_delivery.drop(self.coordinator.endings)
-        pending, self._pending = self._pending, {}
-        for request in pending.values():
-            request.reply(_NOT_COORDINATOR)
-        for transactional_id in list(self._watchers):
-            self._wake_watchers(transactional_id)
-
     # -- requests --------------------------------------------------------------------------
 
     def carry_out(self, changes: Changes) -> Answer | Awaitable[Answer]:
@@ -252,3 +239,18 @@ class TransactionPartition:
             self._write(write)
         self.coordinator_log.settle()
         self._set_timer()
+
+    # -- resigning -------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Refuse all pending requests: this broker does not lead the partition in this epoch."""
+        self.coordinator_log.close()
+        self._loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._marker_delivery.drop(self.coordinator.endings)
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            request.reply(_NOT_COORDINATOR)
+        for transactional_id in list(self._watchers):
+            self._wake_watchers(transactional_id)

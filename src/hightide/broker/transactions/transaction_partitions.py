@@ -28,6 +28,7 @@ from hightide.core.transactions.transaction_coordinator import (
     Limits,
     TransactionCoordinator,
 )
+from hightide.settings import Broker as Settings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -61,7 +62,7 @@ class TransactionPartitions:
         self._marker_delivery = MarkerDelivery(broker)
         self.marker_fencing = MarkerFencing(lambda: broker.broker_epoch)
         # Verifications sent to other brokers: the transactional id, and the broker's id.
-        self._verify_requests: dict[asyncio.Future[Any], tuple[str, int]] = {}
+        self._verifications: dict[asyncio.Future[Any], tuple[str, int]] = {}
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class TransactionPartitions:
             self.partitions[replica.partition] = TransactionPartition(
                 CoordinatorLog(replica, broker.flusher),
                 self._marker_delivery,
-                self._limits(),
+                _limits(self._broker.settings),
                 broker.now_ms,
                 lambda: broker.settings.request_timeout_ms,
             )
@@ -86,24 +87,13 @@ class TransactionPartitions:
     def cluster_changed(self) -> None:
         """Send markers and verifications elsewhere if other brokers lead now."""
         self._marker_delivery.cluster_changed()
-        for verify_request, (transactional_id, coordinator_id) in list(
-            self._verify_requests.items()
-        ):
+        for sent, (transactional_id, coordinator_id) in list(self._verifications.items()):
             if self._coordinator_id(transactional_id) != coordinator_id:
-                verify_request.cancel()
+                sent.cancel()
 
     def settings_changed(self) -> None:
         for partition in self.partitions.values():
-            partition.configured(self._limits())
-
-    def _limits(self) -> Limits:
-        settings = self._broker.settings
-        return Limits(
-            settings.transaction_max_timeout_ms,
-            settings.transactional_id_expiration_ms,
-            settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            settings.transaction_remove_expired_transaction_cleanup_interval_ms,
-        )
+            partition.configured(_limits(self._broker.settings))
 
     async def stop(self) -> None:
         """Stop coordinating; pending requests get NOT_COORDINATOR."""
@@ -168,7 +158,7 @@ class TransactionPartitions:
 
         A request that every coordinator refuses gets that error, the others NOT_COORDINATOR.
         """
-        answer = decide(TransactionCoordinator(-1, self._limits()), 0, None).answer
+        answer = decide(TransactionCoordinator(-1, _limits(self._broker.settings)), 0, None).answer
         if answer is None or answer.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return Answer(ErrorCode.NOT_COORDINATOR)
         return answer
@@ -222,7 +212,7 @@ class TransactionPartitions:
         endpoint = broker.metadata_image.endpoint(coordinator_id, listener)
         if endpoint is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        verify_request = asyncio.ensure_future(
+        sent = asyncio.ensure_future(
             broker.peers.send(
                 endpoint,
                 _verify_request(transactional_id, producer, partition),
@@ -230,23 +220,32 @@ class TransactionPartitions:
                 purpose=_PURPOSE,
             )
         )
-        self._verify_requests[verify_request] = transactional_id, coordinator_id
+        self._verifications[sent] = transactional_id, coordinator_id
         try:
-            await asyncio.wait([verify_request])
+            await asyncio.wait([sent])
         finally:
-            del self._verify_requests[verify_request]
-            verify_request.cancel()
-        failure = None if verify_request.cancelled() else verify_request.exception()
+            del self._verifications[sent]
+            sent.cancel()
+        failure = None if sent.cancelled() else sent.exception()
         # A new coordinator may know better.  `cluster_changed` cancels requests to the old one.
-        if verify_request.cancelled() or self._coordinator_id(transactional_id) != coordinator_id:
+        if sent.cancelled() or self._coordinator_id(transactional_id) != coordinator_id:
             return ErrorCode.NOT_COORDINATOR
         if isinstance(failure, ConnectionFailed):
             log.info("the coordinator of %r cannot be reached: %s", transactional_id, failure)
             return ErrorCode.NETWORK_EXCEPTION
-        return _verdict(verify_request.result())
+        return _verdict(sent.result())
 
     def _coordinator_id(self, transactional_id: str) -> int:
         return known_coordinator(self._broker, CoordinatorType.TRANSACTION, transactional_id)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        settings.transaction_max_timeout_ms,
+        settings.transactional_id_expiration_ms,
+        settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+    )
 
 
 def _is_concurrent(asked: PendingAnswer) -> bool:
