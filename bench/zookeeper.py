@@ -1,11 +1,11 @@
-"""Measure the embedded ZooKeeper beside ZooKeeper, alone and as an ensemble, in turns.
+"""Measure the embedded ZooKeeper beside Apache ZooKeeper, single and as an ensemble, in turns.
 
     python -m bench.zookeeper                        everything
     python -m bench.zookeeper --only latency --rounds 10
 
-Latencies are a kazoo client's, so a third of a millisecond of each is kazoo itself. The loads that
-a controller has go through the broker's own client. Every server keeps its promise to the disk:
-nothing is acknowledged before it is there. ZooKeeper is left out where it is not installed.
+Latencies are those of a kazoo client; about a third of a millisecond of each is kazoo. The
+controller's workloads use the broker's client. Every server writes to disk before it acknowledges.
+Apache ZooKeeper is left out if it is not installed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ TOPICS = 5000
 PIPELINED = 1000
 BATCH = 100
 PATIENCE_S = 60.0
-# As a careful person would start it; the tests' own flags are for servers that live for seconds.
+# A usual production setting; the flags of the tests are for servers that run for seconds.
 JVM = ("-Xmx512m",)
 
 
@@ -56,7 +56,7 @@ CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """How much to do, and where."""
+    """The number of operations, and the directory of the servers."""
 
     folder: Path
     operations: int
@@ -124,7 +124,7 @@ def latency_round(count: int, client: KazooClient, other: KazooClient) -> Sample
         fired.clear()
         other.get("/node", lambda _: fired.set())
 
-    def told() -> None:
+    def set_and_wait() -> None:
         client.set_async("/node", b"z" * 100)
         assert fired.wait(PATIENCE_S)
 
@@ -136,7 +136,7 @@ def latency_round(count: int, client: KazooClient, other: KazooClient) -> Sample
         "ephemeral", count, lambda: client.create("/gone/n-", b"x", ephemeral=True, sequence=True)
     )
     sample |= spread("multi", count, multi)
-    sample |= spread("watch", count, told, before=watch)
+    sample |= spread("watch", count, set_and_wait, before=watch)
     began = time.perf_counter()
     for reply in [client.set_async("/node", b"y" * 100) for _ in range(PIPELINED)]:
         reply.get(timeout=PATIENCE_S)
@@ -147,19 +147,19 @@ def latency_round(count: int, client: KazooClient, other: KazooClient) -> Sample
 def spread(
     name: str, count: int, act: Callable[[], Any], before: Callable[[], Any] | None = None
 ) -> Sample:
-    """Milliseconds that half of the calls, and all but a hundredth, stay below."""
-    taken = []
+    """Return the 50th and 99th percentile of the calls, in milliseconds."""
+    durations = []
     for _ in range(count):
         if before is not None:
             before()
         began = time.perf_counter()
         act()
-        taken.append((time.perf_counter() - began) * 1000)
-    cuts = quantiles(taken, n=100)
+        durations.append((time.perf_counter() - began) * 1000)
+    cuts = quantiles(durations, n=100)
     return {f"{name}_p50": cuts[49], f"{name}_p99": cuts[98]}
 
 
-# Loads that a controller has, through the broker's own client.
+# Workloads of a controller, through the broker's client.
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def open_topics(bench: Bench, candidate: Candidate) -> Iterator[Measure]:
 
 
 async def create_topics(hosts: str) -> float:
-    """Four znodes for each topic of one partition, as Kafka lays them out."""
+    """Create topics of one partition, four znodes each, in Kafka's layout."""
     client = await ZooKeeperClient.connect(hosts)
     try:
         for path in ("/brokers", "/brokers/topics"):
@@ -208,7 +208,7 @@ async def create_topics(hosts: str) -> float:
 
 
 async def load_topics(hosts: str) -> Sample:
-    """What a new controller does: list the topics, and read every partition's state."""
+    """Do what a new controller does: list the topics, and read every partition's state."""
     client = await ZooKeeperClient.connect(hosts)
     try:
         began = time.perf_counter()
@@ -231,7 +231,7 @@ async def load_topics(hosts: str) -> Sample:
 
 
 def greet(hosts: str) -> None:
-    """Get a session from the first server, which says that it serves."""
+    """Open a session with the first server, which proves that it serves."""
     jute.Wire(hosts.partition(",")[0]).close()
 
 
@@ -254,16 +254,16 @@ def open_start(bench: Bench, candidate: Candidate) -> Iterator[Measure]:
 OPERATIONS = {
     "get": "get",
     "set": "set",
-    "create": "create, in sequence",
+    "create": "create, sequential",
     "ephemeral": "create, ephemeral",
     "multi": "multi of check and set",
-    "watch": "set to another's watch",
+    "watch": "set to the watch event of another client",
 }
 
 WORKLOADS = (
     Workload(
         "start",
-        "from starting the process to the first session, on an empty folder",
+        "from the start of the process to the first session, with an empty directory",
         (Metric("start", "s", 2, goal=0.5),),
         open_start,
     ),
@@ -288,7 +288,7 @@ WORKLOADS = (
             Metric("sets", f"{PIPELINED:,} pipelined sets, ms"),
             Metric("created", f"create them, {BATCH} topics in a multi, s", 2),
             Metric("restart", "stop, and start to the first session, s", 2),
-            Metric("idle_mb", "RSS of nothing, MB", 1, goal=40.0),
+            Metric("idle_mb", "RSS without znodes, MB", 1, goal=40.0),
             Metric("full_mb", "RSS with all znodes, MB", 1),
         ),
         open_topics,
@@ -298,7 +298,7 @@ WORKLOADS = (
 
 
 def measure(bench: Bench, workload: Workload, candidates: list[Candidate], rounds: int) -> Outcome:
-    """All rounds of one workload. The order turns round every time, so that no one is first."""
+    """Run all rounds of one workload, in alternating order."""
     outcome = Outcome(workload, {one.name: [] for one in candidates})
     with ExitStack() as stack:
         measures = {one.name: stack.enter_context(workload.open(bench, one)) for one in candidates}
