@@ -1,5 +1,5 @@
-"""Bytes and typed messages: Kafka's wire protocol with no input or output of its own.
+"""Kafka's wire protocol: bytes to typed messages and back, without any input or output.
 
-Nothing here opens a socket or a file, keeps a connection or knows what a broker does.
-Everything above may import it; it imports nothing of the project but itself.
+Nothing here opens a socket or a file, keeps a connection or knows what a broker does. Every other
+package may import this one; it imports none of them.
 """

@@ -1,17 +1,17 @@
-"""Record batches, format 2: the one thing that producers send, logs store and consumers receive.
+"""Record batches, format 2: what producers send, logs store and consumers receive.
 
-A batch is a header of 61 bytes and its records, which may be compressed as a whole:
+A batch is a header of 61 bytes and its records, which may be compressed together:
 
     base offset 8 | batch length 4 | leader epoch 4 | magic 1 | CRC-32C 4 | attributes 2
     last offset delta 4 | base timestamp 8 | max timestamp 8
     producer id 8 | producer epoch 2 | base sequence 4 | record count 4 | records
 
-The length counts what follows it, the CRC what follows it. Base offset and leader epoch lie before
-the checksummed part, so that a leader stamps both without another look at the rest.
+Batch length and CRC cover the bytes after them. Base offset and leader epoch come before the part
+that the CRC covers, so a leader stamps both without computing the CRC again.
 
-Three depths of looking: `batches` walks headers, `check` proves a batch whole by its CRC, and
-`records` opens it. All three are total: any bytes give a result or Corrupt. `records` does not
-compute the CRC again, because most of its callers hold batches that have passed `check`.
+There are three levels of reading: `batches` walks headers, `check` verifies the CRC of a batch, and
+`records` decodes its records. All three are total: any bytes give a result or raise Corrupt.
+`records` does not verify the CRC, because most callers have already called `check`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,12 +27,12 @@ from hightide.wire.varint import decode_signed, decode_unsigned, encode_signed
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 LOG_OVERHEAD = 12
-"""Base offset and length: what must be read to know how long a batch is."""
+"""Base offset and length: the bytes that tell how long a batch is."""
 MAGIC = 2
 
 CRC_AT = 17
 ATTRIBUTES_AT = 21
-"""Where the attributes begin, and with them the part that the CRC covers."""
+"""The position of the attributes, where the part that the CRC covers begins."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
@@ -55,7 +55,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes, field by field."""
+    """The fields of a batch header."""
 
     base_offset: int
     batch_length: int
@@ -73,7 +73,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """All bytes of the batch, the header's included."""
+        """The size of the batch in bytes, header included."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
@@ -84,7 +84,7 @@ class BatchHeader(NamedTuple):
     def codec(self) -> Codec:
         number = self.attributes & CODEC_MASK
         if number >= len(_CODECS):
-            raise Corrupt(f"the batch names an unknown codec, number {number}")
+            raise Corrupt(f"the batch has the unknown codec {number}")
         return _CODECS[number]
 
     @property
@@ -101,15 +101,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may drop the batch's tombstones; it takes the base timestamp's place."""
+        """When compaction may drop the tombstones; stored in place of the base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
 
 class Record(NamedTuple):
     """One record with its absolute offset and timestamp.
 
-    Header keys are text by convention only. Bytes that are not UTF-8 survive reading and building
-    as lone surrogates, because compaction must not change what it keeps.
+    Header keys are text by convention only. Bytes that are not UTF-8 survive decoding and encoding
+    as lone surrogates, because compaction must not change the records that it keeps.
     """
 
     offset: int
@@ -120,17 +120,17 @@ class Record(NamedTuple):
 
 
 def read_header(buf: Buffer, at: int = 0) -> BatchHeader:
-    """The header at `at`, unchecked; Corrupt only if the bytes do not suffice."""
+    """Return the header at `at` without checks; raise Corrupt if there are too few bytes."""
     if len(buf) - at < HEADER_BYTES or at < 0:
         raise Corrupt(f"{max(0, len(buf) - at)} bytes cannot hold a batch header of {HEADER_BYTES}")
     return BatchHeader._make(HEADER.unpack_from(buf, at))
 
 
 def check(buf: Buffer, at: int, end: int, *, stored: bool = False) -> BatchHeader:
-    """The header of the batch at `at`, proved whole; Corrupt with the reason otherwise.
+    """Return the header of the batch at `at`; raise Corrupt unless the batch is intact.
 
-    What a producer sends holds one record for each of its offsets. With `stored`, the gaps that
-    compaction leaves are allowed too, down to a batch without records.
+    A batch from a producer has one record for each offset. With `stored`, gaps that compaction
+    leaves are allowed too, down to a batch without records.
     """
     if end - at < HEADER_BYTES or end > len(buf):
         raise Corrupt(f"{end - at} bytes cannot hold a batch header of {HEADER_BYTES} bytes")
@@ -139,30 +139,33 @@ def check(buf: Buffer, at: int, end: int, *, stored: bool = False) -> BatchHeade
     if header.magic != MAGIC:
         raise Corrupt(f"the batch has magic {header.magic} instead of {MAGIC}")
     if not HEADER_BYTES <= size <= end - at:
-        raise Corrupt(f"the batch claims {size} bytes where {end - at} are left")
+        raise Corrupt(f"the batch has {size} bytes by its header, but only {end - at} are left")
     crc = crc32c(memoryview(buf)[at + ATTRIBUTES_AT : at + size])
     if crc != header.crc:
-        raise Corrupt(f"the batch has CRC {crc:#010x} but claims {header.crc:#010x}")
+        raise Corrupt(
+            f"the CRC of the batch is {crc:#010x}, but its header says {header.crc:#010x}"
+        )
     if header.attributes & CODEC_MASK >= len(_CODECS):
-        raise Corrupt(f"the batch names an unknown codec, number {header.attributes & CODEC_MASK}")
+        raise Corrupt(f"the batch has the unknown codec {header.attributes & CODEC_MASK}")
     offsets = header.last_offset_delta + 1
     if header.record_count != offsets or offsets < 1:
         count = header.record_count
         if offsets < 1 or not stored or not 0 <= count <= offsets:
-            raise Corrupt(f"the batch claims {count} records for {offsets} offsets")
+            raise Corrupt(f"the batch header says {count} records for {offsets} offsets")
     return header
 
 
 def batches(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch, by lengths alone; a cut-off last one ends it."""
+    """Yield position and header of each complete batch, without checking CRCs. An incomplete last
+    batch ends the walk."""
     at = 0
     end = len(buf)
     while end - at >= HEADER_BYTES:
         header = BatchHeader._make(HEADER.unpack_from(buf, at))
         if header.magic != MAGIC:
-            raise Corrupt(f"at byte {at} is a batch of magic {header.magic} instead of {MAGIC}")
+            raise Corrupt(f"the batch at byte {at} has magic {header.magic} instead of {MAGIC}")
         if header.batch_length < _MIN_BATCH_LENGTH:
-            raise Corrupt(f"at byte {at} is a batch of impossible length {header.batch_length}")
+            raise Corrupt(f"the batch at byte {at} has the impossible length {header.batch_length}")
         after = at + LOG_OVERHEAD + header.batch_length
         if after > end:
             return
@@ -171,12 +174,13 @@ def batches(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def payload(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> tuple[BatchHeader, bytes]:
-    """Header and uncompressed records part of the batch at `at`."""
+    """Return the header and the decompressed records of the batch at `at`."""
     header = read_header(buf, at)
     if header.magic != MAGIC:
         raise Corrupt(f"the batch has magic {header.magic} instead of {MAGIC}")
     if not HEADER_BYTES <= header.size <= len(buf) - at:
-        raise Corrupt(f"the batch claims {header.size} bytes where {len(buf) - at} are left")
+        left = len(buf) - at
+        raise Corrupt(f"the batch has {header.size} bytes by its header, but only {left} are left")
     packed = memoryview(buf)[at + HEADER_BYTES : at + header.size]
     codec = header.codec
     if codec is Codec.NONE or (not packed and header.record_count == 0):
@@ -185,12 +189,12 @@ def payload(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> tuple[
 
 
 def records(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> Iterator[Record]:
-    """The records of the batch at `at`, one by one, so that damage may show after some of them."""
+    """Yield the records of the batch at `at`. Corrupt may be raised after some records."""
     header, data = payload(buf, at, limit)
     if header.record_count < 0:
-        raise Corrupt(f"the batch claims {header.record_count} records")
+        raise Corrupt(f"the batch header says {header.record_count} records")
     if header.last_offset > _MAX_I64:
-        raise Corrupt(f"the batch at offset {header.base_offset} has offsets past the largest")
+        raise Corrupt(f"the last offset of the batch at {header.base_offset} exceeds 64 bits")
     append_time = header.max_timestamp if header.is_log_append_time else None
     return _decode_records(
         data,
@@ -202,9 +206,9 @@ def records(buf: Buffer, at: int = 0, limit: int = MAX_INFLATED_BYTES) -> Iterat
     )
 
 
-# One long function: a call for each of a record's numbers would make it half as fast. Numbers of
-# one and two bytes are read on the spot. Most bounds are left to two facts: an index past the end
-# raises IndexError, and a record must end exactly where its length says.
+# One long function: a call for each number of a record would halve the speed. Numbers of one and
+# two bytes are decoded inline. Two facts replace most bounds checks: an index past the end raises
+# IndexError, and a record must end exactly where its length says.
 def _decode_records(
     data: bytes,
     count: int,
@@ -228,10 +232,10 @@ def _decode_records(
                     n = n & 0x7F | m << 7
                     at += 1
             if n & 1:
-                raise Corrupt(f"a record of {~(n >> 1)} bytes")
+                raise Corrupt(f"a record has the length {~(n >> 1)}")
             end = at + (n >> 1)
 
-            # The record's own attributes are passed over: none is defined.
+            # Skip the attributes of the record: none is defined.
             n = data[at + 1]
             at += 2
             if n > 0x7F:
@@ -240,7 +244,7 @@ def _decode_records(
             if append_time is not None:
                 timestamp = append_time
             elif not _MIN_I64 <= timestamp <= _MAX_I64:
-                raise Corrupt(f"a record's timestamp is {timestamp}, past the largest number")
+                raise Corrupt(f"the timestamp {timestamp} of a record exceeds 64 bits")
 
             n = data[at]
             at += 1
@@ -255,7 +259,7 @@ def _decode_records(
             if n & 1 or not previous < delta <= last_offset_delta:
                 delta = ~delta if n & 1 else delta
                 raise Corrupt(
-                    f"offset delta {delta} after {previous}, with {last_offset_delta} last"
+                    f"offset delta {delta} follows {previous}; the last one is {last_offset_delta}"
                 )
             previous = delta
 
@@ -270,7 +274,7 @@ def _decode_records(
             elif n == 1:
                 key = None
             else:
-                raise Corrupt(f"a key of {~(n >> 1)} bytes")
+                raise Corrupt(f"a key has the length {~(n >> 1)}")
 
             n = data[at]
             at += 1
@@ -288,7 +292,7 @@ def _decode_records(
             elif n == 1:
                 value = None
             else:
-                raise Corrupt(f"a value of {~(n >> 1)} bytes")
+                raise Corrupt(f"a value has the length {~(n >> 1)}")
 
             if data[at]:
                 headers, at = _decode_headers(data, at, end)
@@ -307,7 +311,7 @@ def _decode_records(
 def _decode_headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
     count, at = decode_signed(data, at, 32)
     if not 0 <= count <= (end - at) // _MIN_HEADER_ENTRY_BYTES:
-        raise Corrupt(f"a record claims {count} headers in {end - at} bytes")
+        raise Corrupt(f"a record has {count} headers by its count, in {end - at} bytes")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         n = data[at]
@@ -315,7 +319,7 @@ def _decode_headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
         if n > 0x7F:
             n, at = decode_unsigned(data, at - 1, 32)
         if n & 1:
-            raise Corrupt(f"a header key of {~(n >> 1)} bytes")
+            raise Corrupt(f"a header key has the length {~(n >> 1)}")
         start = at
         at += n >> 1
         key = data[start:at].decode("utf-8", "surrogateescape")
@@ -331,15 +335,15 @@ def _decode_headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
         elif n == 1:
             value = None
         else:
-            raise Corrupt(f"a header value of {~(n >> 1)} bytes")
+            raise Corrupt(f"a header value has the length {~(n >> 1)}")
         if at > end:
-            raise Corrupt(f"a header ends at byte {at} and its record at {end}")
+            raise Corrupt(f"a header ends at byte {at}, after the end of its record at {end}")
         headers.append((key, value))
     return tuple(headers), at
 
 
 _signed = lru_cache(maxsize=8192)(encode_signed)
-"""Lengths and deltas repeat from record to record; looking them up halves the cost of `build`."""
+"""Lengths and deltas repeat from record to record; the cache halves the cost of `build`."""
 
 
 def build(
@@ -359,19 +363,19 @@ def build(
     delete_horizon_ms: int | None = None,
     max_timestamp: int | None = None,
 ) -> bytearray:
-    """A whole batch from records whose offsets are absolute, ascending and may have gaps.
+    """Build a batch from records whose offsets are absolute and ascending; gaps are allowed.
 
-    `last_offset` keeps the offsets that compaction has emptied, up to a batch without records.
-    `max_timestamp` is the largest of the records' unless given, as it must be for the append time.
-    Records that cannot be in one batch are the caller's mistake and raise ValueError.
+    `last_offset` keeps the offsets of records that compaction removed; a batch without records
+    needs it. `max_timestamp` defaults to the largest timestamp of the records; LogAppendTime needs
+    it. Raise ValueError for records that do not fit into one batch, which is a programming error.
     """
     parts, count, last_delta, first, largest = _encode(records, base_offset, delete_horizon_ms)
     if last_offset is not None:
         if not last_delta <= last_offset - base_offset <= _MAX_I32:
-            raise ValueError(f"the last offset {last_offset} does not suit the records")
+            raise ValueError(f"the last offset {last_offset} does not fit the records")
         last_delta = last_offset - base_offset
     elif count == 0:
-        raise ValueError("a batch without records needs to be told its last offset")
+        raise ValueError("a batch without records needs last_offset")
     attributes = (
         codec
         | log_append_time * LOG_APPEND_TIME_FLAG
@@ -391,7 +395,7 @@ def build(
         base_sequence,
         count,
     )
-    # The records are copied here once, into the place where they stay.
+    # The only copy of the records.
     batch = bytearray().join((bytes(ATTRIBUTES_AT), fields, *parts))
     length = len(batch) - LOG_OVERHEAD
     crc = crc32c(memoryview(batch)[ATTRIBUTES_AT:])
@@ -404,7 +408,7 @@ def _encode(
     base_offset: int,
     base_timestamp: int | None,
 ) -> tuple[list[bytes], int, int, int, int]:
-    """The records in parts, their count, last delta, base timestamp and largest timestamp."""
+    """Return encoded parts, count, last delta, base timestamp and largest timestamp."""
     parts: list[bytes] = []
     count = 0
     previous = -1
@@ -415,9 +419,9 @@ def _encode(
             base_timestamp = timestamp
         delta = offset - base_offset
         if not previous < delta <= _MAX_I32:
-            raise ValueError(f"offset {offset} does not follow in a batch from {base_offset}")
+            raise ValueError(f"offset {offset} does not fit into a batch from {base_offset}")
         previous = delta
-        if timestamp > largest:  # noqa: PLR1730 - a call to max() for each record is dear.
+        if timestamp > largest:  # noqa: PLR1730 - a call to max() for each record is expensive.
             largest = timestamp
         count += 1
         front = b"\0" + signed(timestamp - base_timestamp) + signed(delta)

@@ -1,11 +1,10 @@
-"""Messages to bytes and back, for every declared class and version.
+"""Encoding and decoding of messages, for every declared class and version.
 
-The two functions for a class and version are written, compiled and kept when they are
-first needed (see `decoder` and `encoder`), so that a broker pays only for the versions
-its clients really use.
+The codec functions of a class and version are generated and compiled on first use (see `decoder`
+and `encoder`), so a broker pays only for the versions that its clients use.
 
-`decode` is total: any bytes give a message or WireError, in time and memory bounded by
-the number of bytes and by a budget of objects.
+`decode` is total: any bytes give a message or raise WireError. The number of bytes and a budget of
+objects limit its time and memory.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from hightide.wire.types import Buffer, api_of
 
 T = TypeVar("T")
 
-# The most objects that one message may decode to: structs, strings, byte strings, lists
-# and their elements.  A few bytes of a frame can promise many objects, each of them much
-# larger than its bytes, so bounding the frame alone does not bound the memory.
+# The maximum number of objects in one decoded message: structs, strings, byte strings, lists and
+# their elements. A few bytes of a frame can declare many objects, each much larger than its bytes,
+# so a limit on the frame alone does not limit the memory.
 OBJECT_BUDGET = 200_000
 
 _decoders: dict[tuple[type, int], Decoder] = {}
@@ -37,10 +36,10 @@ def decode(
     budget: int = OBJECT_BUDGET,
     exact: bool = True,
 ) -> T:
-    """The message that `data` holds from its first byte to its last.
+    """Decode a message that takes up all of `data`.
 
-    Fields of type `Records` are views of `data`; everything else is copied out of it. A broker
-    reads requests that are not `exact`: librdkafka sends some with bytes behind their end.
+    Fields of type `Records` are views of `data`; everything else is copied. Brokers pass
+    `exact=False` for requests, because librdkafka sends some with bytes after their end.
     """
     read = _decoders.get((cls, version))
     if read is None:
@@ -50,20 +49,20 @@ def decode(
     except WireError as error:
         raise WireError(f"{cls.__name__} v{version}: {error}") from None
     except (struct.error, IndexError):
-        raise WireError(f"{cls.__name__} v{version} is cut short") from None
+        raise WireError(f"{cls.__name__} v{version} ends too early") from None
     except UnicodeDecodeError:
-        raise WireError(f"{cls.__name__} v{version} holds text that is not UTF-8") from None
+        raise WireError(f"{cls.__name__} v{version} has text that is not UTF-8") from None
 
 
 def encode(message: object, version: int) -> bytes:
-    """The bytes of a message in one of its versions."""
+    """Return the bytes of a message in one of its versions."""
     out = bytearray()
     encode_into(out, message, version)
     return bytes(out)
 
 
 def encode_into(out: bytearray, message: object, version: int) -> None:
-    """Appends the bytes of a message; after an error `out` may hold a part of them."""
+    """Append the bytes of a message; after an error `out` may hold a part of them."""
     cls: Any = type(message)
     write = _encoders.get((cls, version))
     if write is None:

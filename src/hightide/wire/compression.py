@@ -1,11 +1,11 @@
-"""The five codecs of record batches, with an upper bound on what they may inflate to.
+"""The five codecs of record batches, with limits on the decompressed size.
 
-A few kilobytes of zstd can ask for hundreds of megabytes, so the output of every codec is capped
-twice: by a number of bytes, and by a ratio to the compressed size. The cap holds while inflating,
-and sizes that the data declares about itself are compared with it before memory is taken.
+A few kilobytes of zstd can decompress to hundreds of megabytes, so the output of every codec has
+two limits: a number of bytes, and a ratio to the compressed size. The limits apply while
+decompressing, and a size that the data declares is checked before memory is allocated.
 
-The codecs' libraries are imported when first needed: most brokers only store compressed batches
-and never look inside.
+The codec libraries are imported on first use: most brokers only store compressed batches and never
+decompress them.
 """
 
 import zlib
@@ -18,13 +18,13 @@ from hightide.wire.errors import Corrupt
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
-"""What one batch may inflate to, unless the caller says otherwise."""
+"""The default limit for one decompressed batch."""
 MAX_INFLATION = 100
 INFLATION_ALLOWANCE_BYTES = 1024 * 1024
-"""One batch may inflate to MAX_INFLATION times its size and this allowance, never beyond."""
+"""A batch may decompress to at most MAX_INFLATION times its size plus this allowance."""
 MAX_ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 MAX_GZIP_MEMBERS = 1024
-"""Each member costs some set-up, so that very many empty ones would be work for nothing."""
+"""Each member has a set-up cost, so very many empty members would waste time."""
 
 _PIECE_BYTES = 256 * 1024
 _GZIP_CONTAINER = 16 + zlib.MAX_WBITS
@@ -53,7 +53,7 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as Kafka's clients expect it; `level` is as in Kafka's compression.*.level."""
+    """Compress `data` as Kafka's clients expect it; `level` is Kafka's compression.*.level."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -71,7 +71,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = MAX_INFLATED_BYTES) -> bytes:
-    """What was compressed; Corrupt if it is damaged or larger than the limits allow."""
+    """Decompress `data`; raise Corrupt if it is damaged or exceeds the limits."""
     if codec is Codec.NONE:
         if len(data) > limit:
             raise _too_large(limit)
@@ -90,11 +90,11 @@ def decompress(codec: Codec, data: Buffer, limit: int = MAX_INFLATED_BYTES) -> b
 
 
 def _too_large(limit: int) -> Corrupt:
-    return Corrupt(f"the records inflate past the limit of {limit} bytes")
+    return Corrupt(f"the decompressed records exceed the limit of {limit} bytes")
 
 
 def _decompress_gzip(data: memoryview, limit: int) -> bytes:
-    # Feeding pieces keeps `unused_data` short: fed whole, each member would copy all that follow.
+    # Small pieces keep `unused_data` short: otherwise each member would copy all that follow it.
     out: list[bytes] = []
     size = at = 0
     for _ in range(MAX_GZIP_MEMBERS):
@@ -130,10 +130,10 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> bytes:
-    """Java writes blocks in a frame of its own, librdkafka one bare block; both are read."""
+    """Decompress blocks in the frame of Java clients, or the one bare block of librdkafka."""
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(data, limit)
-    # The two version numbers are passed over: some writers get their byte order wrong.
+    # Ignore the two version numbers: some writers get their byte order wrong.
     at = len(_XERIAL_HEADER)
     if len(data) < at:
         raise Corrupt("the snappy header ends too early")
@@ -144,7 +144,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes:
         (length,) = _BLOCK_LENGTH.unpack_from(data, at)
         at += _BLOCK_LENGTH.size
         if not 0 < length <= len(data) - at:
-            raise Corrupt(f"a snappy block of {length} bytes with {len(data) - at} bytes left")
+            raise Corrupt(f"a snappy block has {length} bytes, but {len(data) - at} are left")
         block = _decompress_snappy_block(data[at : at + length], limit)
         limit -= len(block)
         out.append(block)
@@ -167,8 +167,8 @@ def _decompress_snappy_block(data: memoryview, limit: int) -> bytes:
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
-    # Kafka's readers refuse blocks that lean on earlier blocks. Kafka's default level does not
-    # mean the slow compressor of that number but the fast one, which is number 0 here.
+    # Kafka's readers refuse blocks that depend on earlier blocks. Kafka's default level means the
+    # fast compressor, which is level 0 here, and not the slow one of that number.
     fast = level is None or level == _KAFKA_DEFAULT_LZ4_LEVEL
     framed: bytes = lz4.frame.compress(
         data, compression_level=0 if fast else level, block_linked=False, store_size=False
@@ -204,16 +204,16 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
 def _decompress_zstd(data: memoryview, limit: int) -> bytes:
     import zstandard
 
-    # The library honours `max_output_size` only for frames that do not declare their size, so
-    # the declared size is compared here. It also ignores whatever follows the first frame, which
-    # is why the frames are measured and handed over one by one.
+    # The library applies `max_output_size` only to frames that do not declare their size, so the
+    # declared size is checked here. It also ignores everything after the first frame, so the frames
+    # are measured and decompressed one by one.
     inflate = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)
     out: list[bytes] = []
     at = 0
     while at < len(data) or not out:
         try:
             if data[at : at + 4] != _ZSTD_MAGIC:
-                raise Corrupt("no zstd frame begins where one should")
+                raise Corrupt("there is no zstd frame where one is expected")
             declared = zstandard.get_frame_parameters(data[at:]).content_size
             end, largest = _measure_zstd(data, at, at + zstandard.frame_header_size(data[at:]))
             if declared != zstandard.CONTENTSIZE_UNKNOWN:
@@ -223,7 +223,7 @@ def _decompress_zstd(data: memoryview, limit: int) -> bytes:
             room = max(1, min(largest, limit))
             inflated = inflate.decompress(data[at:end], max_output_size=room)
         except zstandard.ZstdError as error:
-            raise Corrupt(f"the zstd data is damaged, or larger than {limit}: {error}") from None
+            raise Corrupt(f"the zstd data is damaged or exceeds {limit} bytes: {error}") from None
         limit -= len(inflated)
         out.append(inflated)
         at = end
@@ -231,7 +231,8 @@ def _decompress_zstd(data: memoryview, limit: int) -> bytes:
 
 
 def _measure_zstd(data: memoryview, start: int, at: int) -> tuple[int, int]:
-    """Where the frame at `start` ends, and the most it can inflate to; its blocks begin at `at`."""
+    """Return where the frame at `start` ends, and the limit of its decompressed size. Its blocks
+    begin at `at`."""
     has_checksum = data[start + 4] & 4
     largest = 0
     last = 0

@@ -1,7 +1,7 @@
-"""Control records: what a coordinator writes among the records to end a transaction.
+"""Control records: the markers that end a transaction in a partition.
 
-They lie in batches of their own, flagged as control, which consumers never show. The key says
-which kind it is, the value which coordinator decided it.
+A control record has its own batch with the control flag, which consumers never show. The key says
+whether the transaction commits or aborts, the value has the coordinator epoch.
 """
 
 from enum import IntEnum
@@ -17,7 +17,7 @@ _VERSION = 0
 
 
 class ControlType(IntEnum):
-    """The kinds that a log of records may hold; Kafka has others in its metadata log."""
+    """The types in a partition; Kafka has others in its metadata log."""
 
     ABORT = 0
     COMMIT = 1
@@ -39,7 +39,7 @@ def build_marker(
     producer_epoch: int,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """A batch with this one marker, for the producer whose transaction it ends."""
+    """Build a batch with one marker for the producer whose transaction ends."""
     key = _KEY.pack(_VERSION, marker.type)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
     return build(
@@ -54,7 +54,7 @@ def build_marker(
 
 
 def control_type(record: Record) -> int:
-    """The number of the kind, known or not: readers pass over kinds that they do not know."""
+    """Return the type number, known or not: readers skip unknown types."""
     key = record.key
     if key is None or len(key) < _KEY.size:
         raise Corrupt(f"the control record at offset {record.offset} has no complete key")
@@ -65,9 +65,9 @@ def control_type(record: Record) -> int:
 
 
 def parse_marker(record: Record) -> Marker | None:
-    """The marker in a control record, or None if the record is of another kind.
+    """Return the marker in a control record, or None if the record has another type.
 
-    Later versions may add fields at the end, so that longer keys and values are read as well.
+    Later versions may add fields at the end, so longer keys and values are accepted.
     """
     number = control_type(record)
     if number not in (ControlType.ABORT, ControlType.COMMIT):

@@ -1,10 +1,9 @@
 """CRC-32C, the checksum of every record batch.
 
-The `crc32c` package computes it at memory speed over any buffer, writable views included, so
-nothing is copied. Importing that package costs some 50 ms, nearly all of it spent on reading its
-own version number; a broker should answer sooner than that. Its extension module is therefore
-loaded by itself, without running the package around it, and the ordinary import remains as the
-way out should the package ever be laid out differently.
+The `crc32c` package computes it at memory speed over any buffer, writable views included, without
+a copy. The import of that package takes about 50 ms, nearly all of it to read its own version
+number, which is too long for the start of a broker. So only its extension module is loaded. The
+normal import is the fallback, in case the layout of the package changes.
 """
 
 from importlib.machinery import PathFinder
@@ -13,7 +12,7 @@ from typing import Final, Protocol, cast
 
 
 class Checksum(Protocol):
-    """The checksum of `data`, or of all data so far when `value` is that of what came before."""
+    """Return the checksum of `data`, continued from `value`, the checksum of the data before."""
 
     def __call__(self, data: bytes | bytearray | memoryview, value: int = ..., /) -> int: ...
 

@@ -1,14 +1,12 @@
-"""Writes the function that decodes one version of one message.
+"""Generates the function that decodes one version of one message.
 
-The function is straight-line Python with nested structs and arrays written in place:
-called functions and closures cost more than the work they would do.  Neighbouring values
-of fixed width are read with one unpack, and the length of the string or array that
-follows them is read along.
+The function is straight-line Python with nested structs and arrays inline: function calls and
+closures would cost more than the work they do. Adjacent values of fixed width are read with one
+unpack, together with the length of the string or array after them.
 
-The written function is total.  Whatever the bytes are, it returns a message or raises
-WireError, struct.error, IndexError or UnicodeDecodeError; `codec.decode` turns the last
-three into the first.  Before a list is made, its count is held against the bytes that
-remain and against the budget of objects.
+The generated function is total. For any bytes it returns a message or raises WireError,
+struct.error, IndexError or UnicodeDecodeError; `codec.decode` turns the last three into WireError.
+Before a list is created, its count is checked against the remaining bytes and the object budget.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ from hightide.wire.types import UUID_SHAPE, Array, Blob, Field, Fixed, Shape, St
 Decoder = Callable[[memoryview, int, bool], Any]
 
 
-# -- what the written functions call -------------------------------------------------------
+# -- helpers of the generated functions ----------------------------------------------------
 
 
 def uvarint(buf: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes, and where it ends."""
+    """Decode an unsigned varint of at most five bytes; return it and its end."""
     value = shift = 0
     while True:
         byte = buf[at]
@@ -53,7 +51,7 @@ def uvarint(buf: memoryview, at: int) -> tuple[int, int]:
 
 
 def skip_tags(buf: memoryview, at: int, end: int) -> int:
-    """Passes over the tagged fields that begin at `at`, none of which is known."""
+    """Skip the tagged fields at `at`, all of them unknown; return their end."""
     count, at = uvarint(buf, at)
     if count > MAX_TAGS:
         raise many_tags(count)
@@ -66,30 +64,30 @@ def skip_tags(buf: memoryview, at: int, end: int) -> int:
         last = tag
         at += size
         if at > end:
-            raise WireError(f"tag {tag} promises {size} bytes, {end - at + size} are left")
+            raise WireError(f"tag {tag} has {size} bytes, but {end - at + size} are left")
     return at
 
 
 def cut(where: str, promised: int, left: int) -> WireError:
-    return WireError(f"{where} promises {promised} bytes, {left} are left")
+    return WireError(f"{where} has {promised} bytes, but {left} are left")
 
 
 def crowded(where: str, count: int, left: int) -> WireError:
-    return WireError(f"{where} promises {count} elements, which {left} bytes cannot hold")
+    return WireError(f"{where} has {count} elements, which do not fit into {left} bytes")
 
 
 def costly(where: str) -> WireError:
-    return WireError(f"{where} takes the message over its budget of decoded objects")
+    return WireError(f"{where} exceeds the limit of objects in one message")
 
 
 def bad_length(where: str, length: int) -> WireError:
     if length == -1:
-        return WireError(f"{where} is null, which it may not be")
+        return WireError(f"{where} is null, but must not be")
     return WireError(f"{where} has the impossible length {length}")
 
 
 def many_tags(count: int) -> WireError:
-    return WireError(f"{count} tagged fields in one struct are more than {MAX_TAGS}")
+    return WireError(f"one struct has {count} tagged fields, more than {MAX_TAGS}")
 
 
 def bad_tag(tag: int, last: int) -> WireError:
@@ -97,7 +95,7 @@ def bad_tag(tag: int, last: int) -> WireError:
 
 
 def bad_tag_size(where: str, unread: int) -> WireError:
-    return WireError(f"{where} differs by {unread} bytes from the size its tag promises")
+    return WireError(f"{where} differs by {unread} bytes from the size of its tag")
 
 
 def trailing(unread: int) -> WireError:
@@ -120,7 +118,7 @@ _KNOWN: dict[str, Any] = {
 
 
 def write_decoder(cls: type, version: int) -> Decoder:
-    """Makes `decode(buf, left, exact) -> message` for one version of a message."""
+    """Generate `decode(buf, left, exact) -> message` for one version of a message."""
     api = api_of(cls)
     source = Source(f"decode {cls.__name__} v{version}", _KNOWN)
     with source.block("def decode(buf, left, exact):"):
@@ -133,16 +131,16 @@ def write_decoder(cls: type, version: int) -> Decoder:
 
 
 class _Writer:
-    """Writes the reading of values, in order, into one function."""
+    """Generates the code that reads values, in order, into one function."""
 
     def __init__(self, source: Source, version: int, flexible: bool) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
-        # Fixed-width values not yet read: where each one goes and its struct letter.
+        # Fixed-width values not yet read: the target and the struct letter of each.
         self.run: list[tuple[str, str]] = []
         self.run_bytes = 0
-        # Lines that turn what a run has read into its final form.
+        # Lines that convert the values of a run to their final form.
         self.after_run: list[str] = []
 
     def line(self, text: str) -> None:
@@ -153,7 +151,7 @@ class _Writer:
         self.run_bytes += size
 
     def flush(self) -> None:
-        """Writes one unpack for the values of fixed width that have gathered."""
+        """Generate one unpack for the collected values of fixed width."""
         if not self.run:
             return
         targets = ", ".join(target for target, _ in self.run)
@@ -169,7 +167,7 @@ class _Writer:
         self.run, self.run_bytes, self.after_run = [], 0, []
 
     def struct(self, cls: type, target: str, where: str, depth: int) -> None:
-        """Writes the reading of a struct's fields into a new object named `target`."""
+        """Generate code that reads the fields of a struct into a new object named `target`."""
         if depth > MAX_DEPTH:
             raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
         inline, tagged, lacking = split(cls, self.version)
@@ -196,7 +194,7 @@ class _Writer:
         return self.source.refer(f"default_{field.name}", field.default)
 
     def value(self, shape: Shape, nullable: bool, target: str, where: str, depth: int) -> None:
-        """Writes the reading of one value of any shape into `target`."""
+        """Generate code that reads one value of any shape into `target`."""
         match shape:
             case Fixed():
                 self.fixed(shape, target)
@@ -217,7 +215,7 @@ class _Writer:
         self.read(target, shape.code, shape.size)
 
     def length(self, width: int) -> str:
-        """Writes the reading of a length; in flexible versions it is one more than true."""
+        """Generate code that reads a length; flexible versions store the length plus one."""
         n = self.source.fresh("n")
         if self.flexible:
             self.read(n, "B", 1)
@@ -247,7 +245,7 @@ class _Writer:
         self.without(n, nullable, target, where)
 
     def without(self, n: str, nullable: bool, target: str, where: str) -> None:
-        """Writes what a negative length means: null where null is allowed."""
+        """Generate the handling of a negative length: null where null is allowed."""
         if nullable:
             self.line(f"elif {n} == -1: {target} = None")
         self.line(f"else: raise bad_length({where!r}, {n})")
@@ -256,7 +254,7 @@ class _Writer:
         n = self.length(4)
         least = smallest(item, self.version, self.flexible)
         if least < 1:
-            raise TypeError(f"{where} has elements without bytes, so its length proves nothing")
+            raise TypeError(f"{where} has elements of zero bytes, so its count cannot be checked")
         cost = objects(item, self.version)
         with self.source.block(f"if {n} >= 0:"):
             self.line(f"if {n} * {least} > end - at: raise crowded({where!r}, {n}, end - at)")
@@ -295,7 +293,7 @@ class _Writer:
         self.without(there, nullable, target, where)
 
     def tags(self, tagged: list[Field], target: str, where: str, depth: int) -> None:
-        """Writes the reading of the tagged fields that end a struct of a flexible version."""
+        """Generate code that reads the tagged fields of a struct (flexible versions)."""
         count = self.source.fresh("tags")
         self.read(count, "B", 1)
         self.flush()

@@ -1,9 +1,9 @@
-"""Writes the function that encodes one version of one message.
+"""Generates the function that encodes one version of one message.
 
-Like the decoders, the functions are straight-line Python with structs and arrays written
-in place, and one pack for neighbouring values of fixed width.  A tagged field is left out
-when it has its default.  A value that the version cannot carry is an error unless its
-field is ignorable: an answer must not silently lose what it was meant to say.
+Like the decoders, the functions are straight-line Python with structs and arrays inline, and one
+pack for adjacent values of fixed width. A tagged field with its default value is left out. A value
+that the version cannot carry is an error unless its field is ignorable: a response must not lose
+content silently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hightide.wire.types import UUID_SHAPE, Array, Blob, Field, Fixed, Shape, St
 Encoder = Callable[[bytearray, Any], None]
 
 
-# -- what the written functions call -------------------------------------------------------
+# -- helpers of the generated functions ----------------------------------------------------
 
 
 def put_uvarint(out: bytearray, value: int) -> None:
@@ -30,7 +30,7 @@ def put_uvarint(out: bytearray, value: int) -> None:
 
 
 def put_long_text(out: bytearray, value: int) -> None:
-    """The length prefix of a string that is too long for a prefix of one byte."""
+    """Append the length prefix of a string that is too long for a prefix of one byte."""
     if value > MAX_TEXT + 1:
         raise WireError(f"a string of {value - 1} bytes is longer than {MAX_TEXT}")
     put_uvarint(out, value)
@@ -64,7 +64,7 @@ _KNOWN: dict[str, Any] = {
 
 
 def write_encoder(cls: type, version: int) -> Encoder:
-    """Makes `encode(out, message)` for one version of a message."""
+    """Generate `encode(out, message)` for one version of a message."""
     api = api_of(cls)
     source = Source(f"encode {cls.__name__} v{version}", _KNOWN)
     with source.block("def encode(out, message):"):
@@ -76,22 +76,22 @@ def write_encoder(cls: type, version: int) -> Encoder:
 
 
 class _Writer:
-    """Writes the writing of values, in order, into one function."""
+    """Generates the code that writes values, in order, into one function."""
 
     def __init__(self, source: Source, version: int, flexible: bool) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
-        # The buffer that is being filled: the message's, or that of a tagged field.
+        # The name of the current buffer: the message's, or that of a tagged field.
         self.out = "out"
-        # Fixed-width values not yet written: the expression for each and its letter.
+        # Fixed-width values not yet written: the expression and the struct letter of each.
         self.run: list[tuple[str, str]] = []
 
     def line(self, text: str) -> None:
         self.source.line(text)
 
     def flush(self) -> None:
-        """Writes one pack for the values of fixed width that have gathered."""
+        """Generate one pack for the collected values of fixed width."""
         if not self.run:
             return
         codes = "".join(code for _, code in self.run)
@@ -103,7 +103,7 @@ class _Writer:
             self.line(f"{self.out} += {self.source.packing('pack', codes)}({values})")
 
     def struct(self, cls: type, value: str, where: str, depth: int) -> None:
-        """Writes the writing of the fields of the struct that is named `value`."""
+        """Generate code that writes the fields of the struct named `value`."""
         if depth > MAX_DEPTH:
             raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
         inline, tagged, missing = split(cls, self.version)
@@ -120,7 +120,7 @@ class _Writer:
             self.tags(tagged, value, where, depth)
 
     def differs(self, field: Field, value: str) -> str:
-        """An expression that is true unless the field has its default."""
+        """Return an expression that is true unless the field has its default."""
         if field.default is None and isinstance(field.shape, Struct):
             fresh = self.source.refer(f"default_{field.name}", field.shape.cls())
             return f"{value} is not None and {value} != {fresh}"
@@ -131,7 +131,7 @@ class _Writer:
         return f"{value} != {self.source.refer(f'default_{field.name}', field.default)}"
 
     def value(self, shape: Shape, nullable: bool, value: str, where: str, depth: int) -> None:
-        """Writes the writing of one value of any shape."""
+        """Generate code that writes one value of any shape."""
         match shape:
             case Fixed():
                 self.run.append((f"{value}.bytes" if shape == UUID_SHAPE else value, shape.code))
@@ -145,7 +145,7 @@ class _Writer:
                 self.nested(cls, nullable, value, where, depth)
 
     def length(self, n: str, width: int) -> None:
-        """Writes a length prefix; in flexible versions it is one more than the length."""
+        """Generate code that writes a length; flexible versions store the length plus one."""
         if not self.flexible:
             self.run.append((n, "h" if width == 2 else "i"))
             self.flush()
@@ -212,7 +212,7 @@ class _Writer:
             self.flush()
 
     def tags(self, tagged: list[Field], value: str, where: str, depth: int) -> None:
-        """Writes the writing of the tagged fields that end a struct of a flexible version."""
+        """Generate code that writes the tagged fields of a struct (flexible versions)."""
         if not tagged:
             self.run.append(("", "x"))
             return

@@ -1,12 +1,11 @@
-"""The errors that travel: Kafka's error codes, and the three exceptions of the wire.
+"""Kafka's error codes, and the three exceptions of the wire protocol.
 
-An `ErrorCode` is a value that goes into an answer.  `KafkaError` carries one up to the
-place that builds the answer.  `WireError` means that the bytes are no message at all, so
-the only sensible reaction is to close the connection.  `Corrupt` means that records are
-damaged, so they must neither be stored nor served.
+An `ErrorCode` is a field of a response. `KafkaError` carries a code to the place that builds the
+response. `WireError` means that the bytes are not a valid message; the broker closes the
+connection. `Corrupt` means that records are damaged; they must not be stored or served.
 
-Each code is declared once, with whether a client should simply try again and what it
-means in one sentence; texts shown to people come from here.
+Each code is declared once, with its meaning in one sentence and whether a client should retry.
+Messages for people use these sentences.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Every error code of the Kafka protocol: its number, retriable or not, its meaning."""
+    """Every error code of the Kafka protocol: its number, whether it is retriable, its meaning."""
 
     retriable: bool
     meaning: str
@@ -27,21 +26,21 @@ class ErrorCode(IntEnum):
         self.meaning = meaning
         return self
 
-    UNKNOWN_SERVER_ERROR = -1, False, "The broker failed in a way it did not expect."
+    UNKNOWN_SERVER_ERROR = -1, False, "The broker failed unexpectedly; see its log."
     NONE = 0, False, "There was no error."
     OFFSET_OUT_OF_RANGE = 1, False, "The partition holds no records at this offset."
     CORRUPT_MESSAGE = 2, True, "The records are damaged or are not a well-formed batch."
     UNKNOWN_TOPIC_OR_PARTITION = 3, True, "This broker knows no such topic or partition."
-    INVALID_FETCH_SIZE = 4, False, "The fetch asks for an impossible number of bytes."
+    INVALID_FETCH_SIZE = 4, False, "The fetch size is not valid."
     LEADER_NOT_AVAILABLE = 5, True, "The partition has no leader at the moment."
-    NOT_LEADER_OR_FOLLOWER = 6, True, "This broker does not hold the role that the request needs."
+    NOT_LEADER_OR_FOLLOWER = 6, True, "This broker is not the leader or follower of the partition."
     REQUEST_TIMED_OUT = 7, True, "The request was not completed within its time limit."
-    BROKER_NOT_AVAILABLE = 8, False, "The broker is not there."
+    BROKER_NOT_AVAILABLE = 8, False, "The broker is not available."
     REPLICA_NOT_AVAILABLE = 9, True, "The replica is expected on this broker but is not ready."
     MESSAGE_TOO_LARGE = 10, False, "The batch is larger than the topic accepts."
-    STALE_CONTROLLER_EPOCH = 11, False, "The sender was replaced by a newer controller."
-    OFFSET_METADATA_TOO_LARGE = 12, False, "The text committed with an offset is too long."
-    NETWORK_EXCEPTION = 13, True, "The connection broke before an answer came."
+    STALE_CONTROLLER_EPOCH = 11, False, "The sender is no longer the controller."
+    OFFSET_METADATA_TOO_LARGE = 12, False, "The metadata committed with an offset is too long."
+    NETWORK_EXCEPTION = 13, True, "The connection closed before the response arrived."
     COORDINATOR_LOAD_IN_PROGRESS = 14, True, "The coordinator is still reading its state."
     COORDINATOR_NOT_AVAILABLE = 15, True, "There is no coordinator at the moment."
     NOT_COORDINATOR = 16, True, "Another broker is the coordinator."
@@ -53,7 +52,7 @@ class ErrorCode(IntEnum):
         True,
         "The write is in the log, but too few replicas were in sync to confirm it.",
     )
-    INVALID_REQUIRED_ACKS = 21, False, "The wanted acks are none of -1, 0 and 1."
+    INVALID_REQUIRED_ACKS = 21, False, "The acks of the request are not -1, 0 or 1."
     ILLEGAL_GENERATION = 22, False, "The group has moved on to another generation."
     INCONSISTENT_GROUP_PROTOCOL = 23, False, "The member shares no protocol with its group."
     INVALID_GROUP_ID = 24, False, "The group id is not allowed."
@@ -71,7 +70,7 @@ class ErrorCode(IntEnum):
     TOPIC_ALREADY_EXISTS = 36, False, "A topic of this name exists already."
     INVALID_PARTITIONS = 37, False, "The number of partitions is not allowed."
     INVALID_REPLICATION_FACTOR = 38, False, "The replication factor is not allowed here."
-    INVALID_REPLICA_ASSIGNMENT = 39, False, "The replicas cannot be placed as asked."
+    INVALID_REPLICA_ASSIGNMENT = 39, False, "The replica assignment is not valid."
     INVALID_CONFIG = 40, False, "A setting is unknown or its value is not allowed."
     NOT_CONTROLLER = 41, True, "Another broker is the controller."
     INVALID_REQUEST = 42, False, "The request contradicts itself or breaks a rule of the protocol."
@@ -95,11 +94,15 @@ class ErrorCode(IntEnum):
         "The principal may not use this transactional id.",
     )
     SECURITY_DISABLED = 54, False, "Security is not turned on at this broker."
-    OPERATION_NOT_ATTEMPTED = 55, False, "An earlier part of the request failed, so this was left."
+    OPERATION_NOT_ATTEMPTED = (
+        55,
+        False,
+        "An earlier part of the request failed, so this part was skipped.",
+    )
     KAFKA_STORAGE_ERROR = 56, True, "The disk under the log failed."
     LOG_DIR_NOT_FOUND = 57, False, "The broker has no such log directory."
     SASL_AUTHENTICATION_FAILED = 58, False, "The credentials were not accepted."
-    UNKNOWN_PRODUCER_ID = 59, False, "The partition remembers nothing of this producer."
+    UNKNOWN_PRODUCER_ID = 59, False, "The partition has no state of this producer."
     REASSIGNMENT_IN_PROGRESS = 60, False, "The partition is already being moved."
     DELEGATION_TOKEN_AUTH_DISABLED = 61, False, "Delegation tokens are turned off."
     DELEGATION_TOKEN_NOT_FOUND = 62, False, "There is no such delegation token."
@@ -107,28 +110,32 @@ class ErrorCode(IntEnum):
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
         64,
         False,
-        "This connection may not ask for delegation tokens.",
+        "This connection may not request delegation tokens.",
     )
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, False, "The principal may not use this token."
     DELEGATION_TOKEN_EXPIRED = 66, False, "The delegation token has expired."
     INVALID_PRINCIPAL_TYPE = 67, False, "Principals of this type are not supported."
     NON_EMPTY_GROUP = 68, False, "The group still has members."
     GROUP_ID_NOT_FOUND = 69, False, "There is no such group."
-    FETCH_SESSION_ID_NOT_FOUND = 70, True, "The broker has forgotten this fetch session."
+    FETCH_SESSION_ID_NOT_FOUND = 70, True, "The broker does not have this fetch session."
     INVALID_FETCH_SESSION_EPOCH = 71, True, "The fetch session expected another epoch."
-    LISTENER_NOT_FOUND = 72, True, "The leader has no listener like the one that was asked."
+    LISTENER_NOT_FOUND = (
+        72,
+        True,
+        "The leader has no listener with the name of the one that got the request.",
+    )
     TOPIC_DELETION_DISABLED = 73, False, "This cluster does not allow topics to be deleted."
     FENCED_LEADER_EPOCH = 74, True, "The leader epoch of the request is older than the broker's."
     UNKNOWN_LEADER_EPOCH = 75, True, "The leader epoch of the request is newer than the broker's."
     UNSUPPORTED_COMPRESSION_TYPE = 76, False, "The compression type cannot be used here."
     STALE_BROKER_EPOCH = 77, False, "The broker has registered again since the request was made."
     OFFSET_NOT_AVAILABLE = 78, True, "The new leader has not caught up with the high watermark."
-    MEMBER_ID_REQUIRED = 79, False, "The member must join again with the id it was just given."
+    MEMBER_ID_REQUIRED = 79, False, "The member must join again with the member id of the response."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, True, "The preferred leader cannot lead at the moment."
-    GROUP_MAX_SIZE_REACHED = 81, False, "The group has as many members as it may have."
+    GROUP_MAX_SIZE_REACHED = 81, False, "The group has reached its maximum number of members."
     FENCED_INSTANCE_ID = 82, False, "Another member has taken over this group instance id."
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, True, "No replica may become leader at the moment."
-    ELECTION_NOT_NEEDED = 84, True, "The partition already has the leader that was asked for."
+    ELECTION_NOT_NEEDED = 84, True, "The partition already has the requested leader."
     NO_REASSIGNMENT_IN_PROGRESS = 85, False, "The partition is not being moved."
     GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "The group still subscribes to the topic."
     INVALID_RECORD = 87, False, "A record breaks a rule of its topic."
@@ -166,7 +173,7 @@ class ErrorCode(IntEnum):
     INVALID_REGISTRATION = 119, False, "The controller rejects the broker's registration."
     TRANSACTION_ABORTABLE = 120, False, "The transaction failed, and the client must abort it."
     INVALID_RECORD_STATE = 121, False, "The shared record is not in a state that allows this."
-    SHARE_SESSION_NOT_FOUND = 122, True, "The broker has forgotten this share session."
+    SHARE_SESSION_NOT_FOUND = 122, True, "The broker does not have this share session."
     INVALID_SHARE_SESSION_EPOCH = 123, True, "The share session expected another epoch."
     FENCED_STATE_EPOCH = 124, False, "The share coordinator has a newer state epoch."
     INVALID_VOTER_KEY = 125, False, "The voter's key is not that of the receiver."
@@ -177,11 +184,15 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY = 130, False, "The streams topology is not valid."
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The epoch of the streams topology is not valid."
     STREAMS_TOPOLOGY_FENCED = 132, False, "The streams topology is older than the group's."
-    SHARE_SESSION_LIMIT_REACHED = 133, True, "The broker holds as many share sessions as it may."
+    SHARE_SESSION_LIMIT_REACHED = (
+        133,
+        True,
+        "The broker has reached its maximum number of share sessions.",
+    )
 
 
 class KafkaError(Exception):
-    """What a client must be told: a code for programs and a sentence for people."""
+    """An error for the client: a code for programs and a sentence for people."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         super().__init__(code, detail)
@@ -193,8 +204,8 @@ class KafkaError(Exception):
 
 
 class WireError(Exception):
-    """Bytes that cannot be a message of the version they claim."""
+    """Bytes that are not a valid message of the given version."""
 
 
 class Corrupt(Exception):
-    """Record bytes that are damaged, in a request or on a disk."""
+    """Damaged records, in a request or on disk."""

@@ -1,12 +1,11 @@
-"""Frames: the length, the header and the body of every request and answer.
+"""Frames: the size, the header and the body of every request and response.
 
-    request   size i32 | api_key i16 | api_version i16 | correlation_id i32 | client_id | tags
-    answer    size i32 | correlation_id i32 | tags
+    request    size i32 | api_key i16 | api_version i16 | correlation_id i32 | client_id | tags
+    response   size i32 | correlation_id i32 | tags
 
-The tags are there from the first flexible version of the API on.  Two things are unlike
-the rest of the protocol and so are written by hand here: the client id is never compact,
-and an ApiVersions answer never has tags in its header, because a client must be able to
-read it before it knows what the broker speaks.
+Flexible versions of an API have the tags. Two details differ from the rest of the protocol: the
+client id is never compact, and an ApiVersions response never has tags in its header, because a
+client must be able to read it before it knows the versions of the broker.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ T = TypeVar("T")
 API_VERSIONS = 18
 CONTROLLED_SHUTDOWN = 7
 
-# Answers come from brokers that we chose to ask, and one about a large cluster is large.
-ANSWER_BUDGET = 20 * OBJECT_BUDGET
+# Responses come from brokers that the client trusts, and those of a large cluster are large.
+RESPONSE_BUDGET = 20 * OBJECT_BUDGET
 
 _HEADER = struct.Struct(">hhih")
 _OLDEST_HEADER = struct.Struct(">hhi")
@@ -39,7 +38,7 @@ _apis: dict[int, Api] = {}
 
 @dataclass(slots=True)
 class RequestHeader:
-    """Who asks what, and the number by which the answer is recognised."""
+    """The API, its version, the client, and the correlation id of the response."""
 
     api_key: int
     api_version: int
@@ -48,10 +47,10 @@ class RequestHeader:
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """The header of a frame without its size, and the position where the body begins.
+    """Decode the header of a frame without its size; return it and the position of the body.
 
-    For an API or a version that is not declared the position cannot be known, and is only
-    the end of what all headers share.  That is enough to answer that it is unsupported.
+    For an API or a version that is not declared the position is unknown, and only the end of the
+    part that all headers share. That is enough to respond with UNSUPPORTED_VERSION.
     """
     try:
         key, version, correlation_id = _OLDEST_HEADER.unpack_from(frame, 0)
@@ -64,13 +63,13 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
             client_id = str(frame[at : at + length], "utf-8")
             at += length
             if at > len(frame):
-                raise WireError(f"the client id promises {length} bytes, which are not there")
+                raise WireError(f"the client id has {length} bytes, which exceeds the frame")
         elif length != -1:
             raise WireError(f"the client id has the impossible length {length}")
         if _has_tags(key, version):
             at = skip_tags(frame, at, len(frame))
     except (struct.error, IndexError):
-        raise WireError("the request's header is cut short") from None
+        raise WireError("the request header ends too early") from None
     except UnicodeDecodeError:
         raise WireError("the client id is not UTF-8") from None
     return RequestHeader(key, version, correlation_id, client_id), at
@@ -79,7 +78,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 def encode_request(
     message: object, version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """A whole request frame, size included."""
+    """Encode a complete request frame, size included."""
     api = api_of(type(message))
     out = bytearray(4)
     if client_id is None:
@@ -96,7 +95,7 @@ def encode_request(
 
 
 def encode_response(message: object, version: int, correlation_id: int) -> bytes:
-    """A whole answer frame, size included."""
+    """Encode a complete response frame, size included."""
     api = api_of(type(message))
     out = bytearray(8)
     if version >= api.flexible and api.key != API_VERSIONS:
@@ -107,9 +106,9 @@ def encode_response(message: object, version: int, correlation_id: int) -> bytes
 
 
 def decode_response(
-    cls: type[T], frame: bytes | bytearray | memoryview, version: int, budget: int = ANSWER_BUDGET
+    cls: type[T], frame: bytes | bytearray | memoryview, version: int, budget: int = RESPONSE_BUDGET
 ) -> tuple[int, T]:
-    """The correlation id and the message of an answer frame without its size."""
+    """Decode a response frame without its size; return correlation id and message."""
     view = memoryview(frame)
     api = api_of(cls)
     try:
@@ -118,12 +117,12 @@ def decode_response(
         if version >= api.flexible and api.key != API_VERSIONS:
             at = skip_tags(view, at, len(view))
     except (struct.error, IndexError):
-        raise WireError("the answer's header is cut short") from None
+        raise WireError("the response header ends too early") from None
     return correlation_id, decode(cls, view[at:], version, budget=budget)
 
 
 def _has_tags(key: int, version: int) -> bool:
-    """Whether a request has a flexible header, as far as its API is declared."""
+    """Say whether a request has a flexible header, if its API is declared."""
     api = _apis.get(key)
     if api is None:
         if key not in REQUESTS:

@@ -1,7 +1,7 @@
-"""A small writer of Python source, for the codecs that are generated.
+"""A small builder of Python source for the generated codecs.
 
-It keeps the indentation, hands out names that do not clash, and collects the objects
-(struct methods, classes, defaults) that the written function refers to.
+It handles indentation, creates unique names, and collects the objects (struct methods, classes,
+defaults) that the generated function uses.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hightide.wire.types import (
     fields_of,
 )
 
-# Bounds of what may be declared and of what may come over the wire.
+# Limits of declarations and of received messages.
 MAX_DEPTH = 8
 MAX_TAGS = 64
 MAX_TEXT = 0x7FFF
 
 
 class Source:
-    """The text of one function as it grows, and what it will need to run."""
+    """The source of one function, and the objects that it uses."""
 
     def __init__(self, title: str, known: dict[str, Any]) -> None:
         self.title = title
@@ -51,44 +51,44 @@ class Source:
         self._indent = outer
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing else in the function has."""
+        """Return a name that is unique in the function."""
         self._names += 1
         return f"{stem}{self._names}"
 
     def refer(self, name: str, value: Any) -> str:
-        """The name by which the function reaches an object from outside it."""
+        """Return the name under which the function finds an object from outside it."""
         if self.known.setdefault(name, value) is not value:
             name = self.fresh(name + "_")
             self.known[name] = value
         return name
 
     def packing(self, method: str, codes: str) -> str:
-        """The name of `struct.Struct(codes).method`, made once per function."""
+        """Return the name of `struct.Struct(codes).method`, created once per function."""
         name = f"{method}_{codes.replace('?', 'bool')}"
         if name not in self.known:
             self.known[name] = getattr(struct.Struct(">" + codes), method)
         return name
 
     def compile(self, function: str) -> Callable[..., Any]:
-        """Runs the text and returns the function it defines."""
+        """Execute the source and return the function it defines."""
         text = "\n".join(self.lines)
         scope = self.known
         exec(compile(text, f"<{self.title}>", "exec"), scope)
-        made: Callable[..., Any] = scope[function]
-        return made
+        compiled: Callable[..., Any] = scope[function]
+        return compiled
 
 
 def split(cls: type, version: int) -> tuple[list[Field], list[Field], list[Field]]:
-    """The fields a version carries in line, those it carries as tags, and those it lacks."""
+    """Return the fields that a version has inline, those it has as tags, and those it lacks."""
     inline, tagged, lacking = [], [], []
-    for each in fields_of(cls):
-        if not each.spec.carried_by(version):
-            lacking.append(each)
-        elif each.spec.tag is None:
-            inline.append(each)
+    for field in fields_of(cls):
+        if not field.spec.carried_by(version):
+            lacking.append(field)
+        elif field.spec.tag is None:
+            inline.append(field)
         else:
-            tagged.append(each)
-    tagged.sort(key=lambda each: each.spec.tag or 0)
+            tagged.append(field)
+    tagged.sort(key=lambda field: field.spec.tag or 0)
     return inline, tagged, lacking
 
 
@@ -97,7 +97,7 @@ def is_flexible(api: Api, version: int) -> bool:
 
 
 def smallest(shape: Shape, version: int, flexible: bool) -> int:
-    """The fewest bytes that a value of this shape takes in this version."""
+    """Return the minimum size of a value of this shape in this version."""
     match shape:
         case Fixed():
             return shape.size
@@ -109,24 +109,24 @@ def smallest(shape: Shape, version: int, flexible: bool) -> int:
             inline, _, _ = split(shape.cls, version)
             sizes = (
                 1
-                if isinstance(each.shape, Struct) and each.nullable_in(version)
-                else smallest(each.shape, version, flexible)
-                for each in inline
+                if isinstance(field.shape, Struct) and field.nullable_in(version)
+                else smallest(field.shape, version, flexible)
+                for field in inline
             )
             return sum(sizes) + flexible
 
 
 def objects(shape: Shape, version: int) -> int:
-    """How many objects one value makes, not counting what its own arrays hold.
+    """Return the number of objects in one value, without the elements of its arrays.
 
-    Numbers are not counted: they take more room on the wire than others do, so the bytes
-    of the frame bound them well enough.
+    Numbers do not count: they take more bytes on the wire than other values, so the size of the
+    frame limits them well enough.
     """
     if not isinstance(shape, Struct):
         return 1
     inline, _, _ = split(shape.cls, version)
     return 1 + sum(
-        objects(each.shape, version)
-        for each in inline
-        if not isinstance(each.shape, Fixed) or each.shape == UUID_SHAPE
+        objects(field.shape, version)
+        for field in inline
+        if not isinstance(field.shape, Fixed) or field.shape == UUID_SHAPE
     )

@@ -1,4 +1,4 @@
-"""How a message is declared: one typed class for all its versions.
+"""Declarations of messages: one typed class for all versions of a message.
 
     @message(key=12, versions=(0, 4), flexible=4)
     class HeartbeatRequest:
@@ -7,17 +7,17 @@
         member_id: str
         group_instance_id: str | None = field(since=3, default=None)
 
-The annotation gives the wire type, `field()` the versions that carry the field, and the
-class is an ordinary slotted dataclass to programs and to type checkers.  Arrays are
-`list[...]`, structs are `@part` classes, nullable is `| None`.
+The annotation gives the wire type, and `field()` the versions that have the field. To programs and
+type checkers the class is an ordinary slotted dataclass. Arrays are `list[...]`, structs are
+`@part` classes, nullable is `| None`.
 
-A tagged struct is annotated `| None` although the wire knows no null for it: None stands
-for "not sent", which is how nearly every message has it, and costs no object.
+A tagged struct is annotated `| None` although the wire has no null for it: None means "not sent",
+which is the usual case, and costs no object.
 
-What describes a declaration is a NamedTuple, since those are made seven times faster than
-frozen dataclasses, and this module is part of every start.
+Descriptions of declarations are NamedTuples, which are created seven times faster than frozen
+dataclasses; this module is part of every start.
 
-This module knows declarations only.  How they become bytes is the business of `codec`.
+This module has declarations only; `codec` turns them into bytes.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ u16 = Annotated[int, "H"]
 u32 = Annotated[int, "I"]
 f64 = Annotated[float, "d"]
 
-# Record batches decode to a view of the frame they came in, so that they are not copied.
+# Record batches decode to a view of their frame, without a copy.
 Records = Annotated[Buffer, "records"]
 
 NO_UUID = uuid.UUID(int=0)
 
-# Larger than any version that Kafka will give a message.
+# Larger than any version of a message.
 NEVER = 2**15 - 1
 
 
 class Spec(NamedTuple):
-    """Which versions of a message carry a field, and how."""
+    """Which versions of a message have a field, and in which form."""
 
     since: int = 0
     until: int = NEVER
@@ -71,7 +71,7 @@ ALWAYS = Spec()
 
 
 class Api(NamedTuple):
-    """What every version of a message has in common."""
+    """The properties that all versions of a message share."""
 
     key: int | None
     versions: tuple[int, int]
@@ -88,12 +88,11 @@ def field(
     secret: bool = False,
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """A field that not all versions carry, or not all in the same way.
+    """Declare a field that not all versions have, or not all in the same form.
 
-    `nullable` is the first version in which null is allowed, and counts only where the
-    annotation has `| None`.  A version that lacks the field drops its value silently when
-    it is `ignorable`; otherwise only the default may be encoded.  A `secret` is not shown
-    by repr, so that it does not end in a log.
+    `nullable` is the first version that allows null, if the annotation has `| None`. A version
+    without the field drops the value of an `ignorable` field silently; otherwise only the default
+    can be encoded. repr does not show a `secret`, so it does not get into a log.
     """
     spec = {"spec": Spec(since, until, nullable, tag, ignorable, secret)}
     if isinstance(default, list):
@@ -105,35 +104,35 @@ def field(
 def message(
     *, versions: tuple[int, int], key: int | None = None, flexible: int = NEVER
 ) -> Callable[[type[T]], type[T]]:
-    """A request, an answer or a stored record; `flexible` is its first version with tags."""
+    """Declare a request, response or stored record; `flexible` is its first version with tags."""
 
     def declare(cls: type[T]) -> type[T]:
-        made: Any = _slotted(cls)
-        made.__api__ = Api(key, versions, flexible)
-        return typing.cast("type[T]", made)
+        slotted: Any = _slotted(cls)
+        slotted.__api__ = Api(key, versions, flexible)
+        return typing.cast("type[T]", slotted)
 
     return declare
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 def part(cls: type[T]) -> type[T]:
-    """A struct inside a message; it is coded at its message's version."""
+    """Declare a struct inside a message; it has the version of its message."""
     return _slotted(cls)
 
 
 def api_of(cls: type) -> Api:
-    """The declaration of a message class as a whole."""
+    """Return the API of a message class."""
     api: Api = typing.cast(Any, cls).__api__
     return api
 
 
 def _slotted(cls: type[T]) -> type[T]:
-    # Equality and repr are shared functions: compiling them anew for each class would
-    # double the time that importing the messages takes.
-    made: Any = cls
-    made.__eq__, made.__repr__, made.__hash__ = _equal, _show, None
+    # Equality and repr are shared functions: to compile them for each class would double the time
+    # that the import of the messages takes.
+    plain: Any = cls
+    plain.__eq__, plain.__repr__, plain.__hash__ = _equal, _show, None
     # For a class without a docstring, dataclass would compute one from its signature.
-    made.__doc__ = made.__doc__ or "A part of a message."
+    plain.__doc__ = plain.__doc__ or "A part of a message."
     return dataclass(kw_only=True, slots=True, eq=False, repr=False)(cls)
 
 
@@ -145,13 +144,14 @@ def _equal(self: Any, other: Any) -> bool:
 
 def _show(self: Any) -> str:
     shown = []
-    for each in dataclasses.fields(self):
-        secret = each.metadata.get("spec", ALWAYS).secret
-        shown.append(f"{each.name}={'[hidden]' if secret else repr(getattr(self, each.name))}")
+    for field_ in dataclasses.fields(self):
+        secret = field_.metadata.get("spec", ALWAYS).secret
+        value = "[hidden]" if secret else repr(getattr(self, field_.name))
+        shown.append(f"{field_.name}={value}")
     return f"{type(self).__name__}({', '.join(shown)})"
 
 
-# -- what the annotations say --------------------------------------------------------------
+# -- the wire types of the annotations -----------------------------------------------------
 
 
 class Fixed(NamedTuple):
@@ -162,23 +162,23 @@ class Fixed(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A string: UTF-8 with its length in front."""
+    """A string: UTF-8 after its length."""
 
 
 class Blob(NamedTuple):
-    """Bytes with their length in front; `view` when they are not to be copied."""
+    """Bytes after their length; `view` if they are not copied."""
 
     view: bool
 
 
 class Array(NamedTuple):
-    """Any number of one shape, with the count in front."""
+    """Any number of values of one shape, after their count."""
 
     item: Shape
 
 
 class Struct(NamedTuple):
-    """The fields of a `@part` class, one after the other."""
+    """The fields of a `@part` class, in order."""
 
     cls: type
 
@@ -197,7 +197,7 @@ _SCALARS: dict[Any, Shape] = {
 
 
 class Field(NamedTuple):
-    """One field of a declared class, with its annotation understood."""
+    """One field of a declared class, with its annotation resolved."""
 
     name: str
     shape: Shape
@@ -206,7 +206,7 @@ class Field(NamedTuple):
     default: Any
 
     def nullable_in(self, version: int) -> bool:
-        """Whether the wire has a null here, as opposed to None for a tag left out."""
+        """Say whether the wire has a null here, as opposed to None for a tag that is not sent."""
         if self.spec.tag is not None and isinstance(self.shape, Struct):
             return False
         return self.optional and version >= self.spec.nullable
@@ -214,19 +214,19 @@ class Field(NamedTuple):
 
 @cache
 def fields_of(cls: type) -> tuple[Field, ...]:
-    """The fields of a message or part, in the order of the wire."""
-    # Annotations are read only when a codec is first made: doing it at import would cost
-    # the broker a good part of its start.
+    """Return the fields of a message or part, in wire order."""
+    # Annotations are resolved when a codec is first generated: at import they would cost a large
+    # part of the broker's start.
     hints = typing.get_type_hints(cls, include_extras=True)
     return tuple(
         Field(
-            name=each.name,
-            shape=_shape(hints[each.name]),
-            optional=NoneType in typing.get_args(hints[each.name]),
-            spec=each.metadata.get("spec", ALWAYS),
-            default=_default(each),
+            name=declared.name,
+            shape=_shape(hints[declared.name]),
+            optional=NoneType in typing.get_args(hints[declared.name]),
+            spec=declared.metadata.get("spec", ALWAYS),
+            default=_default(declared),
         )
-        for each in dataclasses.fields(typing.cast(Any, cls))
+        for declared in dataclasses.fields(typing.cast(Any, cls))
     )
 
 
@@ -239,7 +239,7 @@ def _default(declared: dataclasses.Field[Any]) -> Any:
 def _shape(hint: Any) -> Shape:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (UnionType, typing.Union):
-        (hint,) = (each for each in arguments if each is not NoneType)
+        (hint,) = (argument for argument in arguments if argument is not NoneType)
         return _shape(hint)
     if origin is list:
         return Array(_shape(arguments[0]))
@@ -248,5 +248,5 @@ def _shape(hint: Any) -> Shape:
     if hint in _SCALARS:
         return _SCALARS[hint]
     if not dataclasses.is_dataclass(hint):
-        raise TypeError(f"{hint!r} is no wire type")
+        raise TypeError(f"{hint!r} is not a wire type")
     return Struct(typing.cast(type, hint))

@@ -1,14 +1,14 @@
 """Variable-length integers: seven bits a byte, lowest first, the high bit set on all but the last.
 
-Signed numbers are zigzagged first, so that small negative ones stay short. Reading is total: it
-gives a number inside its type or raises Corrupt, and looks at no more bytes than the type needs.
+Signed numbers use zigzag encoding, so small negative numbers are short. Decoding is total: it
+returns a number in range or raises Corrupt, and reads no more bytes than the type needs.
 """
 
 from hightide.wire.errors import Corrupt
 
 
 def encode_unsigned(value: int) -> bytes:
-    """The shortest form of a number from 0 to 2**64 - 1."""
+    """Return the shortest encoding of a number from 0 to 2**64 - 1."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -20,14 +20,14 @@ def encode_unsigned(value: int) -> bytes:
 
 
 def encode_signed(value: int) -> bytes:
-    """The zigzag form, the same for a varint and for a varlong."""
+    """Return the zigzag encoding, which is the same for a varint and a varlong."""
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{value} does not fit in 64 bits")
     return encode_unsigned((value << 1) ^ (value >> 63))
 
 
 def decode_unsigned(data: bytes | bytearray | memoryview, at: int, bits: int) -> tuple[int, int]:
-    """The number that begins at `at`, and where the next thing begins; `bits` is 32 or 64."""
+    """Decode the number at `at`; return it and its end. `bits` is 32 or 64."""
     value = shift = 0
     try:
         while True:
@@ -38,7 +38,7 @@ def decode_unsigned(data: bytes | bytearray | memoryview, at: int, bits: int) ->
                 break
             shift += 7
             if shift >= bits:
-                raise Corrupt(f"a variable-length number goes on past its {bits} bits")
+                raise Corrupt(f"a variable-length number is longer than {bits} bits")
     except IndexError:
         raise Corrupt("the bytes end inside a variable-length number") from None
     if value >> bits:
@@ -47,6 +47,6 @@ def decode_unsigned(data: bytes | bytearray | memoryview, at: int, bits: int) ->
 
 
 def decode_signed(data: bytes | bytearray | memoryview, at: int, bits: int) -> tuple[int, int]:
-    """As `decode_unsigned`, for a zigzagged number."""
+    """Decode a zigzag number as `decode_unsigned` does."""
     value, at = decode_unsigned(data, at, bits)
     return (value >> 1) ^ -(value & 1), at

@@ -95,7 +95,7 @@ class TestBuilding:
     def test_offsets_may_have_gaps_and_the_last_ones_may_be_gone(self) -> None:
         kept = [record for record in sample(20) if record.offset in (3, 4, 11)]
         batch = build(kept, base_offset=0, last_offset=19)
-        with pytest.raises(Corrupt, match="claims 3 records for 20 offsets"):
+        with pytest.raises(Corrupt, match="header says 3 records for 20 offsets"):
             check(memoryview(batch), 0, len(batch))
         header = check(memoryview(batch), 0, len(batch), stored=True)
         assert (header.base_offset, header.last_offset, header.record_count) == (0, 19, 3)
@@ -105,7 +105,7 @@ class TestBuilding:
         batch = build(
             [], base_offset=40, last_offset=49, codec=Codec.ZSTD, producer_id=7, producer_epoch=1
         )
-        with pytest.raises(Corrupt, match="claims 0 records for 10 offsets"):
+        with pytest.raises(Corrupt, match="header says 0 records for 10 offsets"):
             check(batch, 0, len(batch))
         header = check(batch, 0, len(batch), stored=True)
         assert (header.last_offset, header.record_count, header.producer_id) == (49, 0, 7)
@@ -363,16 +363,16 @@ class TestDamage:
         [
             ({"magic": 1}, "magic 1"),
             ({"magic": 3}, "magic 3"),
-            ({"batch_length": -1}, "claims 11 bytes"),
-            ({"batch_length": -(2**31)}, "claims -2147483636 bytes"),
-            ({"batch_length": 2**31 - 1}, "claims 2147483659 bytes"),
-            ({"batch_length": 48}, "claims 60 bytes"),
-            ({"attributes": 5}, "unknown codec, number 5"),
-            ({"attributes": 7}, "unknown codec, number 7"),
-            ({"record_count": 2}, "claims 2 records for 1 offsets"),
-            ({"record_count": -1}, "claims -1 records"),
-            ({"record_count": 0}, "claims 0 records"),
-            ({"last_offset_delta": 1}, "claims 1 records for 2 offsets"),
+            ({"batch_length": -1}, "has 11 bytes by its header"),
+            ({"batch_length": -(2**31)}, "has -2147483636 bytes by its header"),
+            ({"batch_length": 2**31 - 1}, "has 2147483659 bytes by its header"),
+            ({"batch_length": 48}, "has 60 bytes by its header"),
+            ({"attributes": 5}, "unknown codec 5"),
+            ({"attributes": 7}, "unknown codec 7"),
+            ({"record_count": 2}, "header says 2 records for 1 offsets"),
+            ({"record_count": -1}, "header says -1 records"),
+            ({"record_count": 0}, "header says 0 records"),
+            ({"last_offset_delta": 1}, "header says 1 records for 2 offsets"),
             ({"last_offset_delta": -1, "record_count": 0}, "0 records for 0 offsets"),
         ],
     )
@@ -390,18 +390,18 @@ class TestDamage:
             ("0c00000001010000", "1 bytes follow"),
             ("0e000000010100", "where its length says"),
             ("0a000000010100", "where its length says"),
-            ("0b000000010100", "a record of -6 bytes"),
-            ("0c000000030100", "a key of -2 bytes"),
-            ("0c000000010300", "a value of -2 bytes"),
+            ("0b000000010100", "a record has the length -6"),
+            ("0c000000030100", "a key has the length -2"),
+            ("0c000000010300", "a value has the length -2"),
             ("0c0000007e0100", "too early"),
             ("0c000000017e00", "too early"),
             ("0c000001010100", "offset delta -1"),
             ("0c000002010100", "offset delta 1"),
-            ("0c000000010101", "claims -1 headers"),
-            ("0c00000001017e", "claims 63 headers"),
-            ("100000000101020101", "header key of -1 bytes"),
-            ("100000000101020003", "header value of -2 bytes"),
-            ("10000000010102007e", "a header ends at byte 72 and its record at 9"),
+            ("0c000000010101", "has -1 headers by its count"),
+            ("0c00000001017e", "has 63 headers by its count"),
+            ("100000000101020101", "header key has the length -1"),
+            ("100000000101020003", "header value has the length -2"),
+            ("10000000010102007e", "a header ends at byte 72, after the end of its record at 9"),
             ("ffffffffff01", "32 bits"),
             ("ffffffff7f", "32 bits"),
             ("2000ffffffffffffffffffff01", "64 bits"),
@@ -414,14 +414,14 @@ class TestDamage:
 
     def test_two_records_of_one_offset_are_corrupt(self) -> None:
         payload = bytes.fromhex("0c0000000101000c000000010100")
-        with pytest.raises(Corrupt, match="offset delta 0 after 0"):
+        with pytest.raises(Corrupt, match="offset delta 0 follows 0"):
             list(records(with_payload(payload, 2)))
 
     def test_timestamps_and_offsets_past_the_largest_number_are_corrupt(self) -> None:
         payload = bytes.fromhex("0c000200010100")
         with pytest.raises(Corrupt, match="timestamp"):
             list(records(with_payload(payload, 1, base_timestamp=2**63 - 1)))
-        with pytest.raises(Corrupt, match="offsets past the largest"):
+        with pytest.raises(Corrupt, match="exceeds 64 bits"):
             records(with_payload(b"", 2, base_offset=2**63 - 1))
 
     def test_a_huge_count_costs_nothing(self) -> None:

@@ -93,9 +93,9 @@ def test_the_header_of_an_unknown_api_or_version_can_still_be_answered(
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"", "cut short"),
-        (struct.pack(">hhi", 12, 0, 1), "cut short"),
-        (struct.pack(">hhih", 12, 0, 1, 3) + b"ab", "which are not there"),
+        (b"", "too early"),
+        (struct.pack(">hhi", 12, 0, 1), "too early"),
+        (struct.pack(">hhih", 12, 0, 1, 3) + b"ab", "exceeds the frame"),
         (struct.pack(">hhih", 12, 0, 1, -2), "impossible length -2"),
         (struct.pack(">hhih", 12, 0, 1, 1) + b"\xff", "not UTF-8"),
     ],

@@ -1,6 +1,6 @@
-"""Hand-tuned codecs for the messages that make up a broker's day.
+"""Hand-tuned codecs for Produce and Fetch, the messages of the hot path.
 
-Produce and Fetch have declarations in `wire.messages` like every other message, and those are what
-they mean.  The functions here do the same work in straight-line code, several times faster, without
-making an object per field.  Tests hold the two equal, version by version.
+Both have declarations in `wire.messages` like every other message, which define them. The functions
+here do the same in straight-line code, several times faster, without an object for each field.
+Tests compare the two, version by version.
 """

@@ -1,7 +1,7 @@
-"""Fetch, hand-tuned: what a request asks for, and the bytes of an answer around its records.
+"""Fetch, hand-tuned: decode a request, and encode a response around its records.
 
-An answer is a list of parts: bytes, and between them the file slices that hold the records.  The
-slices are only counted here; the connection reads and sends them piece by piece.
+A response is a list of parts: bytes, and between them the file slices with the records. Only the
+length of a slice matters here; the connection reads and sends the slices piece by piece.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CURRENT_LEADER = Struct(">BBiix")  # tag, size, leader id, leader epoch, no tag
 
 
 class RequestedPartition(NamedTuple):
-    """One partition of a request, in the order of the wire.  Consumers tell no log start offset."""
+    """One partition of a request, in wire order. Consumers send no log start offset."""
 
     partition: int
     current_leader_epoch: int
@@ -61,9 +61,9 @@ class RequestedPartition(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """A request.  A topic is its name as bytes, or from version 13 on its id as 16 bytes.
+    """A request. A topic is its name as bytes, or from version 13 on its id as 16 bytes.
 
-    A consumer's replica id is -1; a follower tells its broker epoch from version 15 on.
+    A consumer's replica id is -1; a follower sends its broker epoch from version 15 on.
     """
 
     replica_id: int
@@ -80,14 +80,14 @@ class Fetch(NamedTuple):
 
 
 class Sized(Protocol):
-    """Records that are somewhere else: a slice of a log file."""
+    """Records outside of the encoded bytes: a slice of a log file."""
 
     @property
     def length(self) -> int: ...
 
 
 class FetchedPartition(NamedTuple):
-    """One partition of an answer.  The last three are told from version 11, 12 and 12 on."""
+    """One partition of a response. The last three fields exist from version 11, 12 and 12 on."""
 
     partition: int
     error_code: int
@@ -95,15 +95,15 @@ class FetchedPartition(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: Sized | None = None
-    # Producer id and first offset of transactions to pass over; None who did not ask for them.
+    # Producer id and first offset of the aborted transactions; None for read_uncommitted.
     aborted: Sequence[tuple[int, int]] | None = None
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None  # epoch and its end offset
-    leader: tuple[int, int] | None = None  # id and epoch, for one who asked the wrong broker
+    leader: tuple[int, int] | None = None  # leader id and epoch, if this broker is not the leader
 
 
 class Node(NamedTuple):
-    """Where a leader is reached that an answer names."""
+    """The address of a leader in a response."""
 
     node_id: int
     host: str
@@ -115,11 +115,11 @@ Part = bytes | Sized
 
 
 def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> Fetch:
-    """The request body in buf[at:end]; `at` is the first byte after the request header."""
+    """Decode the request body in buf[at:end]; `at` is the first byte after the request header."""
     try:
         request, at = _body(buf, view, at, end, version)
     except (StructError, IndexError):
-        raise WireError(f"Fetch v{version} is cut short") from None
+        raise WireError(f"Fetch v{version} ends too early") from None
     if at > end:
         raise WireError(f"Fetch v{version} does not end where its frame ends")
     return request
@@ -168,11 +168,11 @@ def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> 
 def _topic(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> tuple[bytes, int]:
     if version >= TOPIC_IDS:
         if end - at < 16:
-            raise WireError("Fetch is cut short in a topic id")
+            raise WireError("Fetch ends inside a topic id")
         return bytes(view[at : at + 16]), at + 16
     name, at = (compact_string if version >= FLEXIBLE else string)(buf, view, at, end)
     if name is None:
-        raise WireError("Fetch for a topic without a name")
+        raise WireError("Fetch has a topic without a name")
     return name, at
 
 
@@ -182,32 +182,32 @@ def _topics(
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 3 if flexible else 6)
     if count < 0:
-        raise WireError("Fetch without an array of topics")
+        raise WireError("Fetch has no array of topics")
     topics = []
     for _ in range(count):
         topic, at = _topic(buf, view, at, end, version)
-        wanted, at = _wanted(buf, view, at, end, version)
+        partitions, at = _partitions(buf, view, at, end, version)
         if flexible:
             at = skip_tags(buf, at, end)
-        topics.append((topic, wanted))
+        topics.append((topic, partitions))
     return topics, at
 
 
-def _wanted(
+def _partitions(
     buf: bytearray, view: memoryview, at: int, end: int, version: int
 ) -> tuple[list[RequestedPartition], int]:
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 16)
     if count < 0:
-        raise WireError("Fetch without an array of partitions")
+        raise WireError("Fetch has no array of partitions")
     if flexible and count > 1:
-        # Nobody tags partitions but Kafka's own followers, so usually all are of one size.
+        # Only Kafka's own followers send tags here, so usually all partitions have one size.
         size = _PARTITION_AND_NO_TAGS.size
         stop = at + size * count
         if stop <= end and not any(view[at + size - 1 : stop : size]):
-            found = _PARTITION_AND_NO_TAGS.iter_unpack(view[at:stop])
-            return list(map(RequestedPartition._make, found)), stop
-    wanted = []
+            fields = _PARTITION_AND_NO_TAGS.iter_unpack(view[at:stop])
+            return list(map(RequestedPartition._make, fields)), stop
+    partitions = []
     epoch = last_epoch = start = -1
     for _ in range(count):
         if flexible:
@@ -224,9 +224,9 @@ def _wanted(
             index, offset, most = _PARTITION_V4.unpack_from(buf, at)
             at += 16
         if at > end:
-            raise WireError("Fetch is cut short in a partition")
-        wanted.append(RequestedPartition(index, epoch, offset, last_epoch, start, most))
-    return wanted, at
+            raise WireError("Fetch ends inside a partition")
+        partitions.append(RequestedPartition(index, epoch, offset, last_epoch, start, most))
+    return partitions, at
 
 
 def _forgotten(
@@ -235,13 +235,13 @@ def _forgotten(
     flexible = version >= FLEXIBLE
     count, at = count_of(buf, at, end, flexible, 3 if flexible else 6)
     if count < 0:
-        raise WireError("Fetch without an array of forgotten topics")
+        raise WireError("Fetch has no array of forgotten topics")
     forgotten = []
     for _ in range(count):
         topic, at = _topic(buf, view, at, end, version)
         partition_count, at = count_of(buf, at, end, flexible, 4)
         if partition_count < 0:
-            raise WireError("Fetch without an array of forgotten partitions")
+            raise WireError("Fetch has no array of forgotten partitions")
         partitions = list(Struct(f">{partition_count}i").unpack_from(buf, at))
         at += 4 * partition_count
         if flexible:
@@ -257,11 +257,11 @@ def _tags(buf: bytearray, at: int, end: int, version: int, replica_id: int) -> t
         if tag == 0:
             length, start = uvarint(buf, start)
             if start + max(length - 1, 0) != stop:
-                raise WireError("Fetch has a cluster id of a wrong size")
+                raise WireError("Fetch has a cluster id of the wrong size")
         elif tag == 1 and version >= 15:
             replica_id, replica_epoch = _REPLICA_STATE.unpack_from(buf, start)
             if skip_tags(buf, start + 12, stop) != stop:
-                raise WireError("Fetch has a replica state of a wrong size")
+                raise WireError("Fetch has a replica state of the wrong size")
     return replica_id, replica_epoch, at
 
 
@@ -273,9 +273,9 @@ def encode(
     error_code: int = 0,
     nodes: Sequence[Node] = (),
 ) -> list[Part]:
-    """A whole answer, length prefix included, as parts to be sent in order.
+    """Encode a complete response, length prefix included, as parts to send in order.
 
-    `nodes` are where the leaders are that the partitions name; told from version 16 on.
+    `nodes` are the addresses of the leaders in the partitions; sent from version 16 on.
     """
     flexible = version >= FLEXIBLE
     parts: list[Part] = []
@@ -337,7 +337,7 @@ def _put_result(out: bytearray, result: FetchedPartition, version: int) -> None:
 def _put_aborted(
     out: bytearray, result: FetchedPartition, aborted: Sequence[tuple[int, int]], version: int
 ) -> None:
-    """The same with aborted transactions, which few answers have."""
+    """Append a partition with aborted transactions, which few responses have."""
     flexible = version >= FLEXIBLE
     out += _RESULT_HEAD.pack(*result[:4])
     if version >= 5:
@@ -361,7 +361,7 @@ def _result_tags(result: FetchedPartition) -> bytes:
 
 
 def _nodes(nodes: Sequence[Node]) -> bytes:
-    """The one tagged field of an answer."""
+    """Encode the only tagged field of a response."""
     out = put_uvarint(len(nodes) + 1)
     for node in nodes:
         host = node.host.encode()

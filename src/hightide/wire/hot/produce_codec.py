@@ -1,6 +1,6 @@
-"""Produce, hand-tuned: where the batches lie in a request, and the bytes of an answer.
+"""Produce, hand-tuned: find the batches in a request, and encode a response.
 
-The records are never copied: the decoder returns positions in the receive buffer.
+Records are never copied: the decoder returns positions in the receive buffer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FRAME = Struct(">ii")  # size, correlation id
 
 
 class PartitionRecords(NamedTuple):
-    """One partition's records: they are the request's bytes from `start` to `end`."""
+    """The records of one partition: the bytes of the request from `start` to `end`."""
 
     partition: int
     start: int
@@ -52,7 +52,7 @@ class Produce(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """What became of one partition's records."""
+    """One partition of a response."""
 
     partition: int
     error_code: int
@@ -60,15 +60,15 @@ class ProducedPartition(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
-    leader: tuple[int, int] | None = None  # (leader id, leader epoch), told from version 10 on
+    leader: tuple[int, int] | None = None  # leader id and leader epoch, sent from version 10 on
 
 
 def decode(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> Produce:
-    """The request body in buf[at:end]; `at` is the first byte after the request header."""
+    """Decode the request body in buf[at:end]; `at` is the first byte after the request header."""
     try:
         request, at = _body(buf, view, at, end, version)
     except (StructError, IndexError):
-        raise WireError(f"Produce v{version} is cut short") from None
+        raise WireError(f"Produce v{version} ends too early") from None
     if at > end:
         raise WireError(f"Produce v{version} does not end where its frame ends")
     return request
@@ -81,12 +81,12 @@ def _body(buf: bytearray, view: memoryview, at: int, end: int, version: int) -> 
     acks, timeout_ms = _ACKS.unpack_from(buf, at)
     topic_count, at = count_of(buf, at + 6, end, flexible, 2 if flexible else 6)
     if topic_count < 0:
-        raise WireError("Produce without an array of topics")
+        raise WireError("Produce has no array of topics")
     topics = []
     for _ in range(topic_count):
         name, at = text(buf, view, at, end)
         if name is None:
-            raise WireError("Produce for a topic without a name")
+            raise WireError("Produce has a topic without a name")
         partitions, at = _partitions(buf, at, end, flexible)
         if flexible:
             at = skip_tags(buf, at, end)
@@ -101,7 +101,7 @@ def _partitions(
 ) -> tuple[list[PartitionRecords], int]:
     count, at = count_of(buf, at, end, flexible, 6 if flexible else 8)
     if count < 0:
-        raise WireError("Produce without an array of partitions")
+        raise WireError("Produce has no array of partitions")
     partitions = []
     for _ in range(count):
         (index,) = INT32.unpack_from(buf, at)
@@ -114,7 +114,7 @@ def _partitions(
         if length == -1:  # null records: an empty range, refused by the log
             length = 0
         if not 0 <= length <= end - at:
-            raise WireError(f"records of {length} bytes, {max(end - at, 0)} left")
+            raise WireError(f"the records have {length} bytes, but {max(end - at, 0)} are left")
         partitions.append(PartitionRecords(index, at, at + length))
         at += length
         if flexible:
@@ -127,7 +127,7 @@ def encode(
     version: int,
     topics: Sequence[tuple[bytes, Sequence[ProducedPartition]]],
 ) -> bytes:
-    """A whole answer, length prefix included."""
+    """Encode a complete response, length prefix included."""
     flexible = version >= FLEXIBLE
     out = bytearray(8)
     if flexible:
@@ -158,10 +158,10 @@ def _put_result(out: bytearray, result: ProducedPartition, version: int) -> None
         out += _TIME.pack(result.log_start_offset)
     message = None if result.error_message is None else result.error_message.encode()
     if version >= FLEXIBLE:
-        out += b"\1"  # no errors of single records
+        out += b"\1"  # no record errors
         out += b"\0" if message is None else put_uvarint(len(message) + 1) + message
         if result.leader is not None and version >= 10:
-            # One tagged field, number 0, of nine bytes: the leader's id, its epoch, no tags.
+            # One tagged field, tag 0, nine bytes: the leader id, the leader epoch, no tags.
             out += b"\1\0\x09" + _FRAME.pack(*result.leader) + b"\0"
         else:
             out += b"\0"
@@ -171,9 +171,9 @@ def _put_result(out: bytearray, result: ProducedPartition, version: int) -> None
 
 
 class ResponseTemplate:
-    """The answer to a Produce of one topic and one partition that went well.
+    """The response to a successful Produce with one topic and one partition.
 
-    All of it but three numbers is known before the records are: packing it costs one call.
+    Everything but three numbers is known in advance, so encoding takes one call to pack.
     """
 
     __slots__ = ("_head", "_pack", "_size", "_tail", "_with_log_start")

@@ -1,7 +1,7 @@
 """Reading primitives for the hand-tuned decoders.
 
-A request lies somewhere inside a larger receive buffer, so reading past its end is not an error
-that Python would notice: every length is compared with the request's own end before it is used.
+A request is inside a larger receive buffer, so Python does not notice a read past its end. Every
+length is therefore compared with the end of the request before it is used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from struct import Struct
 
 from hightide.wire.errors import WireError
 
-# A request lies in a receive buffer; an answer is looked at through a view of its own.
+# A request is in a receive buffer; a response has its own view.
 Bytes = bytearray | memoryview
 
 INT16 = Struct(">h")
@@ -20,7 +20,7 @@ _MOST_TAGS = 64
 
 
 def uvarint(buf: Bytes, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes, and where it ends."""
+    """Decode an unsigned varint of at most five bytes; return it and its end."""
     byte = buf[at]
     if byte < 0x80:
         return byte, at + 1
@@ -32,14 +32,14 @@ def uvarint(buf: Bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value > 0xFFFFFFFF:
-                raise WireError("unsigned varint does not fit 32 bits")
+                raise WireError("an unsigned varint exceeds 32 bits")
             return value, at + 1
         shift += 7
-    raise WireError("unsigned varint is longer than five bytes")
+    raise WireError("an unsigned varint is longer than five bytes")
 
 
 def put_uvarint(value: int) -> bytes:
-    """`value` as an unsigned varint."""
+    """Encode an unsigned varint."""
     if value < 0x80:
         return _SMALL[value]
     out = bytearray()
@@ -54,26 +54,26 @@ _SMALL = tuple(bytes([value]) for value in range(0x80))
 
 
 def skip_tags(buf: Bytes, at: int, end: int) -> int:
-    """Step over a section of tagged fields that nobody here knows."""
+    """Skip tagged fields, all of them unknown; return their end."""
     if buf[at] == 0:
         return at + 1
     return tags(buf, at, end)[1]
 
 
 def tags(buf: Bytes, at: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
-    """The tagged fields that begin at `at`, each (tag, first byte, end), and where they end."""
+    """Return the tagged fields at `at`, each as (tag, start, end), and their end."""
     count, at = uvarint(buf, at)
     if count > _MOST_TAGS:
-        raise WireError(f"{count} tagged fields in one struct, {_MOST_TAGS} are allowed")
+        raise WireError(f"one struct has {count} tagged fields, more than {_MOST_TAGS}")
     found: list[tuple[int, int, int]] = []
     before = -1
     for _ in range(count):
         tag, at = uvarint(buf, at)
         size, at = uvarint(buf, at)
         if tag <= before:
-            raise WireError("tagged fields must come in ascending order")
+            raise WireError("the tagged fields are not in ascending order")
         if size > end - at:
-            raise WireError(f"tagged field of {size} bytes, {max(end - at, 0)} left")
+            raise WireError(f"a tagged field has {size} bytes, but {max(end - at, 0)} are left")
         found.append((tag, at, at + size))
         before = tag
         at += size
@@ -81,7 +81,7 @@ def tags(buf: Bytes, at: int, end: int) -> tuple[list[tuple[int, int, int]], int
 
 
 def string(buf: bytearray, view: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
-    """A nullable string with a 16-bit length, as bytes."""
+    """Read a nullable string with a 16-bit length, as bytes."""
     (length,) = INT16.unpack_from(buf, at)
     at += 2
     if length == -1:
@@ -90,7 +90,7 @@ def string(buf: bytearray, view: memoryview, at: int, end: int) -> tuple[bytes |
 
 
 def compact_string(buf: bytearray, view: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
-    """A nullable compact string, as bytes."""
+    """Read a nullable compact string, as bytes."""
     length, at = uvarint(buf, at)
     if length == 0:
         return None, at
@@ -99,13 +99,13 @@ def compact_string(buf: bytearray, view: memoryview, at: int, end: int) -> tuple
 
 def _bytes(view: memoryview, at: int, length: int, end: int) -> tuple[bytes, int]:
     if not 0 <= length <= end - at:
-        raise WireError(f"string of {length} bytes, {max(end - at, 0)} left")
+        raise WireError(f"a string has {length} bytes, but {max(end - at, 0)} are left")
     stop = at + length
     return bytes(view[at:stop]), stop
 
 
 def count_of(buf: Bytes, at: int, end: int, flexible: bool, least: int) -> tuple[int, int]:
-    """The length of an array whose elements take at least `least` bytes; null reads as -1."""
+    """Read the length of an array whose elements have at least `least` bytes; null is -1."""
     if flexible:
         count, at = uvarint(buf, at)
         count -= 1
@@ -113,19 +113,19 @@ def count_of(buf: Bytes, at: int, end: int, flexible: bool, least: int) -> tuple
         (count,) = INT32.unpack_from(buf, at)
         at += 4
     if count < -1 or count * least > end - at:
-        raise WireError(f"array of {count} cannot fit in {max(end - at, 0)} bytes")
+        raise WireError(f"an array of {count} does not fit into {max(end - at, 0)} bytes")
     return count, at
 
 
 def body_at(buf: bytearray, start: int, end: int, flexible: bool) -> int:
-    """Where the body of a request begins whose header begins at `start`."""
+    """Return where the body of a request begins whose header begins at `start`."""
     (length,) = INT16.unpack_from(buf, start + 8)
     at = start + 10 + (length if length > 0 else 0)
     if length < -1 or at > end:
-        raise WireError(f"a client id of {length} bytes does not fit its request")
+        raise WireError(f"a client id of {length} bytes exceeds its request")
     if not flexible:
         return at
     try:
         return skip_tags(buf, at, end)
     except IndexError:
-        raise WireError("the request header is cut short") from None
+        raise WireError("the request header ends too early") from None

@@ -1,9 +1,9 @@
-"""Fetch as a follower speaks it, hand-tuned: its request as bytes, and its leader's answer.
+"""Fetch of a follower, hand-tuned: encode its request, and decode the leader's response.
 
-`fetch` is the leader's side and shares the form of a request; `decode_request` is a short cut to it
-for what followers say most of the time.  Brokers fetch in one version, the newest, in which topics
-go by id and a follower tells its broker epoch.  Records are not copied:
-they are views of the frame that they came in.  What only consumers need is passed over.
+`fetch_codec` is the leader's side and has the type of a request; `decode_request` is a shortcut for
+the requests that followers send most of the time. Brokers use one version, the newest, with topic
+ids and the broker epoch of the follower. Records are not copied: they are views of the response
+frame. Fields that only consumers need are skipped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ VERSION = HIGHEST
 
 _HEADER = Struct(">ihhih")  # size, api key, version, correlation id, length of the client id
 _HEAD = Struct(">iiibii")  # max wait, min bytes, max bytes, isolation level, session id and epoch
-_WANTED = Struct(">iiqiqix")  # as fetch.Wanted, no tags
+_PARTITION = Struct(">iiqiqix")  # as RequestedPartition, no tags
 _REPLICA_STATE = Struct(">BBBiqx")  # one tag: its number, size, replica id and epoch, no tags
-_TOPIC = Struct(">B16sB")  # how many topics and one more, a topic id, the same of its partitions
-# No topic tags, nothing forgotten, no rack, and the replica's state.
+_TOPIC = Struct(">B16sB")  # number of topics + 1, a topic id, number of partitions + 1
+# No topic tags, no forgotten topics, no rack, and the replica state.
 _TAIL = Struct(">BBBBBBiqB")
 _PLAIN_TAIL = (0, 1, 1, 1, 1, 13, 0)
 
-_ANSWER = Struct(">ihi")  # throttle time, error code, session id
+_RESPONSE = Struct(">ihi")  # throttle time, error code, session id
 _RESULT = Struct(">ihqqqBiB")  # … aborted transactions, preferred read replica, length of records
 _RESULT_LEAST = _RESULT.size + 1
 _ABORTED_AT = 30
@@ -40,7 +40,7 @@ _NO_RECORDS = memoryview(b"")
 
 
 class ReceivedPartition(NamedTuple):
-    """One partition of an answer."""
+    """One partition of a response."""
 
     partition: int
     error_code: int
@@ -48,11 +48,11 @@ class ReceivedPartition(NamedTuple):
     log_start_offset: int
     records: memoryview
     diverging_epoch: tuple[int, int] | None  # epoch and its end offset
-    leader: tuple[int, int] | None  # id and epoch, when the wrong broker was asked
+    leader: tuple[int, int] | None  # leader id and epoch, if the broker is not the leader
 
 
 class ReplicaFetchResponse(NamedTuple):
-    """An answer, topics by their id; with an error code there are none."""
+    """A response, with topics by id; with an error code it has none."""
 
     error_code: int
     session_id: int
@@ -60,17 +60,17 @@ class ReplicaFetchResponse(NamedTuple):
 
 
 def encode(request: Fetch, correlation_id: int, client_id: bytes) -> bytes:
-    """A whole request, length prefix included; topics go by their id of 16 bytes."""
-    pack = _WANTED.pack
+    """Encode a complete request, length prefix included; a topic is its id of 16 bytes."""
+    pack = _PARTITION.pack
     body = [
         client_id,
         b"\0",
         _HEAD.pack(*request[1:7]),
         put_uvarint(len(request.topics) + 1),
     ]
-    for topic, wanted in request.topics:
-        body += (topic, put_uvarint(len(wanted) + 1))
-        body += [pack(*each) for each in wanted]
+    for topic, partitions in request.topics:
+        body += (topic, put_uvarint(len(partitions) + 1))
+        body += [pack(*partition) for partition in partitions]
         body.append(b"\0")
     body.append(put_uvarint(len(request.forgotten) + 1))
     for topic, indexes in request.forgotten:
@@ -88,9 +88,10 @@ def encode(request: Fetch, correlation_id: int, client_id: bytes) -> bytes:
 
 
 def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch | None:
-    """The body in buf[at:end] if it is about some partitions of one topic, and else plain.
+    """Decode the body in buf[at:end] if it has partitions of one topic and is otherwise plain.
 
-    That is what a follower sends that copies something.  None is no verdict: `fetch` knows.
+    A follower that copies records sends this form. For any other form return None; then use
+    `fetch_codec.decode`.
     """
     first = at + _HEAD.size + _TOPIC.size
     tail = end - _TAIL.size
@@ -98,7 +99,7 @@ def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch
         return None
     count, topic, partitions = _TOPIC.unpack_from(buf, at + _HEAD.size)
     *constants, replica_id, replica_epoch, last = _TAIL.unpack_from(buf, tail)
-    size = _WANTED.size
+    size = _PARTITION.size
     if (
         count != 2
         or not 2 <= partitions < 0x80
@@ -108,7 +109,7 @@ def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch
     ):
         return None
     wait, least, most, isolation, session_id, session_epoch = _HEAD.unpack_from(buf, at)
-    wanted = list(map(RequestedPartition._make, _WANTED.iter_unpack(view[first:tail])))
+    requested = list(map(RequestedPartition._make, _PARTITION.iter_unpack(view[first:tail])))
     return Fetch(
         replica_id,
         wait,
@@ -117,7 +118,7 @@ def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch
         isolation,
         session_id,
         session_epoch,
-        [(topic, wanted)],
+        [(topic, requested)],
         [],
         b"",
         replica_epoch,
@@ -125,37 +126,37 @@ def decode_request(buf: bytearray, view: memoryview, at: int, end: int) -> Fetch
 
 
 def decode(frame: memoryview) -> ReplicaFetchResponse:
-    """The answer in a frame without its length prefix: any bytes give one, or WireError."""
+    """Decode the response in a frame without its length prefix. Any other bytes raise WireError."""
     try:
-        answer, at = _answer(frame)
+        response, at = _response(frame)
     except (StructError, IndexError):
-        raise WireError("the answer to a Fetch is cut short") from None
+        raise WireError("the Fetch response ends too early") from None
     if at != len(frame):
-        raise WireError("the answer to a Fetch does not end where its frame ends")
-    return answer
+        raise WireError("the Fetch response does not end where its frame ends")
+    return response
 
 
-def _answer(frame: memoryview) -> tuple[ReplicaFetchResponse, int]:
+def _response(frame: memoryview) -> tuple[ReplicaFetchResponse, int]:
     end = len(frame)
     at = skip_tags(frame, 4, end)
-    _, error_code, session_id = _ANSWER.unpack_from(frame, at)
-    count, at = count_of(frame, at + _ANSWER.size, end, True, 18)
+    _, error_code, session_id = _RESPONSE.unpack_from(frame, at)
+    count, at = count_of(frame, at + _RESPONSE.size, end, True, 18)
     if count < 0:
-        raise WireError("the answer to a Fetch has no array of topics")
+        raise WireError("the Fetch response has no array of topics")
     topics = []
     for _ in range(count):
         topic = bytes(frame[at : at + 16])
-        given, at = _given(frame, at + 16, end)
+        partitions, at = _partitions(frame, at + 16, end)
         at = skip_tags(frame, at, end)
-        topics.append((topic, given))
+        topics.append((topic, partitions))
     return ReplicaFetchResponse(error_code, session_id, topics), skip_tags(frame, at, end)
 
 
-def _given(frame: memoryview, at: int, end: int) -> tuple[list[ReceivedPartition], int]:
+def _partitions(frame: memoryview, at: int, end: int) -> tuple[list[ReceivedPartition], int]:
     count, at = count_of(frame, at, end, True, _RESULT_LEAST)
     if count < 0:
-        raise WireError("the answer to a Fetch has no array of partitions")
-    given = []
+        raise WireError("the Fetch response has no array of partitions")
+    received = []
     unpack, width = _RESULT.unpack_from, _RESULT.size
     for _ in range(count):
         index, code, high, _, start, aborted, _, length = unpack(frame, at)
@@ -169,20 +170,20 @@ def _given(frame: memoryview, at: int, end: int) -> tuple[list[ReceivedPartition
         if length > 1:
             stop = at + length - 1
             if stop > end:
-                raise WireError(f"records of {length - 1} bytes, {end - at} are left")
+                raise WireError(f"the records have {length - 1} bytes, but {end - at} are left")
             records = frame[at:stop]
             at = stop
         if frame[at] == 0:
             at += 1
-            given.append(ReceivedPartition(index, code, high, start, records, None, None))
+            received.append(ReceivedPartition(index, code, high, start, records, None, None))
         else:
             diverging, leader, at = _hints(frame, at, end)
-            given.append(ReceivedPartition(index, code, high, start, records, diverging, leader))
-    return given, at
+            received.append(ReceivedPartition(index, code, high, start, records, diverging, leader))
+    return received, at
 
 
 def _records_behind_aborted(frame: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Pass over the aborted transactions, which only consumers ask for."""
+    """Skip the aborted transactions, which only consumers request."""
     count, at = count_of(frame, at + _ABORTED_AT, end, True, _ABORTED_LEAST)
     for _ in range(count):
         at = skip_tags(frame, at + _ABORTED_LEAST - 1, end)
@@ -204,5 +205,5 @@ def _hints(
         else:
             start = stop
         if start != stop:
-            raise WireError(f"tag {tag} of a partition has a wrong size")
+            raise WireError(f"tag {tag} of a partition has the wrong size")
     return diverging, leader, at

@@ -1,8 +1,8 @@
-"""Kafka's messages, one typed class each for all the versions that are served.
+"""Kafka's messages: one typed class for all versions of a message.
 
-`REQUESTS` and `RESPONSES` lead from an API key to the class.  The modules are imported
-when a key is first looked up: a broker starts before it has read them all, and a client
-never needs most of them.
+`REQUESTS` and `RESPONSES` map an API key to the class. A module is imported when one of its keys is
+first looked up: a broker starts before it has imported them all, and a client never needs most of
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
-# API key → the name that its request and answer share, and the module of both.
+# API key → the common name of request and response, and their module.
 APIS: dict[int, tuple[str, str]] = {
     0: ("Produce", "produce"),
     1: ("Fetch", "fetch"),
@@ -65,7 +65,7 @@ APIS: dict[int, tuple[str, str]] = {
     68: ("ConsumerGroupHeartbeat", "consumer_groups"),
     69: ("ConsumerGroupDescribe", "consumer_groups"),
     75: ("DescribeTopicPartitions", "metadata"),
-    # Our own; see the modules.
+    # Requests that Kafka does not have; see the modules.
     30000: ("ResignController", "controller"),
     30001: ("PublishState", "replication"),
     30002: ("DescribeReplicas", "replicas"),
@@ -75,7 +75,7 @@ APIS: dict[int, tuple[str, str]] = {
 
 
 class _ByKey(Mapping[int, type[Any]]):
-    """API key → message class, importing the class's module when it is asked for."""
+    """API key → message class. The module of a class is imported on its first lookup."""
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix

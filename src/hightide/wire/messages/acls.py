@@ -1,4 +1,4 @@
-"""Access control: who may do what with which resource.
+"""Access control lists: which principal may do what with which resource.
 
 The numbers for resource types, pattern types, operations and permissions are Kafka's.
 """
@@ -10,7 +10,7 @@ from hightide.wire.types import i8, i16, i32, message, part
 
 @message(key=29, versions=(1, 3), flexible=2)
 class DescribeAclsRequest:
-    """Asks for the access rules that match a filter."""
+    """Request the ACLs that match a filter."""
 
     resource_type_filter: i8
     resource_name_filter: str | None
@@ -39,7 +39,7 @@ class DescribeAclsResource:
 
 @message(key=29, versions=(1, 3), flexible=2)
 class DescribeAclsResponse:
-    """The access rules found, by resource."""
+    """The matching ACLs, by resource."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -60,7 +60,7 @@ class AclCreation:
 
 @message(key=30, versions=(1, 3), flexible=2)
 class CreateAclsRequest:
-    """Adds access rules."""
+    """Create ACLs."""
 
     creations: list[AclCreation]
 
@@ -73,7 +73,7 @@ class AclCreationResult:
 
 @message(key=30, versions=(1, 3), flexible=2)
 class CreateAclsResponse:
-    """Whether each rule was added, in the order of the request."""
+    """The result for each ACL, in the order of the request."""
 
     throttle_time_ms: i32 = 0
     results: list[AclCreationResult]
@@ -92,7 +92,7 @@ class DeleteAclsFilter:
 
 @message(key=31, versions=(1, 3), flexible=2)
 class DeleteAclsRequest:
-    """Deletes the access rules that match any of the filters."""
+    """Delete the ACLs that match any of the filters."""
 
     filters: list[DeleteAclsFilter]
 
@@ -119,7 +119,7 @@ class DeleteAclsFilterResult:
 
 @message(key=31, versions=(1, 3), flexible=2)
 class DeleteAclsResponse:
-    """The rules that each filter deleted."""
+    """The ACLs that each filter deleted."""
 
     throttle_time_ms: i32 = 0
     filter_results: list[DeleteAclsFilterResult]

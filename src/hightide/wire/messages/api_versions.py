@@ -1,7 +1,7 @@
-"""What a broker speaks: the first question of nearly every client.
+"""The APIs and versions of a broker: the first request of nearly every client.
 
-The answer is read before the two sides have agreed on anything, so even an unknown version
-of the request must be answered: in version 0, with UNSUPPORTED_VERSION.
+The client reads the response before the two sides agree on a version. So the broker responds even
+to an unknown version of the request: in version 0, with UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hightide.wire.types import field, i16, i32, i64, message, part
 
 @message(key=18, versions=(0, 4), flexible=3)
 class ApiVersionsRequest:
-    """Asks which APIs and versions the broker serves, and says who is asking."""
+    """Request the APIs and versions of the broker; name the client software."""
 
     client_software_name: str = field(since=3, ignorable=True, default="")
     client_software_version: str = field(since=3, ignorable=True, default="")
@@ -40,7 +40,7 @@ class FinalizedFeatureKey:
 
 @message(key=18, versions=(0, 4), flexible=3)
 class ApiVersionsResponse:
-    """The range of versions for each API that is served."""
+    """The range of versions of each API."""
 
     error_code: i16 = 0
     api_keys: list[ApiVersion]

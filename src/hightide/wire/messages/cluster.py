@@ -1,4 +1,4 @@
-"""The cluster as a whole: its brokers, and the disks that the logs lie on."""
+"""The cluster: its brokers, and their log directories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hightide.wire.types import field, i8, i16, i32, i64, message, part
 
 @message(key=60, versions=(0, 1), flexible=0)
 class DescribeClusterRequest:
-    """Asks for the brokers and the controller."""
+    """Request the brokers and the controller."""
 
     include_cluster_authorized_operations: bool
     endpoint_type: i8 = field(since=1, default=1)
@@ -43,7 +43,7 @@ class DescribableLogDirTopic:
 
 @message(key=35, versions=(1, 4), flexible=2)
 class DescribeLogDirsRequest:
-    """Asks how large logs are and where they lie; all of them when `topics` is null."""
+    """Request the log directories and sizes of partitions; of all if `topics` is null."""
 
     topics: list[DescribableLogDirTopic] | None
 
@@ -73,7 +73,7 @@ class DescribeLogDirsResult:
 
 @message(key=35, versions=(1, 4), flexible=2)
 class DescribeLogDirsResponse:
-    """Each log directory with the partitions in it and their sizes."""
+    """Each log directory with its partitions and their sizes."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = field(since=3, ignorable=True, default=0)

@@ -1,4 +1,4 @@
-"""Settings of topics and brokers: reading them, replacing them, changing a few."""
+"""Settings of topics and brokers: describe, replace, change incrementally."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DescribeConfigsResource:
 
 @message(key=32, versions=(1, 4), flexible=4)
 class DescribeConfigsRequest:
-    """Asks for settings of topics or brokers; all of them when the keys are null."""
+    """Request settings of topics or brokers; all of them if the keys are null."""
 
     resources: list[DescribeConfigsResource]
     include_synonyms: bool = False
@@ -51,7 +51,7 @@ class DescribeConfigsResult:
 
 @message(key=32, versions=(1, 4), flexible=4)
 class DescribeConfigsResponse:
-    """Settings with their values, where they come from and what they mean."""
+    """Settings with value, source, synonyms and documentation."""
 
     throttle_time_ms: i32 = 0
     results: list[DescribeConfigsResult]
@@ -72,7 +72,7 @@ class AlterConfigsResource:
 
 @message(key=33, versions=(0, 2), flexible=2)
 class AlterConfigsRequest:
-    """Replaces all settings of a resource by those given."""
+    """Replace all settings of a resource."""
 
     resources: list[AlterConfigsResource]
     validate_only: bool
@@ -88,7 +88,7 @@ class AlterConfigsResourceResponse:
 
 @message(key=33, versions=(0, 2), flexible=2)
 class AlterConfigsResponse:
-    """Whether the settings of each resource were replaced."""
+    """The result for each resource."""
 
     throttle_time_ms: i32 = 0
     responses: list[AlterConfigsResourceResponse]
@@ -110,7 +110,7 @@ class IncrementalAlterConfigsResource:
 
 @message(key=44, versions=(0, 1), flexible=1)
 class IncrementalAlterConfigsRequest:
-    """Sets, deletes, appends to or subtracts from single settings."""
+    """Set, delete, append to or subtract from single settings."""
 
     resources: list[IncrementalAlterConfigsResource]
     validate_only: bool
@@ -118,7 +118,7 @@ class IncrementalAlterConfigsRequest:
 
 @message(key=44, versions=(0, 1), flexible=1)
 class IncrementalAlterConfigsResponse:
-    """Whether the settings of each resource were changed."""
+    """The result for each resource."""
 
     throttle_time_ms: i32 = 0
     responses: list[AlterConfigsResourceResponse]

@@ -1,7 +1,7 @@
-"""Consumer groups of the newer protocol (KIP-848): the coordinator shares out the work.
+"""Groups of the consumer protocol (KIP-848): the coordinator assigns the partitions.
 
-A member says with each heartbeat what has changed since the last: what it subscribes to, and what
-it owns.  The answer says what it shall own from now on.
+Each heartbeat of a member has the changes since the last one: its subscription, and the partitions
+that it owns. The response has the partitions that it is to own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class OwnedTopicPartitions:
 
 @message(key=68, versions=(0, 1), flexible=0)
 class ConsumerGroupHeartbeatRequest:
-    """Joins with epoch 0, leaves with -1, and keeps the session otherwise; null: as before."""
+    """Join with epoch 0, leave with -1, otherwise keep the session. Null means no change."""
 
     group_id: str
     member_id: str
@@ -40,7 +40,7 @@ class HeartbeatAssignment:
 
 @message(key=68, versions=(0, 1), flexible=0)
 class ConsumerGroupHeartbeatResponse:
-    """The member's epoch, and what it shall own if that has changed."""
+    """The member epoch, and the new assignment if it has changed."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -53,7 +53,7 @@ class ConsumerGroupHeartbeatResponse:
 
 @message(key=69, versions=(0, 1), flexible=0)
 class ConsumerGroupDescribeRequest:
-    """Asks for the members of groups, and what they own."""
+    """Request the members of groups and their assignments."""
 
     group_ids: list[str]
     include_authorized_operations: bool

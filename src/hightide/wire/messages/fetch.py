@@ -1,7 +1,7 @@
-"""Reading: by consumers and by followers alike.
+"""Fetch: reads of consumers and of followers.
 
-From version 7 on a fetch may be incremental: the session remembers the partitions, and a
-request names only what changed. From version 13 on topics go by id.
+From version 7 on a fetch may be incremental: the fetch session has the partitions, and a request
+only the changes. From version 13 on a topic is identified by its id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ForgottenTopic:
 
 @message(key=1, versions=(4, 17), flexible=12)
 class FetchRequest:
-    """Asks for records from offsets on, waiting a while for enough of them."""
+    """Request records from given offsets, and wait up to a maximum time for enough bytes."""
 
     cluster_id: str | None = field(since=12, tag=0, ignorable=True, default=None)
     replica_id: i32 = field(until=14, default=-1)
@@ -116,7 +116,7 @@ class NodeEndpoint:
 
 @message(key=1, versions=(4, 17), flexible=12)
 class FetchResponse:
-    """Record batches per partition, with the high watermark and what else a reader needs."""
+    """Record batches, high watermark and other offsets of each partition."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = field(since=7, ignorable=True, default=0)

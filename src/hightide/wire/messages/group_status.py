@@ -1,7 +1,7 @@
-"""GroupStatus is ours: what a group's coordinator knows and Kafka's requests do not ask for.
+"""GroupStatus, which Kafka does not have: state of a group that Kafka's requests do not return.
 
-When each offset was committed, and why and when the group last shared out its work anew.
-ApiVersions does not tell it, since a client need not know what to make of it.
+It has the time of each offset commit, and the reason and time of the last rebalance. ApiVersions
+does not list it, since clients do not know it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hightide.wire.types import field, i16, i32, i64, message, part
 
 @message(key=30003, versions=(0, 0), flexible=0)
 class GroupStatusRequest:
-    """Asks the coordinator of these groups about them."""
+    """Request the status of groups from their coordinator."""
 
     group_ids: list[str]
 
@@ -31,7 +31,7 @@ class TopicCommits:
 
 @part
 class RebalanceStatus:
-    """Why a group last began to share out its work anew, and the generation that ended by it."""
+    """The reason of the last rebalance, and the generation that it ended."""
 
     reason: str
     at_ms: i64
@@ -40,23 +40,23 @@ class RebalanceStatus:
 
 @part
 class GroupStatus:
-    """One group; -1 and null are not known."""
+    """One group; -1 and null mean unknown."""
 
     group_id: str
     error_code: i16 = 0
     error_message: str | None = None
     generation: i32 = -1
-    """The group epoch in the newer protocol."""
+    """The group epoch in the consumer protocol."""
     state_ms: i64 = -1
-    """Since when it is in its state."""
+    """When the group entered its state."""
     leader: str | None = None
-    """The member that shares out the work, if one does."""
+    """The group leader, in the classic protocol."""
     last_rebalance: RebalanceStatus | None = None
     topics: list[TopicCommits] = field(default=[])
 
 
 @message(key=30003, versions=(0, 0), flexible=0)
 class GroupStatusResponse:
-    """What is known of each group."""
+    """The status of each group."""
 
     groups: list[GroupStatus]

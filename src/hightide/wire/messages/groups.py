@@ -1,7 +1,7 @@
-"""Consumer groups: finding the coordinator, joining, sharing out the work, leaving.
+"""Groups of the classic protocol: find the coordinator, join, sync, heartbeat, leave.
 
-A member joins, the leader of the group computes the assignment and hands it in with
-SyncGroup, and everybody heartbeats until the next rebalance.
+A member joins, the group leader computes the assignment and sends it with SyncGroup, and all
+members send heartbeats until the next rebalance.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hightide.wire.types import field, i8, i16, i32, message, part
 
 @message(key=10, versions=(0, 6), flexible=3)
 class FindCoordinatorRequest:
-    """Asks which broker coordinates a group or a transactional id; several from version 4 on."""
+    """Request the coordinator of a group or transactional id; of several from version 4 on."""
 
     key: str = field(until=3, default="")
     key_type: i8 = field(since=1, default=0)
@@ -49,7 +49,7 @@ class JoinGroupRequestProtocol:
 
 @message(key=11, versions=(0, 9), flexible=6)
 class JoinGroupRequest:
-    """Joins a group, offering the protocols that the member can follow."""
+    """Join a group with the protocols that the member supports."""
 
     group_id: str
     session_timeout_ms: i32
@@ -70,7 +70,7 @@ class JoinGroupResponseMember:
 
 @message(key=11, versions=(0, 9), flexible=6)
 class JoinGroupResponse:
-    """The new generation; its leader also gets the members and what they offered."""
+    """The new generation; the group leader also gets the members and their protocols."""
 
     throttle_time_ms: i32 = field(since=2, ignorable=True, default=0)
     error_code: i16 = 0
@@ -91,7 +91,7 @@ class SyncGroupRequestAssignment:
 
 @message(key=14, versions=(0, 5), flexible=4)
 class SyncGroupRequest:
-    """Asks for the member's assignment; the leader brings the assignments of all."""
+    """Request the assignment of a member; the group leader sends all assignments."""
 
     group_id: str
     generation_id: i32
@@ -104,7 +104,7 @@ class SyncGroupRequest:
 
 @message(key=14, versions=(0, 5), flexible=4)
 class SyncGroupResponse:
-    """What the member has been assigned."""
+    """The assignment of the member."""
 
     throttle_time_ms: i32 = field(since=1, ignorable=True, default=0)
     error_code: i16 = 0
@@ -115,7 +115,7 @@ class SyncGroupResponse:
 
 @message(key=12, versions=(0, 4), flexible=4)
 class HeartbeatRequest:
-    """Tells the coordinator that a member is alive."""
+    """Keep the session of a member alive."""
 
     group_id: str
     generation_id: i32
@@ -125,7 +125,7 @@ class HeartbeatRequest:
 
 @message(key=12, versions=(0, 4), flexible=4)
 class HeartbeatResponse:
-    """Whether the member may go on or must rejoin."""
+    """Whether the member may continue or must rejoin."""
 
     throttle_time_ms: i32 = field(since=1, ignorable=True, default=0)
     error_code: i16 = 0
@@ -140,7 +140,7 @@ class MemberIdentity:
 
 @message(key=13, versions=(0, 5), flexible=4)
 class LeaveGroupRequest:
-    """Leaves a group; from version 3 on several members can be removed at once."""
+    """Leave a group; from version 3 on several members can be removed at once."""
 
     group_id: str
     member_id: str = field(until=2, default="")
@@ -156,7 +156,7 @@ class MemberResponse:
 
 @message(key=13, versions=(0, 5), flexible=4)
 class LeaveGroupResponse:
-    """Whether each member was removed."""
+    """The result for each member."""
 
     throttle_time_ms: i32 = field(since=1, ignorable=True, default=0)
     error_code: i16 = 0
@@ -165,7 +165,7 @@ class LeaveGroupResponse:
 
 @message(key=15, versions=(0, 6), flexible=5)
 class DescribeGroupsRequest:
-    """Asks for the state and members of groups."""
+    """Request the state and members of groups."""
 
     groups: list[str]
     include_authorized_operations: bool = field(since=3, default=False)
@@ -203,7 +203,7 @@ class DescribeGroupsResponse:
 
 @message(key=16, versions=(0, 5), flexible=3)
 class ListGroupsRequest:
-    """Asks for the groups that this broker coordinates."""
+    """Request the groups that this broker coordinates."""
 
     states_filter: list[str] = field(since=4, default=[])
     types_filter: list[str] = field(since=5, default=[])
@@ -228,7 +228,7 @@ class ListGroupsResponse:
 
 @message(key=42, versions=(0, 2), flexible=2)
 class DeleteGroupsRequest:
-    """Deletes groups that have no members."""
+    """Delete groups without members."""
 
     groups_names: list[str]
 
@@ -241,7 +241,7 @@ class DeletableGroupResult:
 
 @message(key=42, versions=(0, 2), flexible=2)
 class DeleteGroupsResponse:
-    """Whether each group was deleted."""
+    """The result for each group."""
 
     throttle_time_ms: i32 = 0
     results: list[DeletableGroupResult]

@@ -1,8 +1,8 @@
-"""Where topics are: brokers, partitions, leaders and replicas.
+"""Metadata of topics: brokers, partitions, leaders and replicas.
 
-Metadata is what every client asks first and again after each error.  From version 10 on
-topics have ids beside their names, and from version 12 on they may be asked for by id alone.
-DescribeTopicPartitions gives the same for administrators, page by page.
+Every client requests Metadata first, and again after errors. From version 10 on topics have ids
+besides names, and from version 12 on a request may have the id alone. DescribeTopicPartitions
+returns the same for administrators, page by page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class MetadataRequestTopic:
 
 @message(key=3, versions=(0, 13), flexible=9)
 class MetadataRequest:
-    """Asks for some topics, or for all of them when `topics` is null (empty in version 0)."""
+    """Request some topics, or all of them if `topics` is null (empty in version 0)."""
 
     topics: list[MetadataRequestTopic] | None = field(nullable=1)
     allow_auto_topic_creation: bool = field(since=4, default=True)
@@ -83,7 +83,7 @@ class Cursor:
 
 @message(key=75, versions=(0, 0), flexible=0)
 class DescribeTopicPartitionsRequest:
-    """Asks for the partitions of topics, beginning at the cursor."""
+    """Request the partitions of topics, from the cursor on."""
 
     topics: list[TopicRequest]
     response_partition_limit: i32 = 2000
@@ -115,7 +115,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(key=75, versions=(0, 0), flexible=0)
 class DescribeTopicPartitionsResponse:
-    """One page of partitions, and where the next page begins."""
+    """One page of partitions, and the cursor of the next page."""
 
     throttle_time_ms: i32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic]

@@ -1,8 +1,8 @@
-"""Offsets: of a log, of an epoch's end, and those that a group has committed.
+"""Offsets: of a log, of leader epochs, and the committed offsets of groups.
 
-ListOffsets finds offsets by time or by their place in the log.  OffsetForLeaderEpoch tells
-where an epoch ended, so that a follower or consumer can tell that its log has diverged.
-OffsetCommit, OffsetFetch and OffsetDelete keep the positions of consumer groups.
+ListOffsets finds offsets by timestamp, or the first and last offset of a log. OffsetForLeaderEpoch
+returns the end offset of an epoch, which shows a follower or consumer where its log diverges.
+OffsetCommit, OffsetFetch and OffsetDelete manage the committed offsets of groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ListOffsetsTopic:
 
 @message(key=2, versions=(1, 11), flexible=6)
 class ListOffsetsRequest:
-    """Asks for the offset at a timestamp, or at the earliest, latest or other named place."""
+    """Request the offset at a timestamp, or the earliest, latest or another special offset."""
 
     replica_id: i32
     isolation_level: i8 = field(since=2, default=0)
@@ -50,7 +50,7 @@ class ListOffsetsTopicResponse:
 
 @message(key=2, versions=(1, 11), flexible=6)
 class ListOffsetsResponse:
-    """The offset found per partition, -1 when there is none."""
+    """The offset for each partition; -1 if there is none."""
 
     throttle_time_ms: i32 = field(since=2, ignorable=True, default=0)
     topics: list[ListOffsetsTopicResponse]
@@ -71,7 +71,7 @@ class OffsetForLeaderTopic:
 
 @message(key=23, versions=(2, 4), flexible=4)
 class OffsetForLeaderEpochRequest:
-    """Asks where leader epochs ended in the log of their leader."""
+    """Request the end offsets of leader epochs."""
 
     replica_id: i32 = field(since=3, ignorable=True, default=-2)
     topics: list[OffsetForLeaderTopic]
@@ -115,7 +115,7 @@ class OffsetCommitRequestTopic:
 
 @message(key=8, versions=(2, 9), flexible=8)
 class OffsetCommitRequest:
-    """Stores the positions of a group."""
+    """Commit offsets of a group."""
 
     group_id: str
     generation_id_or_member_epoch: i32 = -1
@@ -139,7 +139,7 @@ class OffsetCommitResponseTopic:
 
 @message(key=8, versions=(2, 9), flexible=8)
 class OffsetCommitResponse:
-    """Whether each position was stored."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = field(since=3, ignorable=True, default=0)
     topics: list[OffsetCommitResponseTopic]
@@ -167,7 +167,7 @@ class OffsetFetchRequestGroup:
 
 @message(key=9, versions=(1, 9), flexible=6)
 class OffsetFetchRequest:
-    """Asks for the stored positions of a group; of several groups from version 8 on."""
+    """Request the committed offsets of a group; of several groups from version 8 on."""
 
     group_id: str = field(until=7, default="")
     topics: list[OffsetFetchRequestTopic] | None = field(until=7, nullable=2, default=[])
@@ -214,7 +214,7 @@ class OffsetFetchResponseGroup:
 
 @message(key=9, versions=(1, 9), flexible=6)
 class OffsetFetchResponse:
-    """The stored positions, -1 where a group has none."""
+    """The committed offsets; -1 if a group has none."""
 
     throttle_time_ms: i32 = field(since=3, ignorable=True, default=0)
     topics: list[OffsetFetchResponseTopic] = field(until=7, default=[])
@@ -235,7 +235,7 @@ class OffsetDeleteRequestTopic:
 
 @message(key=47, versions=(0, 0))
 class OffsetDeleteRequest:
-    """Forgets the positions of a group in some partitions."""
+    """Delete the committed offsets of a group for some partitions."""
 
     group_id: str
     topics: list[OffsetDeleteRequestTopic]
@@ -255,7 +255,7 @@ class OffsetDeleteResponseTopic:
 
 @message(key=47, versions=(0, 0))
 class OffsetDeleteResponse:
-    """Whether each position was forgotten."""
+    """The result for each partition."""
 
     error_code: i16 = 0
     throttle_time_ms: i32 = 0

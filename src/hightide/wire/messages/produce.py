@@ -1,7 +1,7 @@
-"""Writing: batches of records, and the producer ids that make retries harmless.
+"""Produce: record batches, and the producer ids that make retries idempotent.
 
-The declarations here serve tests, clients and every cold path.  A broker's own way through
-Produce is tuned by hand elsewhere and must agree with them.
+Clients, tests and cold paths use these declarations. The hot path of the broker has a hand-tuned
+codec in `wire.hot`, which must agree with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TopicProduceData:
 
 @message(key=0, versions=(3, 12), flexible=9)
 class ProduceRequest:
-    """Appends record batches to partitions that the broker leads."""
+    """Append record batches to partitions of which the broker is leader."""
 
     transactional_id: str | None = None
     acks: i16
@@ -71,7 +71,7 @@ class NodeEndpoint:
 
 @message(key=0, versions=(3, 12), flexible=9)
 class ProduceResponse:
-    """The offset that each batch was given, or why it was refused."""
+    """The base offset of each batch, or the error."""
 
     responses: list[TopicProduceResponse]
     throttle_time_ms: i32 = 0
@@ -80,7 +80,7 @@ class ProduceResponse:
 
 @message(key=22, versions=(0, 5), flexible=2)
 class InitProducerIdRequest:
-    """Asks for a producer id, for idempotence or for a transactional id."""
+    """Request a producer id, for idempotence or for a transactional id."""
 
     transactional_id: str | None
     transaction_timeout_ms: i32
@@ -90,7 +90,7 @@ class InitProducerIdRequest:
 
 @message(key=22, versions=(0, 5), flexible=2)
 class InitProducerIdResponse:
-    """The producer id and epoch to stamp into batches."""
+    """The producer id and epoch for the header of batches."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0

@@ -1,4 +1,4 @@
-"""Quotas: how much users, clients and addresses may use."""
+"""Quotas of users, clients and addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ComponentData:
 
 @message(key=48, versions=(0, 1), flexible=1)
 class DescribeClientQuotasRequest:
-    """Asks for the quotas of the entities that match."""
+    """Request the quotas of matching entities."""
 
     components: list[ComponentData]
     strict: bool
@@ -40,7 +40,7 @@ class EntryData:
 
 @message(key=48, versions=(0, 1), flexible=1)
 class DescribeClientQuotasResponse:
-    """The quotas found, or null when the request failed."""
+    """The matching quotas, or null if the request failed."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -63,7 +63,7 @@ class AlterEntryData:
 
 @message(key=49, versions=(0, 1), flexible=1)
 class AlterClientQuotasRequest:
-    """Sets or removes quotas of entities."""
+    """Set or remove quotas of entities."""
 
     entries: list[AlterEntryData]
     validate_only: bool
@@ -78,7 +78,7 @@ class AlteredEntryData:
 
 @message(key=49, versions=(0, 1), flexible=1)
 class AlterClientQuotasResponse:
-    """Whether the quotas of each entity were changed."""
+    """The result for each entity."""
 
     throttle_time_ms: i32 = 0
     entries: list[AlteredEntryData]

@@ -1,7 +1,7 @@
-"""Moving leadership and replicas: elections, and reassignments of partitions to brokers.
+"""Leader elections, reassignments of partitions, and the state of replicas.
 
-DescribeReplicas is ours: Kafka has nothing that tells how far each replica is, and why one is out
-of sync.  ApiVersions does not tell it, since a client need not know what to make of it.
+Kafka does not have DescribeReplicas, which returns the progress of each replica and why it is out
+of sync. ApiVersions does not list it, since clients do not know it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TopicPartitions:
 
 @message(key=43, versions=(0, 2), flexible=2)
 class ElectLeadersRequest:
-    """Has partitions elect a leader; all partitions when the list is null."""
+    """Elect leaders of partitions; of all partitions if the list is null."""
 
     election_type: i8 = field(since=1, default=0)
     topic_partitions: list[TopicPartitions] | None
@@ -42,7 +42,7 @@ class ReplicaElectionResult:
 
 @message(key=43, versions=(0, 2), flexible=2)
 class ElectLeadersResponse:
-    """Whether each partition elected a leader."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = field(since=1, default=0)
@@ -63,7 +63,7 @@ class ReassignableTopic:
 
 @message(key=45, versions=(0, 1), flexible=0)
 class AlterPartitionReassignmentsRequest:
-    """Moves partitions to other brokers, or stops moving them when the replicas are null."""
+    """Reassign partitions to brokers, or cancel the reassignment if the replicas are null."""
 
     timeout_ms: i32 = 60000
     allow_replication_factor_change: bool = field(since=1, default=True)
@@ -85,7 +85,7 @@ class ReassignableTopicResponse:
 
 @message(key=45, versions=(0, 1), flexible=0)
 class AlterPartitionReassignmentsResponse:
-    """Whether each move was started or stopped."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = 0
     allow_replication_factor_change: bool = field(since=1, ignorable=True, default=True)
@@ -102,7 +102,7 @@ class ListPartitionReassignmentsTopics:
 
 @message(key=46, versions=(0, 0), flexible=0)
 class ListPartitionReassignmentsRequest:
-    """Asks which partitions are being moved."""
+    """Request the reassignments in progress."""
 
     timeout_ms: i32 = 60000
     topics: list[ListPartitionReassignmentsTopics] | None = None
@@ -124,7 +124,7 @@ class OngoingTopicReassignment:
 
 @message(key=46, versions=(0, 0), flexible=0)
 class ListPartitionReassignmentsResponse:
-    """The partitions that are being moved, and from where to where."""
+    """The reassignments in progress, with the replicas to add and to remove."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -134,14 +134,14 @@ class ListPartitionReassignmentsResponse:
 
 @message(key=30002, versions=(0, 0), flexible=0)
 class DescribeReplicasRequest:
-    """Asks a broker how the replicas that it holds stand; all of them when `topics` is null."""
+    """Request the state of the replicas on a broker; of all if `topics` is null."""
 
     topics: list[TopicPartitions] | None = None
 
 
 @part
 class FollowerProgress:
-    """How far a replica is by its leader's word; -1 is not known."""
+    """The progress of a follower as its leader sees it; -1 means unknown."""
 
     broker_id: i32
     standing: str
@@ -153,10 +153,10 @@ class FollowerProgress:
 
 @part
 class DescribedReplica:
-    """One replica, by the word of the broker that holds it.
+    """One replica, as its own broker sees it.
 
-    `role` is 0 without a leader, 1 for the leader, 2 for a follower.  `is_waiting` says that a
-    follower stopped fetching and waits for a newer leader epoch.  `lost_records` counts the
+    `role` is 0 without a leader, 1 for the leader, 2 for a follower. `is_waiting` says that a
+    follower stopped fetching and waits for a newer leader epoch. `lost_records` counts the
     committed records that this replica truncated since its broker started because its leader did
     not have them, and no election that accepts loss explains it.
     """
@@ -171,11 +171,11 @@ class DescribedReplica:
     is_waiting: bool = False
     lost_records: i64 = 0
     state: PublishedPartition | None = None
-    """The decision it acts upon."""
+    """The partition state that the broker has applied."""
     is_under_min_isr: bool = False
     maximal_isr: list[i32] = field(default=[])
     progress: list[FollowerProgress] = field(default=[])
-    """These three of a leader only."""
+    """Only a leader fills in the last three fields."""
 
 
 @part
@@ -187,7 +187,7 @@ class DescribedTopic:
 
 @message(key=30002, versions=(0, 0), flexible=0)
 class DescribeReplicasResponse:
-    """The replicas that the broker holds; what it does not hold is not mentioned."""
+    """The replicas on the broker. Partitions without a replica on it are left out."""
 
     error_code: i16 = 0
     error_message: str | None = None

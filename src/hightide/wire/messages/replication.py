@@ -1,13 +1,13 @@
-"""What brokers and the controller tell each other about partitions and who holds them.
+"""Requests between brokers and the controller about partitions and their replicas.
 
-    leader ── AlterPartition ──▶ controller      these replicas shall be the ISR
-    broker ── ControlledShutdown ──▶ controller  let others lead before I stop
-    controller ── PublishState ──▶ broker        this is the cluster, act on it
+    leader ── AlterPartition ──▶ controller      propose a new ISR
+    broker ── ControlledShutdown ──▶ controller  move leadership away before the broker stops
+    controller ── PublishState ──▶ broker        the state of the cluster, to be applied
 
-The first two are Kafka's.  PublishState is ours and stands for three of Kafka's requests
-(LeaderAndIsr, UpdateMetadata, StopReplica), which together say the same and can contradict each
-other: a broker that has one picture derives from it what it leads, what it follows and what it
-tells clients.  ApiVersions tells none of these: only brokers send them.
+The first two are Kafka's. PublishState replaces three of Kafka's requests (LeaderAndIsr,
+UpdateMetadata, StopReplica), which together say the same but can contradict each other. From one
+image of the cluster a broker derives which partitions it leads and follows, and the metadata for
+clients. ApiVersions lists none of these: only brokers send them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AlterPartitionRequestTopic:
 
 @message(key=56, versions=(2, 3), flexible=0)
 class AlterPartitionRequest:
-    """A leader's proposal of who is in sync; from version 3 on with each one's broker epoch."""
+    """The ISR that a leader proposes; from version 3 on with the broker epochs."""
 
     broker_id: i32
     broker_epoch: i64 = -1
@@ -67,7 +67,7 @@ class AlterPartitionResponseTopic:
 
 @message(key=56, versions=(2, 3), flexible=0)
 class AlterPartitionResponse:
-    """What the controller has decided, partition by partition."""
+    """The partition states that the controller decided."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -76,7 +76,7 @@ class AlterPartitionResponse:
 
 @message(key=7, versions=(2, 3), flexible=3)
 class ControlledShutdownRequest:
-    """Asks the controller to have others lead what this broker leads, because it will stop."""
+    """Ask the controller to move all leaderships away from a broker that is about to stop."""
 
     broker_id: i32
     broker_epoch: i64 = -1
@@ -90,7 +90,7 @@ class RemainingPartition:
 
 @message(key=7, versions=(2, 3), flexible=3)
 class ControlledShutdownResponse:
-    """Which partitions the broker still leads."""
+    """The partitions of which the broker is still leader."""
 
     error_code: i16 = 0
     remaining_partitions: list[RemainingPartition]
@@ -115,7 +115,7 @@ class PublishedBroker:
 
 @part
 class PublishedPartition:
-    """What nearly every partition has the default of is tagged, so that it is seldom sent."""
+    """Fields that usually have their default are tagged, so they are rarely sent."""
 
     partition_index: i32
     replicas: list[i32]
@@ -130,7 +130,7 @@ class PublishedPartition:
     is_recovering: bool = field(tag=4, default=False)
     recovery_epoch: i32 = field(tag=5, default=-1)
     leader_broker_epoch: i64 = field(tag=6, default=-1)
-    """The life in which the leader was elected; in another one it does not lead."""
+    """The broker epoch in which the leader was elected. In another one it is not the leader."""
 
 
 @part
@@ -142,11 +142,11 @@ class PublishedTopic:
 
 @message(key=30001, versions=(0, 0), flexible=0)
 class PublishStateRequest:
-    """The cluster as the controller has it: all live brokers, and the partitions that changed.
+    """The cluster state of the controller: all live brokers, and the partitions that changed.
 
-    `broker_epoch` is that of the receiver.  `sequence` grows with every message of a controller, so
-    that one that was overtaken on another connection, or sent twice, is known for what it is.  With
-    `is_full` all partitions are there, and what is missing is gone.
+    `broker_epoch` is that of the receiver. `sequence` grows with every message of a controller, so
+    a broker recognises messages that are out of order or repeated. With `is_full` the message has
+    all partitions, and others do not exist.
     """
 
     controller_id: i32
@@ -161,6 +161,6 @@ class PublishStateRequest:
 
 @message(key=30001, versions=(0, 0), flexible=0)
 class PublishStateResponse:
-    """STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH mean that nothing of it was taken."""
+    """With STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH the broker applied nothing."""
 
     error_code: i16 = 0

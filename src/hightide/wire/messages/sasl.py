@@ -1,7 +1,7 @@
-"""Authentication: agreeing on a mechanism, then its own exchange of bytes.
+"""SASL authentication: agree on a mechanism, then exchange the mechanism's bytes.
 
-From SaslHandshake version 1 on the exchange is wrapped in SaslAuthenticate; before that the
-raw bytes follow the handshake with only a length in front.
+From SaslHandshake version 1 on the bytes are in SaslAuthenticate; before that, raw bytes with only
+a length prefix follow the handshake.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from hightide.wire.types import field, i16, i64, message
 
 @message(key=17, versions=(0, 1))
 class SaslHandshakeRequest:
-    """Chooses a SASL mechanism."""
+    """Choose a SASL mechanism."""
 
     mechanism: str
 
 
 @message(key=17, versions=(0, 1))
 class SaslHandshakeResponse:
-    """Whether the mechanism is offered, and all that are."""
+    """The result, and the mechanisms of the broker."""
 
     error_code: i16 = 0
     mechanisms: list[str]
@@ -26,14 +26,14 @@ class SaslHandshakeResponse:
 
 @message(key=36, versions=(0, 2), flexible=2)
 class SaslAuthenticateRequest:
-    """One step of the mechanism from the client."""
+    """One step of the mechanism, from the client."""
 
     auth_bytes: bytes = field(secret=True)
 
 
 @message(key=36, versions=(0, 2), flexible=2)
 class SaslAuthenticateResponse:
-    """One step of the mechanism from the broker, or why it failed."""
+    """One step of the mechanism, from the broker, or the error."""
 
     error_code: i16 = 0
     error_message: str | None = None

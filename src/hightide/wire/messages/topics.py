@@ -1,4 +1,4 @@
-"""Making, growing and deleting topics, and deleting records from their start."""
+"""Create and delete topics, add partitions, and delete records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CreatableTopic:
 
 @message(key=19, versions=(2, 7), flexible=5)
 class CreateTopicsRequest:
-    """Creates topics by number of partitions or by explicit assignment."""
+    """Create topics by number of partitions or by explicit assignment."""
 
     topics: list[CreatableTopic]
     timeout_ms: i32 = 60000
@@ -60,7 +60,7 @@ class CreatableTopicResult:
 
 @message(key=19, versions=(2, 7), flexible=5)
 class CreateTopicsResponse:
-    """Whether each topic was created, and with which settings."""
+    """The result for each topic, with its settings."""
 
     throttle_time_ms: i32 = 0
     topics: list[CreatableTopicResult]
@@ -74,7 +74,7 @@ class DeleteTopicState:
 
 @message(key=20, versions=(1, 6), flexible=4)
 class DeleteTopicsRequest:
-    """Deletes topics by name; from version 6 on also by id."""
+    """Delete topics by name; from version 6 on also by id."""
 
     topics: list[DeleteTopicState] = field(since=6, default=[])
     topic_names: list[str] = field(until=5, ignorable=True, default=[])
@@ -91,7 +91,7 @@ class DeletableTopicResult:
 
 @message(key=20, versions=(1, 6), flexible=4)
 class DeleteTopicsResponse:
-    """Whether each topic was deleted."""
+    """The result for each topic."""
 
     throttle_time_ms: i32 = 0
     responses: list[DeletableTopicResult]
@@ -111,7 +111,7 @@ class CreatePartitionsTopic:
 
 @message(key=37, versions=(0, 3), flexible=2)
 class CreatePartitionsRequest:
-    """Raises the number of partitions of topics."""
+    """Add partitions to topics."""
 
     topics: list[CreatePartitionsTopic]
     timeout_ms: i32
@@ -127,7 +127,7 @@ class CreatePartitionsTopicResult:
 
 @message(key=37, versions=(0, 3), flexible=2)
 class CreatePartitionsResponse:
-    """Whether each topic was given its new partitions."""
+    """The result for each topic."""
 
     throttle_time_ms: i32 = 0
     results: list[CreatePartitionsTopicResult]
@@ -147,7 +147,7 @@ class DeleteRecordsTopic:
 
 @message(key=21, versions=(0, 2), flexible=2)
 class DeleteRecordsRequest:
-    """Deletes the records of partitions that lie before an offset."""
+    """Delete the records of partitions before an offset."""
 
     topics: list[DeleteRecordsTopic]
     timeout_ms: i32
@@ -168,7 +168,7 @@ class DeleteRecordsTopicResult:
 
 @message(key=21, versions=(0, 2), flexible=2)
 class DeleteRecordsResponse:
-    """The offset at which each log now starts."""
+    """The log start offset of each partition."""
 
     throttle_time_ms: i32 = 0
     topics: list[DeleteRecordsTopicResult]

@@ -1,7 +1,7 @@
-"""Transactions: opening, adding partitions and offsets, ending, and looking at them.
+"""Transactions: add partitions and offsets, commit or abort, describe and list.
 
-Versions 4 and up of AddPartitionsToTxn carry several transactions and go between brokers.
-WriteTxnMarkers goes from the transaction coordinator to the leaders of the partitions.
+From version 4 on AddPartitionsToTxn has several transactions, and brokers send it to each other.
+The transaction coordinator sends WriteTxnMarkers to the leaders of the partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AddPartitionsToTxnTransaction:
 
 @message(key=24, versions=(0, 5), flexible=3)
 class AddPartitionsToTxnRequest:
-    """Adds partitions to a transaction before records are written to them."""
+    """Add partitions to a transaction before records are written to them."""
 
     transactions: list[AddPartitionsToTxnTransaction] = field(since=4, default=[])
     v3_and_below_transactional_id: str = field(until=3, default="")
@@ -55,7 +55,7 @@ class AddPartitionsToTxnResult:
 
 @message(key=24, versions=(0, 5), flexible=3)
 class AddPartitionsToTxnResponse:
-    """Whether each partition is now part of its transaction."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = field(since=4, ignorable=True, default=0)
@@ -65,7 +65,7 @@ class AddPartitionsToTxnResponse:
 
 @message(key=25, versions=(0, 4), flexible=3)
 class AddOffsetsToTxnRequest:
-    """Adds the committed offsets of a group to a transaction."""
+    """Add the offset commits of a group to a transaction."""
 
     transactional_id: str
     producer_id: i64
@@ -75,7 +75,7 @@ class AddOffsetsToTxnRequest:
 
 @message(key=25, versions=(0, 4), flexible=3)
 class AddOffsetsToTxnResponse:
-    """Whether the group's offsets are now part of the transaction."""
+    """The result."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -83,7 +83,7 @@ class AddOffsetsToTxnResponse:
 
 @message(key=26, versions=(0, 5), flexible=3)
 class EndTxnRequest:
-    """Commits or aborts a transaction."""
+    """Commit or abort a transaction."""
 
     transactional_id: str
     producer_id: i64
@@ -93,7 +93,7 @@ class EndTxnRequest:
 
 @message(key=26, versions=(0, 5), flexible=3)
 class EndTxnResponse:
-    """Whether the transaction is on its way to its end."""
+    """The result. The markers may follow later."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
@@ -117,7 +117,7 @@ class TxnOffsetCommitRequestTopic:
 
 @message(key=28, versions=(0, 5), flexible=3)
 class TxnOffsetCommitRequest:
-    """Stores positions of a group that take effect when the transaction commits."""
+    """Commit offsets of a group, which take effect when the transaction commits."""
 
     transactional_id: str
     group_id: str
@@ -143,7 +143,7 @@ class TxnOffsetCommitResponseTopic:
 
 @message(key=28, versions=(0, 5), flexible=3)
 class TxnOffsetCommitResponse:
-    """Whether each position was stored."""
+    """The result for each partition."""
 
     throttle_time_ms: i32 = 0
     topics: list[TxnOffsetCommitResponseTopic]
@@ -167,7 +167,7 @@ class WritableTxnMarker:
 
 @message(key=27, versions=(1, 2), flexible=1)
 class WriteTxnMarkersRequest:
-    """Has leaders write the commit or abort marker into their partitions."""
+    """Ask leaders to write commit or abort markers to their partitions."""
 
     markers: list[WritableTxnMarker]
 
@@ -192,7 +192,7 @@ class WritableTxnMarkerResult:
 
 @message(key=27, versions=(1, 2), flexible=1)
 class WriteTxnMarkersResponse:
-    """Whether the marker was written in each partition."""
+    """The result for each partition."""
 
     markers: list[WritableTxnMarkerResult]
 
@@ -205,7 +205,7 @@ class TopicRequest:
 
 @message(key=61, versions=(0, 0), flexible=0)
 class DescribeProducersRequest:
-    """Asks which producers are writing to partitions."""
+    """Request the active producers of partitions."""
 
     topics: list[TopicRequest]
 
@@ -236,7 +236,7 @@ class TopicResponse:
 
 @message(key=61, versions=(0, 0), flexible=0)
 class DescribeProducersResponse:
-    """The producers that each partition remembers."""
+    """The producer state of each partition."""
 
     throttle_time_ms: i32 = 0
     topics: list[TopicResponse]
@@ -244,7 +244,7 @@ class DescribeProducersResponse:
 
 @message(key=65, versions=(0, 0), flexible=0)
 class DescribeTransactionsRequest:
-    """Asks for the state of transactions by transactional id."""
+    """Request the state of transactions by transactional id."""
 
     transactional_ids: list[str]
 
@@ -269,7 +269,7 @@ class TransactionState:
 
 @message(key=65, versions=(0, 0), flexible=0)
 class DescribeTransactionsResponse:
-    """The state of each transaction and the partitions in it."""
+    """The state of each transaction and its partitions."""
 
     throttle_time_ms: i32 = 0
     transaction_states: list[TransactionState]
@@ -277,7 +277,7 @@ class DescribeTransactionsResponse:
 
 @message(key=66, versions=(0, 1), flexible=0)
 class ListTransactionsRequest:
-    """Asks for the transactions that this broker coordinates."""
+    """Request the transactions that this broker coordinates."""
 
     state_filters: list[str]
     producer_id_filters: list[i64]

@@ -1,4 +1,4 @@
-"""Users: the SCRAM credentials that are stored for them."""
+"""SCRAM credentials of users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class UserName:
 
 @message(key=50, versions=(0, 0), flexible=0)
 class DescribeUserScramCredentialsRequest:
-    """Asks which SCRAM credentials users have; all users when the list is null."""
+    """Request the SCRAM credentials of users; of all users if the list is null."""
 
     users: list[UserName] | None
 
@@ -58,7 +58,7 @@ class ScramCredentialUpsertion:
 
 @message(key=51, versions=(0, 0), flexible=0)
 class AlterUserScramCredentialsRequest:
-    """Adds, replaces and deletes SCRAM credentials."""
+    """Add, replace and delete SCRAM credentials."""
 
     deletions: list[ScramCredentialDeletion]
     upsertions: list[ScramCredentialUpsertion]
@@ -73,7 +73,7 @@ class AlterUserScramCredentialsResult:
 
 @message(key=51, versions=(0, 0), flexible=0)
 class AlterUserScramCredentialsResponse:
-    """Whether the credentials of each user were changed."""
+    """The result for each user."""
 
     throttle_time_ms: i32 = 0
     results: list[AlterUserScramCredentialsResult]

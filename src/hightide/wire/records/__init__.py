@@ -1,1 +1,1 @@
-"""Records of the internal topics, in Kafka's own layouts, so that its tools can read them."""
+"""Records of the internal topics, in Kafka's formats, so that its tools can read them."""

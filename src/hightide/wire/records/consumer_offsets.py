@@ -1,15 +1,15 @@
-"""What `__consumer_offsets` holds: committed offsets, and what is known of each group.
+"""The records of `__consumer_offsets`: committed offsets and group state.
 
     key    ── version 0, 1 ─▶ OffsetCommitKey    value ─▶ OffsetCommitValue
       │    ── version 2 ────▶ GroupMetadataKey         ─▶ GroupMetadataValue
-      │    ── versions 3 to 8, 16: groups of the newer protocol, in several records each
-      └─ a key without a value takes back what was there
+      │    ── versions 3 to 8, 16: groups of the consumer protocol (KIP-848), several records each
+      └─ a key without a value is a tombstone
 
-The version in front of a key says what kind of record it is.  Later kinds have later numbers, and a
-coordinator passes over those that it does not know, so that a newer one may have written them.
+The version at the start of a key is the type of the record. A coordinator skips types that it does
+not know, which a newer coordinator may have written.
 
-Values are written in the newest version without tags, as Kafka does: older brokers can read it.
-Only a commit with a time of its own to expire is written in the one version that has room for it.
+Values are written in the newest version without tags, as Kafka does: older brokers can read them.
+Only a commit with an expire timestamp is written in version 1, the one version that has the field.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_EXPIRY = -1
 
 @message(versions=(0, 1))
 class OffsetCommitKey:
-    """The partition that a group has committed an offset of."""
+    """The group and partition of a committed offset."""
 
     group: str
     topic: str
@@ -39,7 +39,7 @@ class OffsetCommitKey:
 
 @message(versions=(0, 4), flexible=4)
 class OffsetCommitValue:
-    """How far the group has come in it."""
+    """A committed offset."""
 
     offset: i64
     leader_epoch: i32 = field(since=3, ignorable=True, default=-1)
@@ -69,7 +69,7 @@ class GroupMetadataMember:
 
 @message(versions=(0, 4), flexible=4)
 class GroupMetadataValue:
-    """A generation of a group: who is in it, and what each of them was given."""
+    """A generation of a group: its members and their assignments."""
 
     protocol_type: str
     generation: i32
@@ -81,21 +81,21 @@ class GroupMetadataValue:
 
 @message(versions=(3, 3))
 class ConsumerGroupMetadataKey:
-    """A group of the newer protocol (KIP-848)."""
+    """A group of the consumer protocol (KIP-848)."""
 
     group: str
 
 
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupMetadataValue:
-    """How often what it subscribes to has changed."""
+    """The group epoch."""
 
     epoch: i32
 
 
 @message(versions=(4, 4))
 class ConsumerGroupPartitionMetadataKey:
-    """What the topics were like that a group subscribes to."""
+    """The metadata of the topics that a group subscribes to."""
 
     group: str
 
@@ -116,7 +116,7 @@ class SubscribedTopic:
 
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupPartitionMetadataValue:
-    """Each of these topics when the work was last shared out."""
+    """The topics as of the last assignment."""
 
     topics: list[SubscribedTopic]
 
@@ -137,9 +137,9 @@ class ClassicProtocol:
 
 @part
 class ClassicMemberMetadata:
-    """What is known of a member that speaks the classic protocol."""
+    """The state of a member that uses the classic protocol."""
 
-    # Kafka has a struct here that may be null, and begins with whether it is not.
+    # Kafka has a nullable struct here, which begins with 1 if it is not null.
     is_there: i8 = 1
     session_timeout_ms: i32 = 0
     supported_protocols: list[ClassicProtocol] = field(default=[])
@@ -147,7 +147,7 @@ class ClassicMemberMetadata:
 
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupMemberMetadataValue:
-    """What a member says about itself."""
+    """The subscription and properties of a member."""
 
     instance_id: str | None
     rack_id: str | None
@@ -157,27 +157,27 @@ class ConsumerGroupMemberMetadataValue:
     subscribed_topic_regex: str | None
     rebalance_timeout_ms: i32 = -1
     server_assignor: str | None
-    # None is said too, in a way that the codec does not know: see `_NOT_CLASSIC`.
+    # None is encoded too, in a form that the codec does not have: see `_NOT_CLASSIC`.
     classic_member_metadata: ClassicMemberMetadata | None = field(tag=0, default=None)
 
 
 @message(versions=(6, 6))
 class ConsumerGroupTargetAssignmentMetadataKey:
-    """The shares of a group as a whole."""
+    """The target assignment of a group."""
 
     group: str
 
 
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupTargetAssignmentMetadataValue:
-    """The group epoch for which they were made."""
+    """The group epoch of the target assignment."""
 
     assignment_epoch: i32
 
 
 @message(versions=(7, 7))
 class ConsumerGroupTargetAssignmentMemberKey:
-    """The share of a member."""
+    """The target assignment of a member."""
 
     group: str
     member_id: str
@@ -191,14 +191,14 @@ class AssignedPartitions:
 
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupTargetAssignmentMemberValue:
-    """What the member shall have."""
+    """The partitions that the member is to own."""
 
     topic_partitions: list[AssignedPartitions]
 
 
 @message(versions=(8, 8))
 class ConsumerGroupCurrentMemberAssignmentKey:
-    """How far a member has come on the way to its share."""
+    """The current assignment of a member."""
 
     group: str
     member_id: str
@@ -206,7 +206,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """What the member has."""
+    """The partitions that the member owns, and its epochs."""
 
     member_epoch: i32
     previous_member_epoch: i32
@@ -217,7 +217,7 @@ class ConsumerGroupCurrentMemberAssignmentValue:
 
 @message(versions=(16, 16))
 class ConsumerGroupRegularExpressionKey:
-    """A regular expression that members subscribe by."""
+    """A regular expression in the subscription of members."""
 
     group: str
     regular_expression: str
@@ -225,7 +225,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message(versions=(0, 0), flexible=0)
 class ConsumerGroupRegularExpressionValue:
-    """The topics that it stood for, and when."""
+    """The topics that the expression matched, and when."""
 
     topics: list[str]
     version: i64
@@ -233,7 +233,7 @@ class ConsumerGroupRegularExpressionValue:
 
 
 class Kind(NamedTuple):
-    """What the version of a key means, and the version in which its value is written."""
+    """The type of a record, and the version in which its value is written."""
 
     key: type[Any]
     value: type[Any]
@@ -255,11 +255,11 @@ KINDS: dict[int, Kind] = {
     16: Kind(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue, 0),
 }
 _WITH_EXPIRY = 1
-# One tag, number 0, of one byte, which says null.  Without it Kafka takes a member for one of the
-# classic protocol.  What is not null does not end like this: it has the tags of two structs there.
+# One tag, number 0, with one byte: null. Without it Kafka takes a member for one of the classic
+# protocol. A value that is not null ends differently: with the tags of two structs.
 _NOT_CLASSIC = b"\x01\0\x01\0"
 _NO_TAGS = b"\0"
-# Of the versions that one kind of key has, the newest is written.
+# The newest version of each type of key is written.
 _KEY_VERSIONS: dict[type[Any], int] = {kind.key: version for version, kind in KINDS.items()}
 
 
@@ -286,14 +286,14 @@ Value = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
 
 
 class GroupRecord(NamedTuple):
-    """A record of the topic.  Without a value it takes back what the key stands for."""
+    """A record of the topic. Without a value it is a tombstone for its key."""
 
     key: Key
     value: Value | None
 
 
 def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """The bytes of key and value."""
+    """Return the bytes of key and value."""
     version = _KEY_VERSIONS[type(record.key)]
     key = bytearray(_VERSION.pack(version))
     encode_into(key, record.key, version)
@@ -313,25 +313,24 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> GroupRecord | None:
-    """The record that these bytes are, or None for one of a kind that is not known here.
+    """Decode a record; return None if its type is unknown, and raise Corrupt if it is damaged.
 
-    Corrupt if they are none.  A value of a later version is read as the newest that is known, as
-    Kafka does: what is added to it comes behind, or in tags.  To pass over it would be to forget a
-    group.
+    A value of a newer version is decoded as the newest known version, as Kafka does: new fields
+    come at the end or in tags. To skip it would lose a group.
     """
     if key is None or len(key) < _VERSION.size:
-        raise Corrupt("a record of the groups' topic has no complete key")
+        raise Corrupt("a record of __consumer_offsets has no complete key")
     (version,) = _VERSION.unpack_from(key)
     kind = KINDS.get(version)
     if kind is None:
         if version < 0:
-            raise Corrupt(f"a record of the groups' topic has a key of version {version}")
+            raise Corrupt(f"a record of __consumer_offsets has key version {version}")
         return None
     try:
         decoded = decode_message(kind.key, memoryview(key)[_VERSION.size :], version)
         return GroupRecord(decoded, None if value is None else _decode_value(kind, value))
     except WireError as error:
-        raise Corrupt(f"a record of the groups' topic cannot be read: {error}") from error
+        raise Corrupt(f"a record of __consumer_offsets cannot be decoded: {error}") from error
 
 
 def _decode_value(kind: Kind, value: bytes) -> Any:

@@ -1,10 +1,10 @@
-"""What consumers of the classic protocol send each other through the coordinator.
+"""The data that consumers of the classic protocol exchange through the coordinator.
 
-    subscription ── in JoinGroup: what a member subscribes to, and what it owns already
-    assignment   ── in SyncGroup: what the leader has given to a member
+    subscription ── in JoinGroup: the topics of a member, and the partitions that it owns
+    assignment   ── in SyncGroup: the partitions that the leader assigned to a member
 
-Both begin with their version.  The coordinator looks into them to know which offsets are still
-wanted, and to take over sharing out the work when a group changes to the newer protocol.
+Both begin with their version. The coordinator decodes them to know which offsets are still in use,
+and to assign partitions itself when a group migrates to the consumer protocol (KIP-848).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConsumerPartitions:
 
 @message(versions=(0, 3))
 class ConsumerSubscription:
-    """What a member says to its leader."""
+    """The subscription of a member, for the group leader."""
 
     topics: list[str]
     user_data: bytes | None = None
@@ -41,24 +41,24 @@ class ConsumerSubscription:
 
 @message(versions=(0, 3))
 class ConsumerAssignment:
-    """What the leader says to a member."""
+    """The assignment of a member, from the group leader."""
 
     assigned_partitions: list[ConsumerPartitions]
     user_data: bytes | None = None
 
 
 def version_of(data: Buffer) -> int:
-    """The version that the sender knows, or the newest that is known here if that is older."""
+    """Return the version of the data, but at most the newest known version."""
     if len(data) < _VERSION.size:
         raise WireError(f"{len(data)} bytes have no version")
     (version,) = _VERSION.unpack_from(data)
     if version < 0:
-        raise WireError(f"there is no version {version}")
+        raise WireError(f"the version is {version}; it must not be negative")
     return min(int(version), api_of(ConsumerSubscription).versions[1])
 
 
 def read(cls: type[T], data: Buffer) -> T:
-    """WireError if it is none.  Later versions have more behind what is known."""
+    """Decode a subscription or assignment. Newer versions have more fields at the end."""
     version = version_of(data)
     return decode(cls, memoryview(data)[_VERSION.size :], version, exact=False)
 

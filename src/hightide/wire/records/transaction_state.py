@@ -1,12 +1,10 @@
-"""The records of `__transaction_state`: one transactional id each, in Kafka's own format.
+"""The records of `__transaction_state`: one transactional id each, in Kafka's format.
 
-The key names the transactional id and the value holds all that its coordinator must remember, so
-that the newest record of a key is its whole state and the topic can be compacted. No value means
-that the id was forgotten.
+The key is the transactional id and the value its complete state, so the newest record of a key is
+sufficient and the topic can be compacted. A record without a value removes the id.
 
-Both begin with the number of their version. Values are written in version 1: version 0 has no room
-for the producer id before and after the present one. Both versions are read, and whoever knows only
-the fields of version 1 passes over later ones, which are tagged.
+Both begin with their version. Values are written in version 1: version 0 lacks the previous and the
+next producer id. Both versions are decoded. Later fields are tagged, and unknown tags are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _VERSION = Struct(">h")
 
 @message(versions=(0, 0))
 class TransactionLogKey:
-    """Whose state it is."""
+    """The transactional id."""
 
     transactional_id: str
 
@@ -38,7 +36,7 @@ class PartitionsOfTopic:
 
 @message(versions=(0, 1), flexible=1)
 class TransactionLogValue:
-    """What is known of a transactional id."""
+    """The state of a transactional id."""
 
     producer_id: i64
     previous_producer_id: i64 = field(since=1, tag=0, default=-1)
@@ -62,29 +60,29 @@ def encode_value(value: TransactionLogValue, version: int = VALUE_VERSION) -> by
 
 
 def decode_key(data: Buffer) -> str | None:
-    """The transactional id, or None if the key is of a later version: such a record is of a kind
-    that is not known here, and is passed over.  Corrupt when it is damaged."""
+    """Return the transactional id, or None for a newer key version: a record of an unknown type,
+    which is skipped. Raise Corrupt if the key is damaged."""
     version = _version_of(data, "key")
     if version > KEY_VERSION:
         return None
     try:
         return decode(TransactionLogKey, data[_VERSION.size :], version).transactional_id
     except WireError as damage:
-        raise Corrupt(f"the key of a transaction's state: {damage}") from damage
+        raise Corrupt(f"a key of __transaction_state: {damage}") from damage
 
 
 def decode_value(data: Buffer) -> TransactionLogValue:
-    """Corrupt when it is damaged, or of a version that is not known."""
+    """Decode a value; raise Corrupt if it is damaged or has an unknown version."""
     try:
         return decode(TransactionLogValue, data[_VERSION.size :], _version_of(data, "value"))
     except WireError as damage:
-        raise Corrupt(f"the state of a transaction: {damage}") from damage
+        raise Corrupt(f"a value of __transaction_state: {damage}") from damage
 
 
 def _version_of(data: Buffer, what: str) -> int:
     if len(data) < _VERSION.size:
-        raise Corrupt(f"the {what} of a transaction's state has {len(data)} bytes")
+        raise Corrupt(f"a {what} of __transaction_state has only {len(data)} bytes")
     version: int = _VERSION.unpack_from(data)[0]
     if version < 0:
-        raise Corrupt(f"the {what} of a transaction's state has version {version}")
+        raise Corrupt(f"a {what} of __transaction_state has version {version}")
     return version
