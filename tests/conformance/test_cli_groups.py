@@ -242,7 +242,7 @@ def test_a_consumer_goes_on_from_where_its_group_was_set(group_broker, run, grou
 def test_a_group_can_be_given_offsets_before_it_exists(group_broker, run, group, topic):
     shifted = run("group", "reset", group, "--shift", "1", "--topic", topic)
     assert shifted.code == 1
-    assert "cannot be shifted: the group has committed nothing there" in shifted.err
+    assert "cannot be shifted: the group has no commit there" in shifted.err
     assert run("group", "reset", group, "--to-offset", "8", "--topic", topic).code == 0
     assert resumes_at(group_broker, group, topic, 6) == dict.fromkeys(range(3), 8)
 

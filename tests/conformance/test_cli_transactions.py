@@ -74,7 +74,7 @@ def test_an_open_transaction_is_listed_described_and_found_in_its_partition(
     assert (one["producer_id"], one["start_offset"]) == (found["producer_id"], 0)
     assert (one["last_sequence"], one["producer_epoch"]) == (1, found["producer_epoch"])
     none = run("txn", "find-hanging", "--topic", topic)
-    assert (none.code, none.out, none.err) == (0, "", "No transaction hangs there.\n")
+    assert (none.code, none.out, none.err) == (0, "", "No transaction hangs.\n")
     producer.commit_transaction(20)
     assert described(run, name)["state"] in ("PrepareCommit", "CompleteCommit")
     assert name in run("txn", "list", "--producer-id", one["producer_id"]).out

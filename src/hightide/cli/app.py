@@ -1,9 +1,8 @@
 """The tree of commands, and what happens when one of them fails.
 
-A failure is one sentence on stderr and exit code 1, never a traceback; a command line that
-makes no sense is exit code 2.  `up`, `broker start` and `zookeeper start` stand here for
-`--help` only: the entry point runs them without loading this module, because they must start
-fast.
+A failure is one sentence on stderr and exit code 1, never a traceback.  A wrong command line is
+exit code 2.  `up`, `broker start` and `zookeeper start` are here for `--help` only: the entry point
+runs them without loading this module, because they must start fast.
 """
 
 from __future__ import annotations
@@ -16,27 +15,25 @@ import typer
 from hightide import __version__
 from hightide.cli import (
     cluster,
-    configs,
+    config,
     doctor,
-    dump,
-    groups,
+    dump_log,
     ingest,
-    partitions,
-    perf,
     pipeline,
     table,
-    topics,
-    transactions,
+    topic,
+    transaction,
     zookeeper,
 )
-from hightide.cli.consume import consume
+from hightide.cli.group import commands as group
 from hightide.cli.options import Failed
-from hightide.cli.produce import produce
-from hightide.cli.render import say
+from hightide.cli.partition import commands as partition
+from hightide.cli.perf import commands as perf
+from hightide.cli.record.consume import consume
+from hightide.cli.record.produce import produce
+from hightide.cli.render import say, write
 from hightide.client.connection import ConnectionFailed
 from hightide.wire.errors import Corrupt, KafkaError
-
-ELSEWHERE = {"add_help_option": False, "ignore_unknown_options": True}
 
 app = typer.Typer(
     name="hightide",
@@ -45,15 +42,15 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
     help="A Kafka-compatible broker, and a command line for any Kafka cluster.",
-    epilog="Commands ask the broker at --bootstrap, else at $HIGHTIDE_BOOTSTRAP, else at "
-    "localhost:9092. Data goes to stdout and talk to stderr; -o json prints JSON. "
+    epilog="Commands connect to --bootstrap, else to $HIGHTIDE_BOOTSTRAP, else to "
+    "localhost:9092. Data goes to stdout, messages to stderr; -o json prints JSON. "
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 unhealthy.",
 )
 
 
 def print_version(wanted: bool) -> None:
     if wanted:
-        print(f"hightide {__version__}")
+        write(f"hightide {__version__}\n")
         raise typer.Exit
 
 
@@ -91,16 +88,16 @@ app.add_typer(broker, name="broker", rich_help_panel="Run")
 app.add_typer(zookeeper.app, name="zookeeper", rich_help_panel="Run")
 app.add_typer(zookeeper.app, name="coordinator", hidden=True)  # its name in earlier versions
 app.command(rich_help_panel="Run")(doctor.doctor)
-app.add_typer(topics.app, name="topic", rich_help_panel="Look and change")
-app.add_typer(partitions.app, name="partition", rich_help_panel="Look and change")
-app.add_typer(groups.app, name="group", rich_help_panel="Look and change")
-app.add_typer(transactions.app, name="txn", rich_help_panel="Look and change")
-app.add_typer(configs.app, name="config", rich_help_panel="Look and change")
-app.add_typer(cluster.app, name="cluster", rich_help_panel="Look and change")
+app.add_typer(topic.app, name="topic", rich_help_panel="Inspect and change")
+app.add_typer(partition.app, name="partition", rich_help_panel="Inspect and change")
+app.add_typer(group.app, name="group", rich_help_panel="Inspect and change")
+app.add_typer(transaction.app, name="txn", rich_help_panel="Inspect and change")
+app.add_typer(config.app, name="config", rich_help_panel="Inspect and change")
+app.add_typer(cluster.app, name="cluster", rich_help_panel="Inspect and change")
 app.command(rich_help_panel="Records")(produce)
 app.command(rich_help_panel="Records")(consume)
 app.add_typer(perf.app, name="perf", rich_help_panel="Records")
-app.command("dump-log", rich_help_panel="Records")(dump.dump_log)
+app.command("dump-log", rich_help_panel="Records")(dump_log.dump_log)
 app.add_typer(ingest.app, name="ingest", rich_help_panel="Pipelines")
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="Pipelines")
 app.add_typer(table.app, name="table", rich_help_panel="Pipelines")
@@ -117,7 +114,7 @@ def run(arguments: list[str]) -> int:
     except KafkaError as error:
         say(f"hightide: {error.detail.removesuffix('.')} ({error.code.name}).")
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does. Nothing is wrong, but Python
-        # would complain when it flushes stdout once more at exit.
+        # The reader of the output has closed the pipe, as `head` does. That is no failure, but
+        # Python would report it when it flushes stdout at exit.
         sys.stdout = None
     return 1

@@ -1,4 +1,4 @@
-"""`hightide cluster …`: the brokers, their controller, and whether all is well."""
+"""`hightide cluster …`: the brokers, the controller, and the health of the cluster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hightide.cli.options import LOCALHOST, Bootstrap, Failed, OutputOption, ask
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.model.cluster import ClusterDescription, TopicDescription
-from hightide.client.model.health import ProblemKind, problems
+from hightide.client.model.health import Problem, ProblemKind, problems
 from hightide.client.model.replicas import ReplicasDescription
 
-app = typer.Typer(no_args_is_help=True, help="Look at the cluster as a whole.")
+app = typer.Typer(no_args_is_help=True, help="Inspect the cluster as a whole.")
 
 
 UNHEALTHY = 3
@@ -34,7 +34,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A broker that is alive, or that is not and holds replicas."""
+    """A broker that is alive, or one that is not alive and has replicas."""
 
     id: int
     host: str | None
@@ -57,15 +57,6 @@ class ClusterInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemRow:
-    kind: ProblemKind
-    topic: str | None
-    partition: int | None
-    broker: int | None
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     healthy: bool
     controller: int | None
@@ -74,7 +65,7 @@ class Health:
     offline: int
     under_min_isr: int
     under_replicated: int
-    problems: list[ProblemRow]
+    problems: list[Problem]
 
 
 @app.command()
@@ -89,10 +80,10 @@ def info(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) 
 
 
 def cluster_info(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> ClusterInfo:
-    partitions = [each for topic in topics for each in topic.partitions]
-    leads = Counter(each.leader for each in partitions)
-    in_sync = Counter(broker for each in partitions for broker in each.isr)
-    holds = Counter(broker for each in partitions for broker in each.replicas)
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    leads = Counter(partition.leader for partition in partitions)
+    in_sync = Counter(broker for partition in partitions for broker in partition.isr)
+    holds = Counter(broker for partition in partitions for broker in partition.replicas)
     alive = {node.id: node for node in cluster.nodes}
     rows = []
     for broker in sorted(alive.keys() | holds.keys()):
@@ -116,17 +107,17 @@ def cluster_info(cluster: ClusterDescription, topics: Sequence[TopicDescription]
 
 @app.command()
 def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
-    """Say what is wrong with the cluster; exit code 3 if anything is.
+    """List what is wrong with the cluster; exit code 3 if anything is.
 
-    Wrong is: no controller, a partition without a leader, too few replicas in sync to commit, a
-    replica that is out of sync, one that lost committed records, a broker that is assigned
-    replicas and not alive, and one that does not answer.
+    Problems are: no controller, a partition without a leader, an ISR below min.insync.replicas, a
+    replica that is out of sync or lost committed records, a broker with replicas that is not
+    alive, and a broker that does not answer.
     """
 
     async def run(admin: Admin) -> Health:
         found = await admin.replicas.describe()
-        topics = sorted({each.topic for each in found.partitions})
-        return judged(found, await admin.configs.min_insync_replicas(topics))
+        topics = sorted({partition.topic for partition in found.partitions})
+        return health_of(found, await admin.configs.min_insync_replicas(topics))
 
     found = ask(bootstrap, run)
     render.show_one(found, output, leave_out=["problems"])
@@ -136,7 +127,7 @@ def health(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
         raise typer.Exit(UNHEALTHY)
 
 
-def judged(found: ReplicasDescription, min_isr: Mapping[str, int]) -> Health:
+def health_of(found: ReplicasDescription, min_isr: Mapping[str, int]) -> Health:
     listed = problems(found, min_isr)
     partitions = found.partitions
     return Health(
@@ -144,31 +135,32 @@ def judged(found: ReplicasDescription, min_isr: Mapping[str, int]) -> Health:
         controller=found.controller if found.controller in found.live else None,
         brokers=sorted(found.live),
         partitions=len(partitions),
-        offline=sum(each.is_offline for each in partitions),
-        under_min_isr=sum(each.is_under_min_isr(min_isr.get(each.topic, 1)) for each in partitions),
-        under_replicated=sum(bool(each.missing) for each in partitions),
-        problems=[
-            ProblemRow(each.kind, each.topic, each.partition, each.broker, each.sentence)
-            for each in listed
-        ],
+        offline=sum(partition.is_offline for partition in partitions),
+        under_min_isr=sum(
+            partition.is_under_min_isr(min_isr.get(partition.topic, 1)) for partition in partitions
+        ),
+        under_replicated=sum(bool(partition.missing) for partition in partitions),
+        problems=listed,
     )
 
 
-def sentences(found: Sequence[ProblemRow]) -> list[str]:
-    """The problems as sentences; of very many of a kind, the first and how many more there are."""
+def sentences(found: Sequence[Problem]) -> list[str]:
+    """The problems as sentences; of very many of one kind, the first and the number of the rest."""
     kinds: dict[ProblemKind, list[str]] = {}
-    for each in found:
-        kinds.setdefault(each.kind, []).append(each.problem)
-    said = []
-    for kind, told in kinds.items():
-        said += told[:SHOWN]
-        if len(told) > SHOWN:
-            said.append(f"… and {len(told) - SHOWN} more that are {kind.value}; -o json has all.")
-    return ["", *said] if said else []
+    for problem in found:
+        kinds.setdefault(problem.kind, []).append(problem.problem)
+    lines = []
+    for kind, listed in kinds.items():
+        lines += listed[:SHOWN]
+        if len(listed) > SHOWN:
+            lines.append(
+                f"… and {len(listed) - SHOWN} more that are {kind.value}; -o json has all."
+            )
+    return ["", *lines] if lines else []
 
 
 controller_app = typer.Typer(
-    invoke_without_command=True, help="Show which broker is the controller, or move that task."
+    invoke_without_command=True, help="Show which broker is the controller, or make it resign."
 )
 app.add_typer(controller_app, name="controller")
 
@@ -177,7 +169,7 @@ app.add_typer(controller_app, name="controller")
 def controller(
     context: typer.Context, bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show which broker is the controller, or move that task."""
+    """Show which broker is the controller, or make it resign."""
     if context.invoked_subcommand is None:
         found = ask(bootstrap, lambda admin: admin.cluster.describe())
         rows = [
@@ -198,7 +190,7 @@ class Resigned:
 
 @controller_app.command()
 def resign(bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE) -> None:
-    """Let the controller hand its task to another broker, and wait until that has it.
+    """Make the controller resign, and wait until another broker is the controller.
 
     This is the safe form of deleting the znode /controller.
     """

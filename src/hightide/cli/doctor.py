@@ -1,7 +1,7 @@
-"""`hightide doctor`: whether this machine has what Hightide needs, and what to do if not.
+"""`hightide doctor`: check that this machine has what Hightide needs, and say what to do if not.
 
-Each check is a fact that is looked up and a judgement that is pure.  What only some commands need
-is judged only where it is installed: a broker runs without Spark, and Spark does not without Java.
+Each check has two parts: look up a fact, and judge it in a pure function.  What only some commands
+need is checked only if it is installed: a broker runs without Spark, but Spark needs Java.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import typer
 
 from hightide import __version__
 from hightide.cli import render
-from hightide.cli.options import LOCALHOST, OutputOption, misused
+from hightide.cli.options import LOCALHOST, OutputOption, wrong_usage
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
@@ -37,7 +37,7 @@ INSTALL = "pip install 'hightide[spark]'"
 
 
 class Verdict(StrEnum):
-    """What a check comes to."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -61,22 +61,22 @@ def doctor(
             "-b",
             envvar="HIGHTIDE_BOOTSTRAP",
             metavar="HOST:PORT",
-            help=f"A broker that must answer. Default: one at {LOCALHOST} may.",
+            help=f"A broker that must answer. Default: {LOCALHOST}, which need not answer.",
         ),
     ] = None,
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where data and state would be kept.")
+        Path, typer.Option("--folder", metavar="DIR", help="The folder for data and state.")
     ] = Path(),
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check Python, Java, Spark, compiled loops, disk, open files and the broker.
 
-    Exit code 3 if something would not work; warnings and parts that are not installed are none.
+    Exit code 3 if something would not work; warnings and missing optional parts do not count.
     """
     try:
         addresses(bootstrap or LOCALHOST)
     except ValueError as error:
-        misused(str(error))
+        wrong_usage(str(error))
     found = [
         Check("hightide", Verdict.OK, __version__),
         judge_python(sys.version_info[:2]),
@@ -86,13 +86,13 @@ def doctor(
         judge_broker(bootstrap, _reach(bootstrap or LOCALHOST)),
     ]
     render.show(found, output, _columns(found))
-    if any(each.verdict is Verdict.BAD for each in found):
+    if any(check.verdict is Verdict.BAD for check in found):
         raise typer.Exit(UNHEALTHY)
 
 
 def _columns(found: list[Check]) -> tuple[str, ...]:
-    """No column of advice for somebody who needs none."""
-    has_advice = any(each.advice for each in found)
+    """The columns; without advice there is no such column."""
+    has_advice = any(check.advice for check in found)
     return ("check", "verdict", "found", *(("advice",) if has_advice else ()))
 
 
@@ -116,29 +116,29 @@ def judge_java(found: int | None, oldest: int) -> Check:
 
 
 def judge_packages(wanted: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Check]:
-    """`wanted` are version ranges by package, `found` the versions that are installed."""
+    """`wanted` has version ranges by package, `found` the installed versions."""
     for name, versions in wanted.items():
         if name not in found:
             yield Check(name, Verdict.BAD, "none", INSTALL)
         elif not is_within(found[name], versions):
-            yield Check(name, Verdict.BAD, found[name], f"Wanted is {versions}: {INSTALL}")
+            yield Check(name, Verdict.BAD, found[name], f"It should be {versions}: {INSTALL}")
         else:
             yield Check(name, Verdict.OK, found[name])
 
 
 def is_within(found: str, versions: str) -> bool:
-    """Whether a version is in a range such as `>=4.3,<4.4`, which is all that we write."""
+    """Whether a version is in a range such as `>=4.3,<4.4`, the only form in pyproject.toml."""
     return all(
-        _numbers(found) < _numbers(each[1:])
-        if each.startswith("<")
-        else _numbers(found) >= _numbers(each.removeprefix(">="))
-        for each in filter(None, versions.split(","))
+        _numbers(found) < _numbers(bound[1:])
+        if bound.startswith("<")
+        else _numbers(found) >= _numbers(bound.removeprefix(">="))
+        for bound in filter(None, versions.split(","))
     )
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     """The leading numbers of a version: 4.3.0rc1 counts as 4.3.0."""
-    return tuple(int(each) for each in re.findall(r"(?:^|\.)(\d+)", text))
+    return tuple(int(number) for number in re.findall(r"(?:^|\.)(\d+)", text))
 
 
 def judge_loops(is_compiled: bool) -> Check:
@@ -148,7 +148,7 @@ def judge_loops(is_compiled: bool) -> Check:
         "loops",
         Verdict.WARNING,
         "not compiled",
-        "Records are decoded slowly; numba does not work here: pip install numba",
+        "Records are decoded slowly, because numba does not work: pip install numba",
     )
 
 
@@ -163,7 +163,7 @@ def judge_disk(free_bytes: int, folder: Path) -> Check:
 
 def judge_files(limit: int) -> Check:
     unlimited = limit == resource.RLIM_INFINITY
-    text = "as many as wanted" if unlimited else f"{limit} at once"
+    text = "no limit" if unlimited else f"{limit} at once"
     if not unlimited and limit < LOW_FILES:
         advice = "A broker keeps files and connections open: ulimit -n 65536"
         few = limit < FEW_FILES
@@ -172,7 +172,7 @@ def judge_files(limit: int) -> Check:
 
 
 def judge_broker(asked_for: str | None, answer: str | int) -> Check:
-    """`answer` is the number of brokers, or why there is none."""
+    """`answer` is the number of brokers, or why none answered."""
     where = asked_for or LOCALHOST
     if isinstance(answer, int):
         return Check("broker", Verdict.OK, f"{answer} at {where}")
@@ -185,7 +185,7 @@ def judge_broker(asked_for: str | None, answer: str | int) -> Check:
 
 
 def _spark() -> Iterator[Check]:
-    """The checks of the pipeline, if any of it is installed."""
+    """The checks of Spark pipelines, if Spark is installed."""
     wanted = dict(_wanted("spark"))
     found = {name: held for name in wanted if (held := _version(name)) is not None}
     if "pyspark" not in found:
@@ -202,12 +202,12 @@ def _spark() -> Iterator[Check]:
 
 
 def _wanted(extra: str) -> Iterator[tuple[str, str]]:
-    """The packages of one extra with the versions that they may have."""
+    """The packages of one extra, and their version ranges."""
     pattern = re.compile(rf"([\w.-]+)(?:\[.*?\])?([^;]*);.*extra == ['\"]{extra}['\"]")
     try:
         declared = requires("hightide") or ()
     except PackageNotFoundError:
-        # A source tree that nobody has installed: only Spark itself can be looked for.
+        # A source tree that is not installed: only Spark itself can be checked.
         declared = [f"pyspark; extra == '{extra}'"]
     for text in declared:
         if match := pattern.fullmatch(text):
@@ -224,7 +224,7 @@ def _version(package: str) -> str | None:
 def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     absolute = folder.absolute()
-    return next(each for each in (absolute, *absolute.parents) if each.exists())
+    return next(path for path in (absolute, *absolute.parents) if path.exists())
 
 
 def _reach(bootstrap: str) -> str | int:

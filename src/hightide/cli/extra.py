@@ -1,4 +1,4 @@
-"""What a command says when the part of Hightide that it needs is not installed."""
+"""Checks that the packages of an extra are installed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ PACKAGES = ("pyspark", "pyarrow", "pandas")
 
 
 def require_spark() -> None:
-    """Refuse with one sentence, before anything is imported that would say it in twenty."""
-    missing = [each for each in PACKAGES if find_spec(each) is None]
+    """Fail with one sentence if Spark is missing, before an import fails with a traceback."""
+    missing = [package for package in PACKAGES if find_spec(package) is None]
     if missing:
         raise Failed(
             f"This command runs on Spark, and {', '.join(missing)} "

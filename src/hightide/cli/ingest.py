@@ -13,7 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli.options import LOCALHOST, Bootstrap, ClientSettings, Failed, ask, misused, pairs
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    ClientSettings,
+    Failed,
+    ask,
+    pairs,
+    wrong_usage,
+)
 from hightide.cli.render import say
 from hightide.client.admin import Admin
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -88,7 +96,7 @@ def files(
         check_key(key, "path", "none")
         pattern = None if begins is None else re.compile(begins.encode())
     except (ValueError, re.error) as error:
-        misused(str(error))
+        wrong_usage(str(error))
     rules = FollowRules(tuple(patterns), from_end, quiet_s, pattern, line_bytes)
     shape = RecordFormat(socket.gethostname(), key, format.value)
     _ensure(bootstrap, to)
@@ -191,7 +199,7 @@ def stdin(
     try:
         check_key(key, "none")
     except ValueError as error:
-        misused(str(error))
+        wrong_usage(str(error))
     _ensure(bootstrap, to)
     client = {**_for_lines(line_bytes), "message.timeout.ms": 60_000}
     client |= pairs(settings, "client setting")
@@ -231,7 +239,7 @@ def http(
     try:
         check_key(key, "none")
     except ValueError as error:
-        misused(str(error))
+        wrong_usage(str(error))
     for topic in to:
         _ensure(bootstrap, topic)
     client = {

@@ -1,4 +1,4 @@
-"""The command line's producer and consumer, which are confluent-kafka's."""
+"""The producer and consumer of the command line, from confluent-kafka."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ __all__ = [
 
 
 def producer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
-    made = {"client.id": "hightide-cli", "message.timeout.ms": 60_000, **settings}
-    return _in_words(lambda: librdkafka.producer(bootstrap, made, say))
+    config = {"client.id": "hightide-cli", "message.timeout.ms": 60_000, **settings}
+    return _or_fail(lambda: librdkafka.producer(bootstrap, config, say))
 
 
 def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
-    """A consumer for partitions that are assigned by hand; it belongs to no group unless the
-    settings name one."""
-    made = {
+    """A consumer for partitions that are assigned explicitly.
+
+    It is a member of no group unless the settings name one.
+    """
+    config = {
         "client.id": "hightide-cli",
-        # The library wants a name here even where no group is joined and nothing committed.
+        # librdkafka requires a group id even if the consumer joins no group and commits nothing.
         "group.id": "hightide-cli",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -40,29 +42,29 @@ def consumer(bootstrap: str, settings: Mapping[str, Any]) -> Any:
         "auto.offset.reset": "earliest",
         **settings,
     }
-    return _in_words(lambda: librdkafka.consumer(bootstrap, made, say))
+    return _or_fail(lambda: librdkafka.consumer(bootstrap, config, say))
 
 
 def assign(consumer: Any, topic: str, offsets: Mapping[int, int]) -> None:
-    """Read these partitions from these offsets."""
+    """Assign partitions, each with the offset to read from."""
     kafka = library()
     consumer.assign([kafka.TopicPartition(topic, at, offset) for at, offset in offsets.items()])
 
 
 def subscribe(
-    consumer: Any, topic: str, given: Callable[..., None], taken: Callable[..., None]
+    consumer: Any, topic: str, assigned: Callable[..., None], revoked: Callable[..., None]
 ) -> None:
-    """Read as a member of the group that the settings name."""
-    consumer.subscribe([topic], on_assign=given, on_revoke=taken)
+    """Subscribe as a member of the group that the settings name."""
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
 
 
 def store(consumer: Any, message: Any) -> None:
-    """Have the offset behind a message committed, soon or when the consumer closes."""
+    """Store the offset after a message, for the next automatic commit."""
     kafka = library()
     try:
         consumer.store_offsets(message=message)
     except kafka.KafkaException:
-        # The partition belongs to another member by now, who reads it from the last commit on.
+        # The partition now belongs to another member, which reads from the last commit.
         return
 
 
@@ -71,7 +73,7 @@ def is_end_of_partition(error: Any) -> bool:
 
 
 def is_fatal(error: Any) -> bool:
-    """Whether waiting longer is pointless."""
+    """Whether it makes no sense to wait longer."""
     kafka = library().KafkaError
     return bool(
         error.fatal()
@@ -85,7 +87,7 @@ def is_fatal(error: Any) -> bool:
     )
 
 
-def _in_words(create: Callable[[], Any]) -> Any:
+def _or_fail(create: Callable[[], Any]) -> Any:
     try:
         return create()
     except librdkafka.Unusable as error:

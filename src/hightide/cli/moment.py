@@ -1,4 +1,4 @@
-"""Times and ages as people and programs read them."""
+"""Times and durations as text, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def now_ms() -> int:
 
 
 def iso(timestamp_ms: int | None) -> str | None:
-    """A time in ISO 8601, in UTC."""
+    """A timestamp in ISO 8601, in UTC."""
     if timestamp_ms is None:
         return None
     at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
@@ -22,7 +22,7 @@ def iso(timestamp_ms: int | None) -> str | None:
 
 
 def age(since_ms: int | None, now_ms: int) -> str | None:
-    """How long ago that is, in one word: 350ms, 4s, 3m20s, 5h02m, 12d03h."""
+    """The time since then in one word: 350ms, 4s, 3m20s, 5h02m, 12d03h."""
     if since_ms is None:
         return None
     passed_ms = max(0, now_ms - since_ms)
@@ -42,8 +42,8 @@ def age(since_ms: int | None, now_ms: int) -> str | None:
 
 
 def duration_ms(text: str) -> int:
-    """`90s`, `15m`, `2h`, `3d`; ValueError if it is none."""
+    """Parse `90s`, `15m`, `2h` or `3d`; ValueError if it is something else."""
     found = re.fullmatch(r"(\d+)([smhd])", text.strip().lower())
     if found is None:
-        raise ValueError(f"{text!r} is no duration; it should be like 90s, 15m, 2h or 3d")
+        raise ValueError(f"{text!r} is not a duration; it should be like 90s, 15m, 2h or 3d")
     return int(found[1]) * UNITS_MS[found[2]]

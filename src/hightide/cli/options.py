@@ -1,4 +1,4 @@
-"""Options that many commands share, declared once, and the way from a command to a cluster."""
+"""Options that many commands share, and the connection from a command to a cluster."""
 
 from __future__ import annotations
 
@@ -22,64 +22,69 @@ Bootstrap = Annotated[
         "-b",
         envvar="HIGHTIDE_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="A broker of the cluster; more may follow after commas.",
+        help="A broker of the cluster, or several with commas.",
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the answer.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, change nothing.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="The output format.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
+]
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal, never asked.")
+    bool,
+    typer.Option(
+        "--yes", "-y", help="Do not ask for confirmation. Without a terminal there is no question."
+    ),
 ]
 ClientSettings = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="NAME=VALUE", help="A setting of the client library; repeatable."),
+    typer.Option("-X", metavar="NAME=VALUE", help="A librdkafka setting; repeatable."),
 ]
 
 LOCALHOST = "localhost:9092"
 
 
 class Failed(Exception):
-    """A command that cannot do what it was asked; the text is one sentence for a person."""
+    """A command failed; the text is one sentence for users."""
 
 
-def misused(sentence: str) -> NoReturn:
-    """A command line that makes no sense: the sentence and exit code 2."""
+def wrong_usage(sentence: str) -> NoReturn:
+    """End the command with a sentence and exit code 2."""
     raise typer.BadParameter(sentence)
 
 
 def spelt(text: str, known: Sequence[str], what: str) -> str:
-    """One of some words in the spelling that brokers know, however it was typed."""
-    for each in known:
-        if each.lower() == text.strip().lower():
-            return each
-    misused(f"{text!r} is no {what}; there are {', '.join(known)}")
+    """The known word that equals `text` without regard to case."""
+    for word in known:
+        if word.lower() == text.strip().lower():
+            return word
+    wrong_usage(f"{text!r} is not a {what}; known are {', '.join(known)}")
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Let a person at a terminal decide.  Scripts have decided."""
+    """Ask for confirmation at a terminal.  Without a terminal there is no question."""
     if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
         raise Failed("Nothing was changed.")
 
 
-def tell_silence(silent: Mapping[int, str], what: str) -> None:
-    """Say whose word is missing, so that nobody takes a gap for a fact."""
+def warn_about_silent(silent: Mapping[int, str], what: str) -> None:
+    """Name the brokers that did not answer, so that users know that the output has gaps."""
     for broker, why in silent.items():
-        say(f"Broker {broker} cannot be asked for its {what}. {why}")
+        say(f"Broker {broker} did not report its {what}. {why}")
 
 
 def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
-    """`name=value` texts as a mapping."""
+    """Parse `name=value` texts."""
     found = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            misused(f"{text!r} is no {what}; it should be NAME=VALUE")
+            wrong_usage(f"{text!r} is not a {what}; it should be NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
 
 
 def ask(bootstrap: str, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
-    """Ask a cluster one thing and hang up."""
+    """Connect to a cluster, run one function, and disconnect."""
 
     async def run() -> T:
         async with Admin(bootstrap) as admin:
@@ -88,5 +93,5 @@ def ask(bootstrap: str, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> 
     try:
         addresses(bootstrap)
     except ValueError as error:
-        misused(str(error))
+        wrong_usage(str(error))
     return asyncio.run(run())

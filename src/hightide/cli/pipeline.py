@@ -18,7 +18,7 @@ import typer
 
 from hightide.cli import pipeline_rows, render
 from hightide.cli.extra import require_spark
-from hightide.cli.options import DryRun, Failed, OutputOption, Yes, confirm, misused, pairs
+from hightide.cli.options import DryRun, Failed, OutputOption, Yes, confirm, pairs, wrong_usage
 from hightide.cli.render import Output
 from hightide.cli.watch import Interval, Watch
 from hightide.client.connection import ConnectionFailed
@@ -98,7 +98,7 @@ def load(
 def check_names(found: App, only: list[str] | None) -> list[str]:
     for name in only or ():
         if name not in found.queries:
-            misused(f"there is no query {name!r}; there is {', '.join(found.queries)}")
+            wrong_usage(f"there is no query {name!r}; there is {', '.join(found.queries)}")
     return list(only or ())
 
 
@@ -163,7 +163,7 @@ def run(
     found = load(file, bootstrap, master, state, conf)
     names = check_names(found, only)
     if dry_run and not reset:
-        misused(
+        wrong_usage(
             "--dry-run is for --reset; `hightide pipeline plan` looks at an app without running"
         )
     with explained(found, file, trace=trace):
@@ -215,7 +215,7 @@ def _reset(found: App, only: list[str], *, yes: bool, dry_run: bool) -> None:
                 render.say(f"App {found.name} has nothing to forget.")
             elif not dry_run:
                 confirm(f"Forget the progress and state of {found.name}?", yes=yes)
-                checkpoint_reset.forget(found, due)
+                checkpoint_reset.delete(found, due)
                 render.say("Forgotten. Topics and tables that were written are still there.")
     except checkpoint_reset.ResetFailed as error:
         raise Failed(str(error)) from None
@@ -269,7 +269,7 @@ def try_(
         raise Failed(f"{file} has no tests: functions test_… in Python, tests: in YAML.")
     for name in names or ():
         if name not in found.tests:
-            misused(f"there is no test {name!r}; there is {', '.join(found.tests)}")
+            wrong_usage(f"there is no test {name!r}; there is {', '.join(found.tests)}")
     with explained(found, file, trace=trace):
         _start_spark(found, file)
         rows = [pipeline_rows.tried(name, found.tests[name], file) for name in names or found.tests]

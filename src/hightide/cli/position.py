@@ -1,16 +1,16 @@
-"""Where to start reading: one small language for `--from` and for `-o`.
+"""The position to read from, as `--from` and `-o` take it.
 
-    beginning, start, earliest    the oldest record there is
-    end, latest                   only what comes after now
+    beginning, start, earliest    the oldest record
+    end, latest                   only new records
     42                            offset 42 of each partition
     -10                           the last 10 records of each partition
     15m, 2h, 3d                   records of the last 15 minutes, 2 hours, 3 days
-    2026-11-15T10:00:00Z          records from that time on; without a zone it is local time
-    10:00                         records from that time of today on
+    2026-11-15T10:00:00Z          records at or after that time; without a zone it is local time
+    10:00                         records at or after that time of today
     @1731664800000                the same in milliseconds since 1970; also kcat's s@…
 
-`hightide consume` takes such a position in `--from`, and in `-o` as kcat does.  Everywhere
-else `-o` names the output, and here it does that too: no position is called `json`.
+`hightide consume` takes a position in `--from`, and in `-o` as kcat does.  In other commands `-o`
+is the output format; here it is that too, since no position is called `json`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """So many offsets before the end; a compacted log may hold fewer records there."""
+    """This many offsets before the end; a compacted log may have fewer records there."""
 
     count: int
 
@@ -55,7 +55,7 @@ Position = Beginning | End | Offset | Last | Time
 
 
 def parse(text: str, now_ms: int) -> Position:
-    """Read a position; ValueError says what was not understood."""
+    """Parse a position; ValueError says what is wrong."""
     word = text.strip().lower()
     if word in BEGINNING:
         return Beginning()
@@ -73,13 +73,13 @@ def parse(text: str, now_ms: int) -> Position:
         return Time(_moment_ms(text.strip(), now_ms))
     except ValueError:
         raise ValueError(
-            f"{text!r} is no position: use beginning, end, an offset, -N for the last N, "
+            f"{text!r} is not a position: use beginning, end, an offset, -N for the last N, "
             "15m for the last 15 minutes, or a time such as 2026-11-15T10:00:00 or 10:00"
         ) from None
 
 
 def _moment_ms(text: str, now_ms: int) -> int:
-    """A time without a zone is the time on the asker's clock, and one without a day today's."""
+    """Parse a time; without a zone it is local time, and without a day it is today."""
     if re.match(r"\d\d?:", text):
         today = datetime.fromtimestamp(now_ms / 1000).astimezone().date()
         moment = datetime.combine(today, time.fromisoformat(text.rjust(5, "0")))
@@ -91,10 +91,10 @@ def _moment_ms(text: str, now_ms: int) -> int:
 def first_offset(
     position: Position, start_offset: int, end_offset: int, at_time: int | None = None
 ) -> int:
-    """The offset to read first, inside what the partition holds.
+    """The first offset to read, inside of the partition.
 
-    `at_time` is the offset that the broker found for a `Time`; None is a time after the last
-    record, which begins at the end.
+    `at_time` is the offset that the broker found for a `Time`; None means that the time is after
+    the last record, so reading begins at the end.
     """
     match position:
         case Beginning():

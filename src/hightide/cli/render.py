@@ -1,8 +1,8 @@
 """The only file of the command line that prints.
 
-Commands return dataclasses; this turns them into a table for people or JSON for programs.
-Data goes to stdout and talk to stderr.  Tables are plain text with no colour, no frame and
-no cut-off cell, so that they can be piped into `awk` as they are.
+Commands return dataclasses, and this file prints them as a table for people or as JSON for
+programs.  Data goes to stdout, messages to stderr.  Tables are plain text without colours, frames
+or cut-off cells, so that they can be piped into `awk` as they are.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Output(StrEnum):
-    """The forms in which every command can answer."""
+    """The output formats of every command."""
 
     TABLE = "table"
     JSON = "json"
 
 
 def show(rows: Sequence[DataclassInstance], output: Output, columns: Sequence[str] = ()) -> None:
-    """Print rows; `columns` picks what a table shows, JSON always has everything."""
+    """Print rows; `columns` selects the columns of a table, JSON always has all fields."""
     if output is Output.JSON:
         _print_json([plain(row) for row in rows])
     elif rows:
@@ -34,14 +34,14 @@ def show(rows: Sequence[DataclassInstance], output: Output, columns: Sequence[st
 
 
 def show_one(value: DataclassInstance, output: Output, leave_out: Collection[str] = ()) -> None:
-    """Print one thing: its plain fields as `name: value`, its lists of rows as tables.
+    """Print one value: its plain fields as `name  value`, its lists of rows as tables.
 
-    JSON has also what is left out for people.
+    `leave_out` names fields that only JSON has.
     """
     if output is Output.JSON:
         _print_json(plain(value))
         return
-    names = [each.name for each in dataclasses.fields(value) if each.name not in leave_out]
+    names = [field.name for field in dataclasses.fields(value) if field.name not in leave_out]
     fields = [(name, getattr(value, name)) for name in names]
     single = [(name, found) for name, found in fields if not _is_rows(found)]
     width = max((len(name) for name, _ in single), default=0)
@@ -56,9 +56,9 @@ def table(
     columns: Sequence[str] = (),
     headings: Mapping[str, str] | None = None,
 ) -> str:
-    """Columns as wide as their widest cell, numbers to the right.
+    """A table with columns as wide as their widest cell, and numbers aligned right.
 
-    `headings` picks columns too, and has shorter names for them.
+    `headings` selects columns too, and gives them shorter names.
     """
     names = list(columns or headings or [f.name for f in dataclasses.fields(rows[0])])
     values = [[getattr(row, name) for name in names] for row in rows]
@@ -77,7 +77,7 @@ def table(
 
 
 def cell(value: Any) -> str:
-    """One value as a person reads it."""
+    """One value as text for people."""
     match value:
         case None:
             return "-"
@@ -88,36 +88,36 @@ def cell(value: Any) -> str:
         case Enum():
             return value.name.lower()
         case list() | tuple():
-            return ",".join(cell(each) for each in value) or "-"
+            return ",".join(map(cell, value)) or "-"
         case dict():
-            return " ".join(f"{key}={cell(each)}" for key, each in value.items()) or "-"
+            return " ".join(f"{key}={cell(item)}" for key, item in value.items()) or "-"
         case _:
             return str(value)
 
 
 def say(text: str) -> None:
-    """Talk: what a person wants to know and a program must not have to skip."""
+    """Print a message for people to stderr, so that programs need not skip it."""
     print(text, file=sys.stderr, flush=True)
 
 
 def write(text: str) -> None:
-    """Data, flushed so that a reader at the other end of a pipe sees it now."""
+    """Print data, and flush it so that the reader of a pipe sees it now."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def fresh_page(text: str) -> str:
-    """Text that stands alone on a terminal, and apart from what came before in a file."""
+    """Text on a cleared screen; in a file, text with an empty line after it."""
     return f"\x1b[H\x1b[2J{text}" if sys.stdout.isatty() else f"{text}\n"
 
 
 def write_bytes(data: bytes) -> None:
-    """Data that need not be text; it is seen after `push`."""
+    """Print bytes, without a flush; see `push`."""
     sys.stdout.buffer.write(data)
 
 
 def push() -> None:
-    """Hand on what was written so far."""
+    """Flush what `write_bytes` has written."""
     sys.stdout.flush()
 
 
@@ -131,16 +131,16 @@ def _print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON makes of a value: dataclasses become objects, enums their names."""
+    """A value for JSON: dataclasses become objects, and enums their names."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return value
-    return [plain(each) for each in value]
+    return [plain(item) for item in value]
 
 
 def _is_rows(value: Any) -> bool:
@@ -148,10 +148,10 @@ def _is_rows(value: Any) -> bool:
 
 
 def _is_numeric(values: list[Any]) -> bool:
-    """Numbers, though some may be unknown."""
-    known = [each for each in values if each is not None]
+    """Whether all values are numbers; None is allowed."""
+    known = [value for value in values if value is not None]
     return bool(known) and all(
-        isinstance(each, int | float) and not isinstance(each, bool | Enum) for each in known
+        isinstance(value, int | float) and not isinstance(value, bool | Enum) for value in known
     )
 
 

@@ -24,8 +24,8 @@ from hightide.cli.options import (
     OutputOption,
     Yes,
     confirm,
-    misused,
     pairs,
+    wrong_usage,
 )
 from hightide.cli.render import Output
 
@@ -234,7 +234,7 @@ def _forget(folder: Path, state: Path) -> None:
 
     made = TableApp(definition, name=folder.name, brokers=found.brokers, state=str(state))
     try:
-        checkpoint_reset.forget(made, checkpoint_reset.stored_progress(made))
+        checkpoint_reset.delete(made, checkpoint_reset.stored_progress(made))
     except checkpoint_reset.ResetFailed as error:
         render.say(str(error))
 
@@ -287,7 +287,7 @@ def _found(which: str, state: Path) -> tuple[Path | None, str]:
             return folder, to
     if not is_table(which):
         known = ", ".join(folder.name for folder in _folders(state)) or "none"
-        misused(f"there is no table {which!r} with its state in {state}; there is {known}")
+        wrong_usage(f"there is no table {which!r} with its state in {state}; there is {known}")
     return None, str(parse(which))
 
 

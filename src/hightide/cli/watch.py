@@ -1,4 +1,4 @@
-"""Looking again and again: the options of `--watch`, and the loop behind them."""
+"""The options and the loop of `--watch`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
 from hightide.wire.errors import KafkaError
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")]
 Interval = Annotated[
-    float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="With --watch.")
+    float,
+    typer.Option(
+        "--interval", min=0.1, metavar="SECONDS", help="Time between two repetitions of --watch."
+    ),
 ]
 
 
@@ -27,14 +30,14 @@ def look(
     watch: bool,
     interval: float,
 ) -> None:
-    """Look and print, once or until Ctrl-C."""
+    """Run `once` one time, or repeatedly until Ctrl-C."""
 
     async def run(admin: Admin) -> None:
         while True:
             try:
                 await once(admin)
             except (ConnectionFailed, KafkaError) as error:
-                # Whoever watches a cluster wants to see it come back.
+                # Keep watching: the user wants to see when the cluster is back.
                 if not watch:
                     raise
                 render.say(f"hightide: {error}")

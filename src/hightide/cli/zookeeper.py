@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hightide.cli import render
-from hightide.cli.options import DryRun, Failed, OutputOption, misused
+from hightide.cli.options import DryRun, Failed, OutputOption, wrong_usage
 from hightide.cli.render import Output, say
 from hightide.zookeeper import CREDENTIALS, environment_credentials
 
@@ -177,7 +177,7 @@ def copy(
             refuse_while_brokers_run(snapshot, name)
         with opened(target, access, may_be_new=True) as location:
             if location.name == name:
-                misused("--from and --to are the same location")
+                wrong_usage("--from and --to are the same location")
             report = write_snapshot(
                 snapshot, name, location, overwrite=overwrite, force=force, dry_run=dry_run
             )
@@ -205,7 +205,7 @@ def _access(file: Path | None, tls_ca: Path | None) -> Access:
     for line in lines:
         user, colon, password = line.partition(":")
         if not (user and colon and password):
-            misused(f"{file or '$' + CREDENTIALS}: expected lines of user:password")
+            wrong_usage(f"{file or '$' + CREDENTIALS}: expected lines of user:password")
     return Access(lines, tls_ca)
 
 

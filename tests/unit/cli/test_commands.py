@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from hightide.__main__ import main
-from hightide.cli.consume import line_template, read_output
-from hightide.cli.options import Failed, confirm, misused, pairs, spelt
-from hightide.cli.topics import kafka_uuid
+from hightide.cli.options import Failed, confirm, pairs, spelt, wrong_usage
+from hightide.cli.record.consume import line_template, read_output
+from hightide.cli.topic import kafka_uuid
 from hightide.process import environment
 from hightide.wire import batch
 
@@ -280,7 +280,7 @@ def test_o_is_a_form_or_a_position():
 
 def _misuse():
     try:
-        misused("x")
+        wrong_usage("x")
     except Exception as error:
         return error
 
@@ -296,7 +296,7 @@ def test_pairs_are_parted_at_the_first_equals_sign():
 
 def test_words_are_spelt_as_brokers_spell_them():
     assert spelt("ongoing ", ("Empty", "Ongoing"), "state") == "Ongoing"
-    with pytest.raises(type(_misuse()), match="'open' is no state; there are Empty, Ongoing"):
+    with pytest.raises(type(_misuse()), match="'open' is not a state; known are Empty, Ongoing"):
         spelt("open", ("Empty", "Ongoing"), "state")
 
 

@@ -9,17 +9,17 @@ import pytest
 import typer
 
 from hightide.cli import position, render
-from hightide.cli.group_reset import Shift, chosen, moment, planned, target
-from hightide.cli.group_rows import (
+from hightide.cli.group.commands import of_topics, print_lags
+from hightide.cli.group.reset import Shift, chosen, moment, planned, target
+from hightide.cli.group.rows import (
     counted,
     group_details,
     group_page,
     lag_details,
     lag_page,
+    named,
     refuse_members,
-    who,
 )
-from hightide.cli.groups import of_topics, print_lags
 from hightide.cli.moment import age, duration_ms, iso
 from hightide.cli.options import Failed
 from hightide.cli.render import Output
@@ -78,7 +78,7 @@ def test_a_page_has_the_group_the_reason_of_the_last_rebalance_and_the_members()
         "assignor        range",
         "generation      4",
         "coordinator     2",
-        "last rebalance  1m06s ago, which ended generation 3: bob-1 joined",
+        "last rebalance  1m06s ago, after generation 3: bob-1 joined",
         "",
         "MEMBER  INSTANCE-ID  CLIENT-ID  HOST      PARTITIONS  ASSIGNMENT",
         "ann-1   -            ann        10.0.0.1           2  orders=0,2",
@@ -92,7 +92,7 @@ def test_an_empty_group_of_another_cluster_has_a_page_too():
         "coordinator     2",
         "last rebalance  -",
         "",
-        "It has no members.",
+        "The group has no members.",
     ]
 
 
@@ -121,7 +121,7 @@ def test_lag_is_shown_in_records_and_seconds():
 
 def test_a_group_without_partitions_says_so():
     page = lag_page(lag_details(replace(LAG, partitions=[]), NOW_MS))
-    assert page.splitlines()[1] == "It has committed nothing, and its members have no partitions."
+    assert page.splitlines()[1] == "The group has no commits, and its members have no partitions."
 
 
 def test_only_the_topics_that_are_asked_for_count():
@@ -146,8 +146,8 @@ def test_who_is_in_the_way_is_said():
     ):
         refuse_members(GROUP, "reset")
     refuse_members(replace(GROUP, members=[]), "reset")
-    assert who([BOB]) == "desk at 10.0.0.2"
-    assert who([ANN] * 5).endswith("ann-1 at 10.0.0.1 and 2 more")
+    assert named([BOB]) == "desk at 10.0.0.2"
+    assert named([ANN] * 5).endswith("ann-1 at 10.0.0.1 and 2 more")
     assert counted(1, "member") == "1 member"
 
 
@@ -174,7 +174,7 @@ def test_an_age_is_one_word(passed_ms, word):
 def test_durations_have_units():
     assert duration_ms("90s") == 90_000
     assert duration_ms("2H") == 7_200_000
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         duration_ms("90")
 
 
@@ -197,10 +197,10 @@ def test_a_time_is_iso_an_age_or_milliseconds():
     assert moment("15m", NOW_MS) == position.Time(NOW_MS - 900_000)
     assert moment("1800000000000", 0) == position.Time(NOW_MS)
     assert moment("2027-01-15T08:00:00Z", 0) == position.Time(NOW_MS)
-    with pytest.raises(typer.BadParameter, match="milliseconds are wanted"):
+    with pytest.raises(typer.BadParameter, match="give milliseconds, not seconds"):
         moment("1800000000", NOW_MS)
     for text in ("-10", "beginning", "noon"):
-        with pytest.raises(typer.BadParameter, match="is no time"):
+        with pytest.raises(typer.BadParameter, match="is not a time"):
             moment(text, NOW_MS)
 
 
@@ -209,7 +209,7 @@ def test_partitions_are_chosen_by_topic_and_number():
     assert chosen("orders:0,2") == ("orders", (0, 2))
     assert chosen("orders/1") == ("orders", (1,))
     for text in ("", ":1", "orders:", "orders:x", "orders:1,,2"):
-        with pytest.raises(typer.BadParameter, match="names no partitions"):
+        with pytest.raises(typer.BadParameter, match="does not name partitions"):
             chosen(text)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.cli.lines import (
+from hightide.cli.record.lines import (
     Incoming,
     Outgoing,
     as_json,

@@ -9,16 +9,16 @@ import pytest
 import typer
 
 from hightide.cli import render
-from hightide.cli.cluster import cluster_info, judged, sentences
-from hightide.cli.elections import NOT_NEEDED, prospect
-from hightide.cli.partition_rows import (
+from hightide.cli.cluster import cluster_info, health_of, sentences
+from hightide.cli.partition.elect import NOT_NEEDED, expected_election
+from hightide.cli.partition.replica_bars import bars, window
+from hightide.cli.partition.rows import (
     chosen,
     named,
     page,
     partition_details,
     partition_row,
 )
-from hightide.cli.replica_bars import picture, window
 from hightide.client.model.cluster import (
     ClusterDescription,
     Node,
@@ -141,8 +141,8 @@ def test_what_is_unusual_is_said_on_the_page():
     )
     lines = page(partition(state, live=frozenset({2})), {"orders": 2}).splitlines()
     assert lines[1] == (
-        "leader    nobody (epoch 4), last known 1, recovering: elected without being known to"
-        " have everything"
+        "leader    none (epoch 4), last known 1, recovering: elected although it may lack"
+        " committed records"
     )
     assert lines[3] == (
         "ISR       -  too few: nothing is committed, writes with acks=all are refused"
@@ -202,10 +202,10 @@ def test_a_row_says_in_words_what_is_wrong(state, live, words):
 
 def status(broker, start, high_watermark, end):
     return ReplicaStatus(
-        broker=broker,
+        replica=broker,
         role=Role.FOLLOWER,
-        is_in_sync=True,
-        is_eligible=False,
+        in_sync=True,
+        eligible=False,
         log_start_offset=start,
         high_watermark=high_watermark,
         end_offset=end,
@@ -220,7 +220,7 @@ def status(broker, start, high_watermark, end):
 def test_bars_begin_near_the_first_difference():
     million = [status(1, 0, 999_990, 1_000_000), status(12, 0, 999_980, 999_990)]
     assert window(million) == (999_960, 1_000_000)
-    assert picture(million, 40) == [
+    assert bars(million, 40) == [
         " 1  ==============================|----------",
         "12  ====================|----------",
         "    999960                            1000000",
@@ -228,7 +228,7 @@ def test_bars_begin_near_the_first_difference():
 
 
 def test_equal_logs_are_shown_whole():
-    assert picture([status(1, 10, 50, 50), status(2, 30, 50, 50)], 20) == [
+    assert bars([status(1, 10, 50, 50), status(2, 30, 50, 50)], 20) == [
         "1  ====================|",
         "2            ==========|",
         "   10                 50",
@@ -236,16 +236,16 @@ def test_equal_logs_are_shown_whole():
 
 
 def test_what_is_not_at_the_end_is_not_drawn_there():
-    first, second, _ = picture([status(1, 0, 0, 10_000), status(2, 0, 0, 9_999)], 20)
+    first, second, _ = bars([status(1, 0, 0, 10_000), status(2, 0, 0, 9_999)], 20)
     assert len(second) < len(first)
 
 
 def test_empty_and_unknown_logs_have_a_bar_too():
-    assert picture([status(1, 0, 0, 0)], 20) == ["1  |", "   0"]
+    assert bars([status(1, 0, 0, 0)], 20) == ["1  |", "   0"]
     unknown = status(2, None, None, None)
-    assert picture([status(1, 0, 5, 5), unknown], 10)[1] == "2  ?"
-    assert picture([status(1, 0, 6, 6), status(2, None, None, 3)], 10)[1] == "2  -----"
-    assert picture([unknown]) == []
+    assert bars([status(1, 0, 5, 5), unknown], 10)[1] == "2  ?"
+    assert bars([status(1, 0, 6, 6), status(2, None, None, 3)], 10)[1] == "2  -----"
+    assert bars([unknown]) == []
 
 
 # -- elections ---------------------------------------------------------------------------------
@@ -262,24 +262,24 @@ OFFLINE = replace(STATE, leader=NO_BROKER, isr=(), elr=(1,))
             replace(STATE, leader=2, isr=(2,)),
             ALL,
             None,
-            "replica 1, which is preferred, is not in sync",
+            "replica 1, the preferred one, is not in sync",
         ),
         (
             replace(STATE, leader=2),
             frozenset({2}),
             None,
-            "broker 1, which is preferred, is not alive",
+            "broker 1, the preferred one, is not alive",
         ),
     ],
 )
 def test_it_is_told_beforehand_what_a_preferred_election_does(state, live, leader, sentence):
-    found = prospect(ElectionKind.PREFERRED, partition(state, live=live))
+    found = expected_election(ElectionKind.PREFERRED, partition(state, live=live))
     assert (found.leader, found.sentence) == (leader, sentence)
 
 
 def test_it_is_told_beforehand_what_an_unclean_election_does():
     def told(found):
-        what = prospect(ElectionKind.UNCLEAN, found)
+        what = expected_election(ElectionKind.UNCLEAN, found)
         return what.leader, what.sentence
 
     assert told(partition(STATE)) == (1, NOT_NEEDED)
@@ -289,8 +289,8 @@ def test_it_is_told_beforehand_what_an_unclean_election_does():
     )
     assert told(some) == (
         2,
-        "would be elected with records up to 80; replica 3 has them up to 95;"
-        " what 1 may have more cannot be told",
+        "would be elected with records up to 80; replica 3 has records up to 95;"
+        " replicas 1 did not report theirs",
     )
 
 
@@ -323,9 +323,9 @@ def test_the_cluster_shows_also_brokers_that_are_not_alive():
 
 def test_health_counts_and_names_what_is_wrong():
     well = ReplicasDescription(1, ALL, [partition(replace(STATE, isr=(1, 2, 3)))])
-    assert judged(well, {}).healthy
+    assert health_of(well, {}).healthy
     ill = ReplicasDescription(1, ALL, [partition(), partition(replace(STATE, isr=(1,)))])
-    found = judged(ill, {"orders": 2})
+    found = health_of(ill, {"orders": 2})
     assert not found.healthy
     assert (found.offline, found.under_min_isr, found.under_replicated) == (0, 1, 2)
     assert [each.kind for each in found.problems] == [
@@ -336,7 +336,7 @@ def test_health_counts_and_names_what_is_wrong():
 
 def test_a_thousand_problems_of_a_kind_are_not_a_thousand_lines():
     parts = [partition(index=index) for index in range(1000)]
-    found = judged(ReplicasDescription(1, ALL, parts), {})
+    found = health_of(ReplicasDescription(1, ALL, parts), {})
     said = sentences(found.problems)
     assert len(said) == 22
     assert said[-1] == "… and 980 more that are under-replicated; -o json has all."

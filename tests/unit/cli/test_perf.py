@@ -7,12 +7,12 @@ import uuid
 import pytest
 
 from hightide.cli.options import Failed
-from hightide.cli.perf import two_clusters
-from hightide.cli.perf_latency import PROBE, Flight, Pace, complain, figures
-from hightide.cli.perf_load import payloads, percentile
-from hightide.cli.perf_rounds import figure_rows, ratio_rows, rounds
-from hightide.cli.perf_suite import Amount, Measured, Target, suite
-from hightide.cli.perf_topic import what_prevents_writing
+from hightide.cli.perf.commands import two_clusters
+from hightide.cli.perf.latency import PROBE, Flight, Pace, fail_if_missing, figures
+from hightide.cli.perf.load import payloads, percentile
+from hightide.cli.perf.rounds import figure_rows, ratio_rows, rounds
+from hightide.cli.perf.suite import Amount, Measurement, Target, suite
+from hightide.cli.perf.temporary_topic import what_prevents_writing
 from hightide.client.model.cluster import PartitionDescription, TopicDescription
 
 AMOUNT = Amount(seconds=2.0, most_bytes=4_000, size=100, rate=1_000)
@@ -25,7 +25,7 @@ def flown(pace, latencies_s, sent_late_s=0.0):
         due = 100.0 + pace.due_s(number)
         flight.sent[number] = due + sent_late_s
         if taken is not None:
-            flight.saw(flight.stamp(number), 0, due + taken)
+            flight.received(flight.stamp(number), 0, due + taken)
     return flight
 
 
@@ -59,7 +59,7 @@ def test_messages_that_did_not_arrive_are_counted_and_said():
     found = figures("t", pace, flown(pace, [0.001] * 7 + [None] * 3), 100.0, 1.0, 0.5)
     assert (found.records, found.unconsumed) == (7, 3)
     with pytest.raises(Failed, match="3 of 10 messages were not consumed"):
-        complain(found, pace)
+        fail_if_missing(found, pace)
 
 
 def test_nothing_that_arrived_gives_no_latency_rather_than_none_at_all():
@@ -70,15 +70,15 @@ def test_nothing_that_arrived_gives_no_latency_rather_than_none_at_all():
 
 def test_only_new_messages_of_this_run_are_counted():
     flight, other = Flight(3), Flight(3)
-    flight.saw(None, 0, 1.0)
-    flight.saw(b"short", 0, 1.0)
-    flight.saw(other.stamp(1), 0, 1.0)
-    flight.saw(flight.stamp(7), 0, 1.0)
+    flight.received(None, 0, 1.0)
+    flight.received(b"short", 0, 1.0)
+    flight.received(other.stamp(1), 0, 1.0)
+    flight.received(flight.stamp(7), 0, 1.0)
     assert flight.arrived_count == 0
-    flight.saw(flight.stamp(PROBE), 4, 1.0)
+    flight.received(flight.stamp(PROBE), 4, 1.0)
     assert (flight.arrived_count, flight.probed) == (0, {4})
-    flight.saw(flight.stamp(1) + b"payload", 0, 2.0)
-    flight.saw(flight.stamp(1) + b"payload", 0, 9.0)
+    flight.received(flight.stamp(1) + b"payload", 0, 2.0)
+    flight.received(flight.stamp(1) + b"payload", 0, 9.0)
     assert (flight.arrived_count, list(flight.arrived)) == (1, [0.0, 2.0, 0.0])
 
 
@@ -98,7 +98,7 @@ def test_clusters_take_turns_and_the_one_that_begins_changes():
 
     def measurement(target, amount):
         turns.append((target.bootstrap, amount.seconds))
-        return [Measured("m", {"MB/s": float(len(turns))}, 0.5)]
+        return [Measurement("m", {"MB/s": float(len(turns))}, 0.5)]
 
     steps = []
     found = rounds([Target("a", "t"), Target("b", "t")], [measurement], AMOUNT, 2, steps.append)
@@ -108,7 +108,7 @@ def test_clusters_take_turns_and_the_one_that_begins_changes():
 
 
 def measured(*values, what="m", figure="MB/s", cores=0.5):
-    return [Measured(what, {figure: each}, cores) for each in values]
+    return [Measurement(what, {figure: each}, cores) for each in values]
 
 
 def test_one_cluster_gives_medians_and_their_spread():

@@ -56,7 +56,7 @@ def test_a_time_without_a_day_is_todays():
 
 @pytest.mark.parametrize("text", ["", "json", "25:00", "9:3", "yesterday", "--5", "5x", "@", "1.5"])
 def test_what_is_no_position_is_refused_with_what_would_be_one(text):
-    with pytest.raises(ValueError, match="is no position: use beginning"):
+    with pytest.raises(ValueError, match="is not a position: use beginning"):
         parse(text, NOW_MS)
 
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from hightide.cli.options import Failed
-from hightide.cli.transactions import (
+from hightide.cli.transaction import (
     _fence,
     _hanging,
     _owner,
@@ -29,18 +29,19 @@ OPEN = ActiveProducer(*PLACE, 7, 3, 12, 900, None, 0)
 DONE = ActiveProducer(*PLACE, 8, 0, 5, 900, 1, None)
 
 
-class Told:
-    """An admin that knows some transactions, and partitions that change from look to look."""
+class FakeAdmin:
+    """An admin with some transactions, and partitions that change between requests."""
 
     def __init__(self, looks, known=(), silent=None):
+        self.transactions = self
         self.looks = iter(looks)
         self.known = {each.transactional_id: each for each in known}
         self.silent = silent or {}
 
-    async def describe_producers(self, partitions):
+    async def producers(self, partitions):
         return [each for each in next(self.looks) if (each.topic, each.partition) in partitions]
 
-    async def list_transactions(self, producer_ids):
+    async def list(self, producer_ids):
         found = [
             TransactionListing(each.transactional_id, each.state, each.producer_id, 1)
             for each in self.known.values()
@@ -48,7 +49,7 @@ class Told:
         ]
         return TransactionsListing(found, self.silent, frozenset())
 
-    async def describe_transaction(self, name):
+    async def describe(self, name):
         if self.known[name].state == "Dead":
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return self.known[name]
@@ -59,7 +60,7 @@ def transaction(state="Ongoing", partitions=(PLACE,)):
 
 
 def hanging(*looks, known=()):
-    return asyncio.run(_hanging(Told(looks, known), [PLACE]))
+    return asyncio.run(_hanging(FakeAdmin(looks, known), [PLACE]))
 
 
 def test_a_transaction_hangs_that_no_coordinator_has():
@@ -84,8 +85,8 @@ def test_one_that_left_a_partition_out_hangs_there():
 
 
 def test_nothing_is_said_to_hang_while_a_broker_is_silent():
-    with pytest.raises(Failed, match="before all brokers answer"):
-        asyncio.run(_owner(Told([], silent={2: "It is away."}), OPEN))
+    with pytest.raises(Failed, match="when all brokers answer"):
+        asyncio.run(_owner(FakeAdmin([], silent={2: "It is away."}), OPEN))
 
 
 def test_the_transaction_that_is_meant_is_found_by_offset_or_producer():
@@ -95,7 +96,7 @@ def test_the_transaction_that_is_meant_is_found_by_offset_or_producer():
     assert matching([DONE], None, 8) is None
 
 
-class Fencing(Told):
+class FencingAdmin(FakeAdmin):
     def __init__(self, failure, after):
         super().__init__([], [after])
         self.failure = failure
@@ -110,7 +111,7 @@ def test_an_abort_that_cannot_reach_a_partition_yet_is_under_way():
     busy = ErrorCode.CONCURRENT_TRANSACTIONS
 
     def fenced(failure, state):
-        return asyncio.run(_fence(Fencing(failure, transaction(state)), transaction()))
+        return asyncio.run(_fence(FencingAdmin(failure, transaction(state)), transaction()))
 
     assert fenced(None, "Empty")
     assert not fenced(busy, "PrepareAbort")
@@ -121,7 +122,7 @@ def test_an_abort_that_cannot_reach_a_partition_yet_is_under_way():
 
 def test_durations_are_read():
     assert duration("5m") == 300_000
-    with pytest.raises(typer.BadParameter, match="is no duration"):
+    with pytest.raises(typer.BadParameter, match="is not a duration"):
         duration("long")
 
 

@@ -70,16 +70,16 @@ def together(*reports, live=(1, 2, 3), eligible=None, silent=(), topics=None):
 
 
 def whys(found):
-    return {each.broker: each.why for each in found.statuses()}
+    return {status.replica: status.why for status in found.statuses()}
 
 
 def test_a_leader_tells_of_its_followers_and_each_of_itself():
     found = together(LEADER, report(2, end_offset=119), report(3, end_offset=20, high_watermark=15))
     one, two, three = found.statuses()
     assert (one.role, one.end_offset, one.lag_records, one.why) == (Role.LEADER, 120, 0, "leads")
-    assert (two.end_offset, two.lag_records, two.lag_ms, two.is_in_sync) == (119, 2, 15, True)
+    assert (two.end_offset, two.lag_records, two.lag_ms, two.in_sync) == (119, 2, 15, True)
     assert (three.high_watermark, three.lag_records, three.lag_ms) == (15, 100, 31_000)
-    assert (three.is_in_sync, three.why) == (False, "is behind")
+    assert (three.in_sync, three.why) == (False, "is behind")
 
 
 def test_a_replica_that_cannot_be_asked_is_known_by_its_leader():
@@ -164,7 +164,7 @@ def partition(state, live=(1, 2, 3), *reports):
 
 
 def told(found, min_isr=2):
-    return [(each.kind, each.sentence) for each in problems(found, {"orders": min_isr})]
+    return [(each.kind, each.problem) for each in problems(found, {"orders": min_isr})]
 
 
 def test_nothing_is_wrong_with_a_cluster_in_sync_or_on_the_move():

@@ -27,7 +27,7 @@ class GroupListing:
     type: str
     """Classic or Consumer; empty if the broker does not say."""
     state: str
-    protocol_type: str
+    protocol: str
     coordinator: int
 
 

@@ -31,10 +31,11 @@ class ProblemKind(Enum):
 @dataclass(frozen=True, slots=True)
 class Problem:
     kind: ProblemKind
-    sentence: str
-    topic: str | None = None
-    partition: int | None = None
-    broker: int | None = None
+    topic: str | None
+    partition: int | None
+    broker: int | None
+    problem: str
+    """What is wrong, as a sentence."""
 
 
 def problems(cluster: ReplicasDescription, min_isr: Mapping[str, int]) -> list[Problem]:
@@ -48,25 +49,17 @@ def problems(cluster: ReplicasDescription, min_isr: Mapping[str, int]) -> list[P
 
 def _cluster_problems(cluster: ReplicasDescription) -> Iterator[Problem]:
     if cluster.controller not in cluster.live:
-        yield Problem(
-            ProblemKind.NO_CONTROLLER,
-            "The cluster has no controller: no leader can be elected and no topic created.",
-        )
+        sentence = "The cluster has no controller: no leader can be elected and no topic created."
+        yield Problem(ProblemKind.NO_CONTROLLER, None, None, None, sentence)
     assigned = Counter(
         broker for partition in cluster.partitions for broker in partition.state.replicas
     )
     for broker in sorted(assigned.keys() - cluster.live):
-        yield Problem(
-            ProblemKind.BROKER_NOT_ALIVE,
-            f"Broker {broker} is not alive and holds {counted(assigned[broker], 'replica')}.",
-            broker=broker,
-        )
+        sentence = f"Broker {broker} is not alive and holds {counted(assigned[broker], 'replica')}."
+        yield Problem(ProblemKind.BROKER_NOT_ALIVE, None, None, broker, sentence)
     for broker, why in sorted(cluster.silent.items()):
-        yield Problem(
-            ProblemKind.BROKER_SILENT,
-            f"Broker {broker} is registered but does not answer. {why}",
-            broker=broker,
-        )
+        sentence = f"Broker {broker} is registered but does not answer. {why}"
+        yield Problem(ProblemKind.BROKER_SILENT, None, None, broker, sentence)
 
 
 def _partition_problems(partition: PartitionReplicas, min_isr: int) -> Iterator[Problem]:
@@ -91,15 +84,19 @@ def _partition_problems(partition: PartitionReplicas, min_isr: int) -> Iterator[
             f"{partition.name} is under-replicated: {'; '.join(_missing(partition))}.",
         )
     if worst is not None:
-        yield Problem(*worst, topic=partition.topic, partition=partition.partition)
+        kind, sentence = worst
+        yield Problem(kind, partition.topic, partition.partition, None, sentence)
     for report in partition.losses:
+        sentence = (
+            f"Replica {report.broker} of {partition.name} lost {report.lost_records} committed"
+            " records that its leader did not have; the log of the broker names the offsets."
+        )
         yield Problem(
             ProblemKind.LOST_RECORDS,
-            f"Replica {report.broker} of {partition.name} lost {report.lost_records} committed"
-            " records that its leader did not have; the log of the broker names the offsets.",
             partition.topic,
             partition.partition,
             report.broker,
+            sentence,
         )
 
 
@@ -117,8 +114,8 @@ def _remedy(partition: PartitionReplicas) -> str:
 
 def _missing(partition: PartitionReplicas) -> Iterator[str]:
     for status in partition.statuses():
-        if status.broker in partition.missing:
-            yield f"replica {status.broker}: {status.why}"
+        if status.replica in partition.missing:
+            yield f"replica {status.replica}: {status.why}"
 
 
 def listed(brokers: Iterable[int]) -> str:

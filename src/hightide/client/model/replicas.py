@@ -76,12 +76,12 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica for people to read; None means unknown."""
+    """One replica, as `hightide partition show` prints it; None means unknown."""
 
-    broker: int
+    replica: int
     role: Role | None
-    is_in_sync: bool
-    is_eligible: bool
+    in_sync: bool
+    eligible: bool
     log_start_offset: int | None
     high_watermark: int | None
     end_offset: int | None
@@ -152,10 +152,10 @@ class PartitionReplicas:
         if lag_records is None and leader and end_offset is not None:
             lag_records = max(0, leader.end_offset - end_offset)
         return ReplicaStatus(
-            broker=broker,
+            replica=broker,
             role=report.role if report else None,
-            is_in_sync=broker in self.state.isr,
-            is_eligible=broker in self.state.elr,
+            in_sync=broker in self.state.isr,
+            eligible=broker in self.state.elr,
             log_start_offset=report.log_start_offset if report else None,
             high_watermark=report.high_watermark if report else None,
             end_offset=end_offset,

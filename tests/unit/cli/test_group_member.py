@@ -8,8 +8,9 @@ import pytest
 import typer
 from confluent_kafka import KafkaError, TopicPartition
 
-from hightide.cli import membership, position, render
+from hightide.cli import position, render
 from hightide.cli.options import Failed
+from hightide.cli.record import group_member
 
 
 class Message:
@@ -62,7 +63,7 @@ def pushes(monkeypatch):
 
 
 def read(consumer, count=None, follow=False):
-    found = membership.read(consumer, "t", count=count, follow=follow)
+    found = group_member.read(consumer, "t", count=count, follow=follow)
     return [(each.partition(), each.offset()) for each in found]
 
 
@@ -98,16 +99,16 @@ def test_nothing_is_stored_before_it_is_pushed_out(monkeypatch):
 
 
 def test_a_long_stream_is_stored_from_time_to_time(pushes, monkeypatch):
-    monkeypatch.setattr(membership, "AT_ONCE", 3)
+    monkeypatch.setattr(group_member, "AT_ONCE", 3)
     consumer = Consumer([0], None, *(Message(0, at) for at in range(8)))
-    found = membership.read(consumer, "t", count=None, follow=True)
+    found = group_member.read(consumer, "t", count=None, follow=True)
     assert [each.offset() for each in islice(found, 8)] == list(range(8))
     assert consumer.stored == {0: 6}
 
 
 def test_what_is_taken_away_is_pushed_out_first(pushes):
     consumer = Consumer([0], None, Message(0, 1), Message(0, 2))
-    found = membership.read(consumer, "t", count=None, follow=True)
+    found = group_member.read(consumer, "t", count=None, follow=True)
     list(islice(found, 2))
     consumer.taken(consumer, [])
     assert consumer.stored == {0: 2}
@@ -115,7 +116,7 @@ def test_what_is_taken_away_is_pushed_out_first(pushes):
 
 def test_a_member_without_partitions_says_so(pushes, capsys):
     assert read(Consumer([])) == []
-    assert capsys.readouterr().err == "Other members of the group have all partitions.\n"
+    assert capsys.readouterr().err == "All partitions are assigned to other members of the group.\n"
 
 
 def test_an_error_that_stays_ends_it(pushes):
@@ -125,7 +126,7 @@ def test_an_error_that_stays_ends_it(pushes):
 
 
 def test_a_position_is_for_what_the_group_has_not_read():
-    assert membership.settings("g", position.Beginning())["auto.offset.reset"] == "earliest"
-    assert membership.settings("g", position.End())["auto.offset.reset"] == "latest"
+    assert group_member.settings("g", position.Beginning())["auto.offset.reset"] == "earliest"
+    assert group_member.settings("g", position.End())["auto.offset.reset"] == "latest"
     with pytest.raises(typer.BadParameter, match="hightide group reset"):
-        membership.settings("g", position.Offset(5))
+        group_member.settings("g", position.Offset(5))

@@ -1,9 +1,9 @@
 """Kafka's replication throttle (KIP-73): a limit to the traffic of a reassignment.
 
-It takes two kinds of settings.  A topic's name the replicas whose traffic is limited, on the side
-that sends (`leader…`) and on the side that receives (`follower…`), as `partition:broker`.  A
-broker's say how many bytes a second all of these together may take there.  Whoever sets them must
-take them away again, or the next replica that falls behind is slow to return.
+It has two kinds of configs.  Those of a topic name the replicas whose traffic is limited, as
+`partition:broker`, on the sending side (`leader…`) and on the receiving side (`follower…`).  Those
+of a broker say how many bytes per second all of these replicas together may use there.  They must
+be removed after the reassignment, or the next replica that falls behind catches up slowly.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Which replicas are limited, by topic and setting, and the brokers that hold them."""
+    """The limited replicas, by topic and config, and the brokers that hold them."""
 
     replicas: Mapping[str, Mapping[str, frozenset[str]]]
     brokers: frozenset[int]
 
 
 def throttle_of(moves: Mapping[Partition, Reassignment]) -> Throttle:
-    """What limits these moves: whoever may send, and whoever receives."""
+    """The throttle of these reassignments: all replicas that may send, and all that receive."""
     replicas: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     brokers: set[int] = set()
     for (topic, index), move in moves.items():
         if move.adding:
-            sending = [each for each in move.replicas if each not in move.adding]
-            replicas[topic][LEADERS] |= {f"{index}:{each}" for each in sending}
-            replicas[topic][FOLLOWERS] |= {f"{index}:{each}" for each in move.adding}
+            sending = [broker for broker in move.replicas if broker not in move.adding]
+            replicas[topic][LEADERS] |= {f"{index}:{broker}" for broker in sending}
+            replicas[topic][FOLLOWERS] |= {f"{index}:{broker}" for broker in move.adding}
             brokers |= {*move.replicas}
     return Throttle(
         {
@@ -54,7 +54,7 @@ def names_of(value: str) -> list[str]:
 
 
 def with_names(value: str, added: Collection[str]) -> str | None:
-    """A setting's value with more replicas; None if it has them all already."""
+    """A config value with more replicas; None if it has all of them."""
     known = names_of(value)
     if EVERYTHING in known or set(added) <= set(known):
         return None
@@ -69,7 +69,7 @@ def _in_order(name: str) -> tuple[int, int]:
 async def set_throttle(
     admin: Admin, throttle: Throttle, bytes_per_s: int, live: Collection[int]
 ) -> None:
-    """Limit these replicas, besides those that are limited already."""
+    """Limit these replicas, in addition to those that are limited already."""
     for broker in sorted(throttle.brokers & set(live)):
         rates = dict.fromkeys(RATES, str(bytes_per_s))
         await admin.configs.alter(ResourceType.BROKER, str(broker), values=rates)
@@ -84,8 +84,8 @@ async def set_throttle(
 
 
 async def lift_throttle(admin: Admin, topics: Iterable[str]) -> None:
-    """Take the limits from those of these topics that move no more, and when nothing moves at all
-    the rates from the brokers."""
+    """Remove the limits of topics without a reassignment in progress, and the rates of brokers if
+    there is no reassignment at all."""
     moving = await admin.replicas.reassignments()
     await _unlimit(admin, [topic for topic in topics if topic not in {key[0] for key in moving}])
     if not moving:
@@ -93,17 +93,22 @@ async def lift_throttle(admin: Admin, topics: Iterable[str]) -> None:
 
 
 async def remove_throttle(admin: Admin, topics: list[str] | None) -> list[str]:
-    """Take the limits from these topics, or all, and the rates from all brokers; the topics that
-    had any."""
+    """Remove the limits of these topics, or of all, and the rates of all brokers.
+
+    Returns the topics that had limits.
+    """
     if topics is None:
-        topics = [each.name for each in await admin.topics.list()]
+        topics = [topic.name for topic in await admin.topics.list()]
     limited = await _unlimit(admin, topics, also_everything=True)
     await _unset_rates(admin)
     return limited
 
 
 async def _unlimit(admin: Admin, topics: list[str], *, also_everything: bool = False) -> list[str]:
-    """Which of the topics had limits.  One for all replicas is nobody's who moves some."""
+    """Remove limits, and return the topics that had some.
+
+    A limit for all replicas (`*`) was not set by a reassignment, so it stays unless asked for.
+    """
     found = await admin.configs.topic_values(topics, [LEADERS, FOLLOWERS])
     limited = []
     for topic in topics:
@@ -121,6 +126,8 @@ async def _unlimit(admin: Admin, topics: list[str], *, also_everything: bool = F
 async def _unset_rates(admin: Admin) -> None:
     for node in (await admin.cluster.describe()).nodes:
         found = await admin.configs.describe(ResourceType.BROKER, str(node.id), RATES)
-        unset = [each.name for each in found if each.source is ConfigSource.DYNAMIC_BROKER_CONFIG]
+        unset = [
+            entry.name for entry in found if entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG
+        ]
         if unset:
             await admin.configs.alter(ResourceType.BROKER, str(node.id), unset=unset)

@@ -1,7 +1,7 @@
-"""`hightide perf …`: how fast a cluster takes and gives records.
+"""`hightide perf …`: how fast a cluster writes and reads records.
 
-The figures are the client's: one process, through librdkafka.  A progress bar goes to
-stderr when that is a terminal, the figures go to stdout.
+The figures are those of one client process with librdkafka.  They go to stdout.  A progress bar
+goes to stderr if that is a terminal.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, perf_latency, render
-from hightide.cli.consume import plan
+from hightide.cli import librdkafka, render
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
@@ -24,13 +23,14 @@ from hightide.cli.options import (
     Failed,
     OutputOption,
     ask,
-    misused,
     pairs,
     spelt,
+    wrong_usage,
 )
-from hightide.cli.perf_latency import MOST_MESSAGES, STAMP, Pace
-from hightide.cli.perf_load import BATCH, MB, hand_over, payloads, percentile, progress
-from hightide.cli.perf_rounds import (
+from hightide.cli.perf import latency as perf_latency
+from hightide.cli.perf.latency import MOST_MESSAGES, STAMP, Pace
+from hightide.cli.perf.load import BATCH, MB, hand_over, payloads, percentile, progress
+from hightide.cli.perf.rounds import (
     NOT_SHOWN,
     FigureRow,
     RatioRow,
@@ -38,15 +38,16 @@ from hightide.cli.perf_rounds import (
     ratio_rows,
     rounds,
 )
-from hightide.cli.perf_suite import Amount, Target, suite
-from hightide.cli.perf_topic import await_writable, own_topic
+from hightide.cli.perf.suite import Amount, Target, suite
+from hightide.cli.perf.temporary_topic import await_writable, temporary_topic
 from hightide.cli.position import Beginning
-from hightide.cli.produce import producer_settings
+from hightide.cli.record.consume import plan
+from hightide.cli.record.produce import producer_settings
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.routing import addresses
 
-app = typer.Typer(no_args_is_help=True, help="Measure how fast records go in and come out.")
+app = typer.Typer(no_args_is_help=True, help="Measure how fast a cluster writes and reads records.")
 
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
@@ -84,7 +85,7 @@ def produce(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many records.")] = 100_000,
     size: Annotated[int, typer.Option("--size", min=1, help="Bytes of each value.")] = 1_000,
     rate: Annotated[
-        int | None, typer.Option("--rate", min=1, help="Records a second. Default: no limit.")
+        int | None, typer.Option("--rate", min=1, help="Records per second. Default: no limit.")
     ] = None,
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
     compression: Annotated[
@@ -94,7 +95,7 @@ def produce(
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write records as fast as the cluster takes them, or at a rate, and time each answer."""
+    """Write records as fast as possible, or at a rate, and measure the latency of each response."""
     ask(bootstrap, lambda admin: admin.topics.ensure(topic))
     producer = librdkafka.producer(
         bootstrap,
@@ -170,7 +171,7 @@ def run_produce(
 
 
 def _wait_until(producer: Any, moment: float) -> None:
-    """Serve callbacks until it is time for the next records."""
+    """Serve callbacks until the next records are due."""
     while (left := moment - time.perf_counter()) > 0:
         producer.poll(left)
 
@@ -179,23 +180,23 @@ def _wait_until(producer: Any, moment: float) -> None:
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Default: all that are there.")
+        int | None, typer.Option("--count", "-n", min=1, help="How many records. Default: all.")
     ] = None,
     settings: ClientSettings = None,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Read a topic from its beginning as fast as the cluster gives."""
+    """Read a topic from its beginning as fast as possible."""
     spans = ask(bootstrap, lambda admin: plan(admin, topic, Beginning(), None))
     ends = {
-        each.partition: each.end_offset for each in spans if each.first_offset < each.end_offset
+        span.partition: span.end_offset for span in spans if span.first_offset < span.end_offset
     }
-    there = sum(each.end_offset - each.first_offset for each in spans)
-    if not there:
-        raise Failed(f"Topic {topic!r} holds no records.")
-    wanted = min(count or there, there)
+    available = sum(span.end_offset - span.first_offset for span in spans)
+    if not available:
+        raise Failed(f"Topic {topic!r} has no records.")
+    wanted = min(count or available, available)
     consumer = librdkafka.consumer(bootstrap, pairs(settings, "client setting"))
-    firsts = {each.partition: each.first_offset for each in spans if each.partition in ends}
+    firsts = {span.partition: span.first_offset for span in spans if span.partition in ends}
     try:
         with progress(f"consume {topic}", wanted) as advance:
             figures = run_consume(consumer, topic, firsts, ends, wanted, advance)
@@ -219,7 +220,7 @@ def run_consume(
     open_partitions = set(ends)
     while records < wanted and open_partitions:
         before = records
-        # Never more than there are: the call waits for the whole number.
+        # Do not ask for more than there are: the call waits until it has that many.
         for message in consumer.consume(min(BATCH, wanted - records), 0.1):
             error = message.error()
             if error is None:
@@ -248,7 +249,7 @@ def run_consume(
 def latency(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     rate: Annotated[
-        int, typer.Option("--rate", min=1, max=1_000_000, help="Messages a second.")
+        int, typer.Option("--rate", min=1, max=1_000_000, help="Messages per second.")
     ] = 5_000,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.01, max=86_400, help="How long to send.")
@@ -258,23 +259,23 @@ def latency(
     ] = 1_000,
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
     percentiles: Annotated[
-        bool, typer.Option("--percentiles", help="Also print the whole distribution.")
+        bool, typer.Option("--percentiles", help="Print the whole distribution too.")
     ] = False,
     settings: ClientSettings = None,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time messages from a producer through the cluster to a consumer, at an even pace.
+    """Measure the latency from a producer through the cluster to a consumer, at a steady rate.
 
-    Each message has a moment at which it is due, and its latency counts from there, even if it was
-    sent late. The consumer reads from the end, sees only the messages of this run, and those that
-    did not arrive are counted. linger.ms is 0 unless -X says otherwise. Producer and consumer are
-    threads of this process: SENT-LATE is how late it was itself, and is part of the latencies.
+    Each message is due at a certain time, and its latency counts from then, even if it was sent
+    late. The consumer reads from the end, ignores other messages, and counts those that did not
+    arrive. linger.ms is 0 unless -X sets it. Producer and consumer are threads of this process:
+    SENT-LATE is how late the process itself was, and is part of the latencies.
     """
     pace = Pace(rate, seconds, size)
     acks = spelt(acks, ("all", "1", "0", "-1"), "value of --acks")
     if pace.count > MOST_MESSAGES:
-        misused(f"{pace.count} messages are more than {MOST_MESSAGES}: too many to keep the times")
+        wrong_usage(f"{pace.count} messages are too many; the maximum is {MOST_MESSAGES}")
     given = pairs(settings, "client setting")
 
     async def prepare(admin: Admin) -> None:
@@ -286,8 +287,8 @@ def latency(
         figures = perf_latency.measure(bootstrap, topic, pace, acks, given, advance)
     render.show_one(figures, output, leave_out=() if percentiles else ("percentiles",))
     if figures.records_per_s < rate * 0.95:
-        render.say(f"This client sent {figures.records_per_s:.0f} of {rate} messages a second.")
-    perf_latency.complain(figures, pace)
+        render.say(f"This client sent {figures.records_per_s:.0f} of {rate} messages per second.")
+    perf_latency.fail_if_missing(figures, pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,25 +316,29 @@ def run(
         typer.Option(
             "--compare",
             metavar="A,B",
-            help="Two clusters instead of --bootstrap: a HOST:PORT of each, which take turns.",
+            help="Two clusters to compare, instead of --bootstrap: a HOST:PORT of each.",
         ),
     ] = None,
     round_count: Annotated[
-        int, typer.Option("--rounds", min=1, max=1_000, help="How often to measure everything.")
+        int,
+        typer.Option("--rounds", min=1, max=1_000, help="How often to repeat all measurements."),
     ] = 3,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.05, max=3_600, help="Of each measurement, at most.")
+        float,
+        typer.Option("--seconds", min=0.05, max=3_600, help="The longest time of a measurement."),
     ] = 2.0,
     most_mb: Annotated[
-        int, typer.Option("--mb", min=1, help="Megabytes that a measurement writes, at most.")
+        int, typer.Option("--mb", min=1, help="The most megabytes that a measurement writes.")
     ] = 100,
     size: Annotated[
         int, typer.Option("--size", min=STAMP.size, max=500_000, help="Bytes of each value.")
     ] = 1_000,
     rate: Annotated[
-        int, typer.Option("--rate", min=1, max=100_000, help="Messages a second for latencies.")
+        int, typer.Option("--rate", min=1, max=100_000, help="Messages per second for latencies.")
     ] = 1_000,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the topic.")] = 6,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="Partitions of the topic.")
+    ] = 6,
     replication_factor: Annotated[
         int | None,
         typer.Option(
@@ -341,10 +346,12 @@ def run(
         ),
     ] = None,
     compression: Annotated[
-        str | None, typer.Option("--compression", "-z", help="Also compressed, e.g. lz4,zstd.")
+        str | None,
+        typer.Option("--compression", "-z", help="Measure these codecs too, e.g. lz4,zstd."),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", help="The new topic's name. Default: one of chance.")
+        str | None,
+        typer.Option("--topic", help="The name of the new topic. Default: a random name."),
     ] = None,
     settings: ClientSettings = None,
     bootstrap: Bootstrap = LOCALHOST,
@@ -353,20 +360,20 @@ def run(
     """Measure a running cluster, Hightide or Kafka, or two of them side by side.
 
     Writes streams of 16 KB, 64 KB and 1 MB batches with acks=1 and acks=all (idempotent) and reads
-    them back, sends one record at a time, and times messages end to end at an even pace. All of it
-    happens on a new topic, which is deleted at the end, also after Ctrl-C; a topic that exists is
+    them back, sends one record at a time, and measures end-to-end latency at a steady rate. All of
+    this uses a new topic, which is deleted at the end, also after Ctrl-C; an existing topic is
     refused.
 
     With --compare the clusters take turns in every measurement. RATIO is first / second, the median
-    of the rounds; LOWEST and HIGHEST are the rounds farthest from it. A cluster compared with
-    itself (A,A) shows how much is chance.
+    of the rounds; LOWEST and HIGHEST are the extreme rounds. A cluster compared with itself (A,A)
+    shows the noise.
     """
     codecs = (
-        [spelt(each, CODECS, "codec") for each in compression.split(",")] if compression else []
+        [spelt(codec, CODECS, "codec") for codec in compression.split(",")] if compression else []
     )
     places = two_clusters(compare) if compare is not None else [bootstrap]
     given = pairs(settings, "client setting")
-    brokers = [len(ask(each, lambda admin: admin.cluster.describe()).nodes) for each in places]
+    brokers = [len(ask(place, lambda admin: admin.cluster.describe()).nodes) for place in places]
     replicas = replication_factor or min(3, *brokers)
     measurements = suite(codecs)
     amount = Amount(seconds, most_mb * MB, size, rate)
@@ -374,9 +381,9 @@ def run(
         targets = []
         for place in places:
             name = topic or f"hightide-perf-{uuid.uuid4().hex[:12]}"
-            topics.enter_context(own_topic(place, name, partitions, replicas))
+            topics.enter_context(temporary_topic(place, name, partitions, replicas))
             targets.append(Target(place, name, given))
-            render.say(f"Measuring {place} on its new topic {name}; Ctrl-C stops and deletes it.")
+            render.say(f"Measuring {place} with the new topic {name}; Ctrl-C stops and deletes it.")
         total = (round_count + 1) * len(measurements) * len(targets)
         with progress("perf", total) as advance:
             found = rounds(targets, measurements, amount, round_count, advance)
@@ -386,22 +393,22 @@ def run(
             replication_factor=replicas,
             record_bytes=size,
             rounds=round_count,
-            clusters=[ClusterRow(*each) for each in zip(names, places, brokers, strict=False)],
+            clusters=[ClusterRow(*row) for row in zip(names, places, brokers, strict=False)],
             figures=figure_rows(found[0]) if len(found) == 1 else ratio_rows(found[0], found[1]),
             not_shown=list(NOT_SHOWN),
         )
         render.show_one(report, output, leave_out=("not_shown",))
         if output is Output.TABLE:
-            render.write("\nNot shown:\n" + "".join(f"- {each}\n" for each in NOT_SHOWN))
+            render.write("\nNot shown:\n" + "".join(f"- {line}\n" for line in NOT_SHOWN))
 
 
 def two_clusters(text: str) -> list[str]:
-    found = [each.strip() for each in text.split(",")]
+    found = [address.strip() for address in text.split(",")]
     if len(found) != 2 or not all(found):
-        misused(f"--compare {text} should be two addresses, HOST:PORT,HOST:PORT")
-    for each in found:
+        wrong_usage(f"--compare {text} should be two addresses, HOST:PORT,HOST:PORT")
+    for address in found:
         try:
-            addresses(each)
+            addresses(address)
         except ValueError as error:
-            misused(str(error))
+            wrong_usage(str(error))
     return found

@@ -1,7 +1,7 @@
-"""Rounds of `hightide perf run` on one cluster or two, and what they come to.
+"""The rounds of `hightide perf run` on one cluster or two, and their results.
 
-Two clusters take turns in every measurement, and the one that begins changes from round to round,
-so that what else happens on the machine meets both.  Ratios are taken round by round.
+Two clusters take turns in every measurement, and the first one changes from round to round, so that
+other load on the machine affects both.  Ratios are computed within each round.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hightide.cli.perf_suite import Amount, Measured, Measurement, Target
+from hightide.cli.perf.suite import Amount, Measure, Measurement, Target
 
 WARM_UP_SHARE = 0.25
 
 NOT_SHOWN = (
-    "What another client would see: this is one process, librdkafka called from Python.",
-    "More than that process can do. Python runs on one core; where client-cores is near 1 or "
+    "The speed of other clients: this is one process, librdkafka called from Python.",
+    "More than this process can do. Python runs on one core; if client-cores is near 1 or "
     "above, the client may be the limit, and two clusters look more alike than they are.",
-    "CPU, memory and disks of the brokers. On the client's machine they share its CPUs with it.",
-    "Reading from disk: what is consumed was written a moment ago and is in memory.",
-    "Brokers that have just started, at their best: a JVM gets fast after minutes of load.",
-    "Many clients, many partitions, long runs, failures. Records are made-up text.",
+    "CPU, memory and disks of the brokers. On the same machine, brokers and client share CPUs.",
+    "Reading from disk: the consumed records were written just before and are in memory.",
+    "The best speed of brokers that have just started: a JVM gets fast after minutes of load.",
+    "Many clients, many partitions, long runs, failures. Records are generated text.",
 )
 
 Values = dict[tuple[str, str], list[float]]
-"""One value from each round, by measurement and figure."""
+"""The values of all rounds, by measurement and figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure of one cluster: the median of the rounds and its spread."""
+    """One figure of one cluster: the median of the rounds, and the extremes."""
 
     measurement: str
     figure: str
@@ -42,7 +42,7 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True)
 class RatioRow:
-    """One figure of two clusters: their medians, and first / second with its spread."""
+    """One figure of two clusters: their medians, and first / second with its extremes."""
 
     measurement: str
     figure: str
@@ -57,13 +57,13 @@ class RatioRow:
 
 def rounds(
     targets: Sequence[Target],
-    measurements: Sequence[Measurement],
+    measurements: Sequence[Measure],
     amount: Amount,
     count: int,
     advance: Callable[[int], None],
-) -> list[list[Measured]]:
-    """Everything measured, for each target.  A shorter round comes first and does not count."""
-    found: list[list[Measured]] = [[] for _ in targets]
+) -> list[list[Measurement]]:
+    """Run all rounds, and return the results of each target.  A short warm-up round comes first."""
+    found: list[list[Measurement]] = [[] for _ in targets]
     short = Amount(
         amount.seconds * WARM_UP_SHARE,
         max(amount.size, int(amount.most_bytes * WARM_UP_SHARE)),
@@ -82,23 +82,23 @@ def rounds(
     return found
 
 
-def values(measured: Iterable[Measured]) -> Values:
+def values(measured: Iterable[Measurement]) -> Values:
     found: Values = {}
-    for each in measured:
-        for figure, value in each.figures.items():
-            found.setdefault((each.what, figure), []).append(value)
+    for result in measured:
+        for figure, value in result.figures.items():
+            found.setdefault((result.what, figure), []).append(value)
     return found
 
 
-def most_cores(measured: Iterable[Measured]) -> dict[str, float]:
-    """The most that the client used in any round of a measurement."""
+def most_cores(measured: Iterable[Measurement]) -> dict[str, float]:
+    """The most CPUs that the client used in any round of a measurement."""
     found: dict[str, float] = {}
-    for each in measured:
-        found[each.what] = max(found.get(each.what, 0.0), each.client_cores)
+    for result in measured:
+        found[result.what] = max(found.get(result.what, 0.0), result.client_cores)
     return {what: round(cores, 2) for what, cores in found.items()}
 
 
-def figure_rows(measured: Sequence[Measured]) -> list[FigureRow]:
+def figure_rows(measured: Sequence[Measurement]) -> list[FigureRow]:
     cores = most_cores(measured)
     return [
         FigureRow(
@@ -113,8 +113,8 @@ def figure_rows(measured: Sequence[Measured]) -> list[FigureRow]:
     ]
 
 
-def ratio_rows(first: Sequence[Measured], second: Sequence[Measured]) -> list[RatioRow]:
-    """Figures that both gave in the same number of rounds."""
+def ratio_rows(first: Sequence[Measurement], second: Sequence[Measurement]) -> list[RatioRow]:
+    """The figures that both clusters have in all rounds."""
     ours, theirs = values(first), values(second)
     cores = most_cores([*first, *second])
     rows = []

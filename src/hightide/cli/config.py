@@ -1,4 +1,4 @@
-"""`hightide config …`: the settings of topics and brokers."""
+"""`hightide config …`: the configs of topics and brokers."""
 
 from __future__ import annotations
 
@@ -15,33 +15,22 @@ from hightide.cli.options import (
     Failed,
     OutputOption,
     ask,
-    misused,
     pairs,
+    wrong_usage,
 )
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
-from hightide.client.model.cluster import ConfigEntry, ConfigSource, ConfigType, ResourceType
+from hightide.client.model.cluster import ConfigEntry, ConfigSource, ResourceType
 
-app = typer.Typer(no_args_is_help=True, help="Read and change the settings of topics and brokers.")
+app = typer.Typer(no_args_is_help=True, help="Show and change the configs of topics and brokers.")
 
 Resource = Annotated[
     str,
     typer.Argument(
         metavar="RESOURCE",
-        help="topic/NAME, broker/ID, or brokers for the defaults of all brokers.",
+        help="topic/NAME, broker/ID, or brokers for the cluster-wide defaults.",
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigRow:
-    name: str
-    value: str | None
-    source: ConfigSource
-    type: ConfigType
-    read_only: bool
-    sensitive: bool
-    documentation: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +42,7 @@ class ChangeRow:
 
 
 def parse_resource(text: str) -> tuple[ResourceType, str]:
-    """`topic/NAME`, `broker/ID` or `brokers`."""
+    """Parse `topic/NAME`, `broker/ID` or `brokers`."""
     kind, slash, name = text.partition("/")
     if kind == "topic" and name:
         return ResourceType.TOPIC, name
@@ -61,22 +50,22 @@ def parse_resource(text: str) -> tuple[ResourceType, str]:
         return ResourceType.BROKER, name
     if kind == "brokers" and not slash:
         return ResourceType.BROKER, ""
-    return misused(f"{text!r} is no resource; it should be topic/NAME, broker/ID or brokers")
+    return wrong_usage(f"{text!r} is not a resource; it should be topic/NAME, broker/ID or brokers")
 
 
 @app.command()
 def get(
     resource: Resource,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these settings.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these configs.")
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what differs from the built-in default.")
+        bool, typer.Option("--changed", help="Only configs that differ from the built-in default.")
     ] = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show settings, their values, and where each value comes from."""
+    """Show configs, their values, and where each value comes from."""
     kind, name = parse_resource(resource)
 
     async def run(admin: Admin) -> list[ConfigEntry]:
@@ -85,23 +74,12 @@ def get(
         return await admin.configs.describe(kind, name, names or None)
 
     entries = ask(bootstrap, run)
-    unknown = set(names or ()) - {each.name for each in entries}
+    unknown = set(names or ()) - {entry.name for entry in entries}
     if unknown:
-        raise Failed(f"{resource} has no setting {', '.join(sorted(unknown))}.")
-    rows = [
-        ConfigRow(
-            name=each.name,
-            value=each.value,
-            source=each.source,
-            type=each.type,
-            read_only=each.read_only,
-            sensitive=each.sensitive,
-            documentation=each.documentation,
-        )
-        for each in entries
-        if not changed or each.source is not ConfigSource.DEFAULT_CONFIG
-    ]
-    render.show(rows, output, ("name", "value", "source"))
+        raise Failed(f"{resource} has no config {', '.join(sorted(unknown))}.")
+    if changed:
+        entries = [entry for entry in entries if entry.source is not ConfigSource.DEFAULT_CONFIG]
+    render.show(entries, output, ("name", "value", "source"))
 
 
 @app.command("set")
@@ -112,9 +90,9 @@ def set_(
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change settings; those that are not named keep their values."""
+    """Change configs; the others keep their values."""
     kind, name = parse_resource(resource)
-    values = pairs(settings, "setting")
+    values = pairs(settings, "config")
 
     async def run(admin: Admin) -> None:
         await admin.configs.alter(kind, name, values=values, validate_only=dry_run)
@@ -132,7 +110,7 @@ def unset(
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take settings back to their defaults."""
+    """Return configs to their defaults."""
     kind, name = parse_resource(resource)
 
     async def run(admin: Admin) -> None:

@@ -1,13 +1,13 @@
 """Records as text: what `produce` reads and what `consume` prints.
 
-The JSON form is the same in both directions, so one topic's records can be piped into
-another: `hightide consume a -o json | hightide produce b --json`.
+The JSON form is the same in both directions, so records can be piped from one topic into another:
+ `hightide consume a -o json | hightide produce b --json`.
 
     {"topic":"a","partition":0,"offset":7,"timestamp":1731664800000,
      "key":"k","value":"v","headers":[{"key":"h","value":"x"}]}
 
-Bytes that are not UTF-8 are put in base64 under `key_base64` or `value_base64` instead.
-The template form takes kcat's letters.
+Bytes that are not UTF-8 are base64 under `key_base64` or `value_base64` instead.  Templates use
+kcat's letters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A record to be produced; what is None is left to the client."""
+    """A record to produce; the client chooses what is None."""
 
     value: bytes | None
     key: bytes | None = None
@@ -36,7 +36,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A record that was consumed."""
+    """A consumed record."""
 
     topic: str
     partition: int
@@ -48,10 +48,10 @@ class Incoming:
 
 
 def parse_header(text: str) -> tuple[str, bytes | None]:
-    """`name=value`; `name` alone is a header with no value."""
+    """Parse `name=value`; `name` alone is a header without a value."""
     name, equals, value = text.partition("=")
     if not name:
-        raise ValueError(f"{text!r} is no header; it should be name=value")
+        raise ValueError(f"{text!r} is not a header; it should be name=value")
     return name, value.encode() if equals else None
 
 
@@ -63,7 +63,7 @@ def parse_line(
     headers: Headers,
     null_if_empty: bool,
 ) -> Outgoing:
-    """One line of text: the value, or key and value around the first separator."""
+    """Parse a line of text: the value, or key and value around the first separator."""
     value: bytes | None = line
     if separator is not None:
         before, found, after = line.partition(separator)
@@ -75,7 +75,7 @@ def parse_line(
 
 
 def parse_json(line: bytes, *, key: bytes | None, headers: Headers) -> Outgoing:
-    """One line of JSON: an object with `value` and what else the record shall have."""
+    """Parse a line of JSON: an object with `value` and the record's other fields."""
     try:
         found = json.loads(line)
     except ValueError as error:
@@ -84,10 +84,10 @@ def parse_json(line: bytes, *, key: bytes | None, headers: Headers) -> Outgoing:
         raise ValueError('a line of JSON should be an object such as {"key": "k", "value": "v"}')
     if "value" not in found and "value_base64" not in found:
         raise ValueError('the object has no "value"; null is a value too')
-    given = _bytes_of(found, "key")
+    own_key = _bytes_of(found, "key")
     return Outgoing(
         value=_bytes_of(found, "value"),
-        key=key if given is None else given,
+        key=key if own_key is None else own_key,
         headers=headers + _headers_of(found.get("headers")),
         partition=_whole(found, "partition"),
         timestamp_ms=_whole(found, "timestamp"),
@@ -95,17 +95,17 @@ def parse_json(line: bytes, *, key: bytes | None, headers: Headers) -> Outgoing:
 
 
 def as_json(record: Incoming) -> dict[str, Any]:
-    """The object that stands for a record, ready to be written as one line."""
-    made: dict[str, Any] = {
+    """A record as an object for one line of JSON."""
+    fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
     }
-    made.update(_text("key", record.key))
-    made.update(_text("value", record.value))
-    made["headers"] = [{"key": key, **_text("value", value)} for key, value in record.headers]
-    return made
+    fields.update(_text("key", record.key))
+    fields.update(_text("value", record.value))
+    fields["headers"] = [{"key": key, **_text("value", value)} for key, value in record.headers]
+    return fields
 
 
 LETTERS = re.compile(r"%([topkKsSTh%])")
@@ -113,12 +113,12 @@ ESCAPES = {r"\n": "\n", r"\t": "\t", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
 
 
 def unescape(template: str) -> str:
-    """The `\\n` and `\\t` that a shell hands on as two characters."""
+    """Replace `\\n`, `\\t` and so on, which a shell passes as two characters."""
     return re.sub(r"\\[ntr0\\]", lambda found: ESCAPES[found[0]], template)
 
 
 def fill(template: str, record: Incoming) -> bytes:
-    """A record in kcat's letters: %t topic, %p partition, %o offset, %k key, %s value,
+    """Fill in a template with kcat's letters: %t topic, %p partition, %o offset, %k key, %s value,
     %K and %S their lengths (-1 for null), %T timestamp, %h headers, %% a percent sign."""
     values: Mapping[str, bytes] = {
         "t": record.topic.encode(),
@@ -162,7 +162,7 @@ def _bytes_of(found: Mapping[str, Any], name: str) -> bytes | None:
         return None
     if isinstance(value, str):
         return value.encode()
-    # An object as value is the most natural thing to write in a JSON line.
+    # A value may also be a JSON object.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 

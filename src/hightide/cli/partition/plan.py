@@ -1,8 +1,8 @@
-"""A plan says which brokers shall hold which partitions, in the JSON of kafka-reassign-partitions:
+"""A reassignment plan: the new replicas of each partition, as kafka-reassign-partitions has it:
 
     {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}]}
 
-The first replica of each is the preferred leader.
+The first replica of each partition is the preferred leader.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ ANYWHERE = "any"
 
 
 def parse_brokers(text: str) -> tuple[int, ...]:
-    """`1,2,3`."""
+    """Parse `1,2,3`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"{text!r} is no list of brokers; it should be like 1,2,3")
+        raise ValueError(f"{text!r} is not a list of brokers; it should be like 1,2,3")
     return _distinct([int(part) for part in parts], text)
 
 
 def parse_plan(text: str) -> Plan:
-    """The plan in a file; ValueError says what is wrong with it, and where."""
+    """Parse a plan; ValueError says what is wrong with it, and where."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -34,32 +34,32 @@ def parse_plan(text: str) -> Plan:
     if not isinstance(found, dict) or not isinstance(found.get("partitions"), list):
         raise ValueError('it should be an object with a list "partitions"')
     if found.get("version", 1) != 1:
-        raise ValueError(f"only version 1 is known, not {found['version']!r}")
+        raise ValueError(f"the version should be 1, not {found['version']!r}")
     plan: Plan = {}
-    for number, each in enumerate(found["partitions"], 1):
+    for number, entry in enumerate(found["partitions"], 1):
         try:
-            key, replicas = _move(each)
+            key, replicas = _entry(entry)
         except ValueError as error:
             raise ValueError(f"partition {number} of the list: {error}") from None
         if key in plan:
             raise ValueError(f"{key[0]}/{key[1]} is in it twice")
         plan[key] = replicas
     if not plan:
-        raise ValueError("it moves nothing")
+        raise ValueError("it has no partitions")
     return plan
 
 
-def _move(each: Any) -> tuple[Partition, tuple[int, ...]]:
-    if not isinstance(each, dict):
+def _entry(entry: Any) -> tuple[Partition, tuple[int, ...]]:
+    if not isinstance(entry, dict):
         raise ValueError("it should be an object")
-    topic, index, replicas = each.get("topic"), each.get("partition"), each.get("replicas")
+    topic, index, replicas = (entry.get(name) for name in ("topic", "partition", "replicas"))
     if not isinstance(topic, str) or not topic:
         raise ValueError('"topic" should be the name of a topic')
     if not isinstance(index, int) or not _is_whole(index):
         raise ValueError('"partition" should be a number')
     if not isinstance(replicas, list) or not all(map(_is_whole, replicas)):
         raise ValueError('"replicas" should be a list of broker ids')
-    if any(folder != ANYWHERE for folder in each.get("log_dirs") or ()):
+    if any(folder != ANYWHERE for folder in entry.get("log_dirs") or ()):
         raise ValueError('"log_dirs" can only be "any": brokers choose their directories')
     return (topic, index), _distinct(replicas, replicas)
 
@@ -86,8 +86,7 @@ def write_plan(plan: Mapping[Partition, Iterable[int]]) -> str:
 
 
 def spread(partitions: Iterable[Partition], brokers: tuple[int, ...]) -> Plan:
-    """All of these brokers for each partition, another one first each time: so each is the
-    preferred leader of as many as the others."""
+    """Assign all brokers to each partition, in turns of the preferred leader."""
     return {
         (topic, index): brokers[index % len(brokers) :] + brokers[: index % len(brokers)]
         for topic, index in partitions

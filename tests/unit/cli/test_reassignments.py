@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from hightide.cli.moves import move_of, objection, pick
-from hightide.cli.plan import parse_brokers, parse_plan, spread, write_plan
-from hightide.cli.replication_throttle import (
+from hightide.cli.partition.plan import parse_brokers, parse_plan, spread, write_plan
+from hightide.cli.partition.reassignment import move_of, objection, pick
+from hightide.cli.partition.throttle import (
     FOLLOWERS,
     LEADERS,
     throttle_of,
@@ -40,8 +40,8 @@ def test_a_plan_is_read_and_written_as_kafka_does():
         ("{", "it is not JSON"),
         ("[]", 'an object with a list "partitions"'),
         ('{"partitions": {}}', 'an object with a list "partitions"'),
-        ('{"version": 2, "partitions": []}', "only version 1 is known, not 2"),
-        ('{"partitions": []}', "it moves nothing"),
+        ('{"version": 2, "partitions": []}', "the version should be 1, not 2"),
+        ('{"partitions": []}', "it has no partitions"),
         ('{"partitions": [7]}', "partition 1 of the list: it should be an object"),
         ('{"partitions": [{"partition": 0, "replicas": [1]}]}', '"topic" should be'),
         ('{"partitions": [{"topic": "a", "partition": "0", "replicas": [1]}]}', '"partition"'),

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hightide.cli import render
-from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, OutputOption, ask, misused, pairs
+from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, OutputOption, ask, pairs, wrong_usage
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.model.cluster import ConfigSource, ResourceType, Timestamp, TopicDescription
@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
 Config = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting; repeatable."),
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic config; repeatable."),
 ]
 
 
@@ -36,7 +36,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """What became of one topic."""
+    """The result of a change to one topic."""
 
     topic: str
     result: str
@@ -82,14 +82,14 @@ def create(
     ] = None,
     config: Config = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that exists is no failure.")
+        bool, typer.Option("--if-not-exists", help="Do not fail if the topic exists.")
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create topics."""
-    settings = pairs(config, "topic setting")
+    settings = pairs(config, "topic config")
 
     async def run(admin: Admin) -> list[ChangeRow]:
         rows = []
@@ -114,9 +114,7 @@ def create(
 
 @app.command("list")
 def list_(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also the topics that the cluster keeps for itself.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -124,9 +122,9 @@ def list_(
 
     async def run(admin: Admin) -> list[TopicRow]:
         return [
-            TopicRow(each.name, len(each.partitions), each.replication_factor, each.internal)
-            for each in await admin.topics.list()
-            if internal or not each.internal
+            TopicRow(topic.name, len(topic.partitions), topic.replication_factor, topic.internal)
+            for topic in await admin.topics.list()
+            if internal or not topic.internal
         ]
 
     rows = ask(bootstrap, run)
@@ -139,18 +137,18 @@ def list_(
 def describe(
     topics: Names, bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show a topic's settings and its partitions: leader, replicas, ISR and offsets."""
+    """Show a topic's configs and its partitions: leader, replicas, ISR and offsets."""
 
     async def run(admin: Admin) -> list[TopicDetails]:
-        return [await _details(admin, each) for each in await admin.topics.describe(topics)]
+        return [await _details(admin, topic) for topic in await admin.topics.describe(topics)]
 
     found = ask(bootstrap, run)
     if output is Output.JSON:
         render.show(found, output)
         return
-    for at, each in enumerate(found):
-        render.write("\n" if at else "")
-        render.show_one(each, output)
+    for number, topic in enumerate(found):
+        render.write("\n" if number else "")
+        render.show_one(topic, output)
 
 
 @app.command()
@@ -158,22 +156,22 @@ def alter(
     topic: Name,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="Grow to this many; they never get fewer."),
+        typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow."),
     ] = None,
     config: Config = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="Back to the default; repeatable."),
+        typer.Option("--delete-config", metavar="NAME", help="Return to the default; repeatable."),
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change a topic's settings, or give it more partitions."""
-    settings = pairs(config, "topic setting")
+    """Change a topic's configs, or give it more partitions."""
+    settings = pairs(config, "topic config")
     unset = delete_config or []
     if partitions is None and not settings and not unset:
-        misused("nothing to alter: give --partitions, --config or --delete-config")
+        wrong_usage("nothing to alter: give --partitions, --config or --delete-config")
 
     async def run(admin: Admin) -> list[ChangeRow]:
         await admin.topics.describe([topic])
@@ -192,7 +190,7 @@ def alter(
 def delete(
     topics: Names,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A topic that does not exist is no failure.")
+        bool, typer.Option("--if-exists", help="Do not fail if the topic does not exist.")
     ] = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
@@ -200,11 +198,11 @@ def delete(
 ) -> None:
     """Delete topics and all their records.
 
-    When one of several does not exist, none is deleted.
+    If one of several topics does not exist, none is deleted.
     """
 
     async def run(admin: Admin) -> list[DeleteRow]:
-        known = {each.name: each for each in await admin.topics.list()}
+        known = {topic.name: topic for topic in await admin.topics.list()}
         missing = [name for name in topics if name not in known]
         if missing and not if_exists:
             raise KafkaError(
@@ -223,8 +221,10 @@ def delete(
 
 
 async def _ends(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
-    """Start and end offset of each partition that has a leader to ask."""
-    asked = [(topic.name, each.partition) for each in topic.partitions if each.leader >= 0]
+    """Start and end offset of each partition that has a leader."""
+    asked = [
+        (topic.name, partition.partition) for partition in topic.partitions if partition.leader >= 0
+    ]
     starts = await admin.records.offsets(dict.fromkeys(asked, Timestamp.EARLIEST))
     ends = await admin.records.offsets(dict.fromkeys(asked, Timestamp.LATEST))
     return {index: (starts[name, index].offset, ends[name, index].offset) for name, index in asked}
@@ -239,25 +239,25 @@ async def _details(admin: Admin, topic: TopicDescription) -> TopicDetails:
         internal=topic.internal,
         replication_factor=topic.replication_factor,
         config={
-            each.name: each.value
-            for each in entries
-            if each.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+            entry.name: entry.value
+            for entry in entries
+            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
         },
         partitions=[
             PartitionRow(
-                partition=each.partition,
-                leader=each.leader,
-                leader_epoch=each.leader_epoch,
-                replicas=each.replicas,
-                isr=each.isr,
-                start_offset=ends.get(each.partition, (None, None))[0],
-                end_offset=ends.get(each.partition, (None, None))[1],
+                partition=partition.partition,
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                start_offset=ends.get(partition.partition, (None, None))[0],
+                end_offset=ends.get(partition.partition, (None, None))[1],
             )
-            for each in topic.partitions
+            for partition in topic.partitions
         ],
     )
 
 
 def kafka_uuid(value: uuid.UUID) -> str:
-    """Kafka writes its ids in URL-safe base64 without padding."""
+    """A topic id as Kafka prints it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from hightide.cli import group_reset, render
-from hightide.cli.group_rows import (
-    GroupRow,
+from hightide.cli import render
+from hightide.cli.group import reset
+from hightide.cli.group.rows import (
     LagDetails,
     counted,
     group_details,
@@ -30,7 +30,7 @@ from hightide.cli.options import (
     ask,
     confirm,
     spelt,
-    tell_silence,
+    warn_about_silent,
 )
 from hightide.cli.render import Output
 from hightide.cli.watch import Interval, Watch, look
@@ -40,9 +40,9 @@ from hightide.wire.errors import ErrorCode, KafkaError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at consumer groups and their lag, set their offsets, and delete them.",
+    help="Inspect consumer groups and their lag, reset their offsets, and delete them.",
 )
-app.command()(group_reset.reset)
+app.command()(reset.reset)
 
 STATES = (
     *("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"),
@@ -53,7 +53,8 @@ WOULD_BE = "would be deleted"
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP...")]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", help="Only of this topic; repeatable.")
+    list[str] | None,
+    typer.Option("--topic", "-t", help="Only partitions of this topic; repeatable."),
 ]
 
 
@@ -68,48 +69,46 @@ class DeleteRow:
 def list_(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Only in this state, e.g. Stable or Empty; repeatable."),
+        typer.Option(
+            "--state", help="Only groups in this state, e.g. Stable or Empty; repeatable."
+        ),
     ] = None,
     type_: Annotated[
         list[str] | None,
-        typer.Option("--type", help="Only of this type: Classic or Consumer; repeatable."),
+        typer.Option("--type", help="Only groups of this type: Classic or Consumer; repeatable."),
     ] = None,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List groups, and the brokers that coordinate them."""
 
-    states = [spelt(each, STATES, "state of a group") for each in state or ()]
-    types = [spelt(each, TYPES, "type of groups") for each in type_ or ()]
+    states = [spelt(text, STATES, "group state") for text in state or ()]
+    types = [spelt(text, TYPES, "group type") for text in type_ or ()]
 
     async def run(admin: Admin) -> GroupsListing:
         return await admin.groups.list(states, types)
 
     found = ask(bootstrap, run)
-    tell_silence(found.silent, "groups")
+    warn_about_silent(found.silent, "groups")
     if not found.groups:
         render.say("There are no such groups." if state or type_ else "There are no groups.")
-    rows = [
-        GroupRow(each.group, each.type, each.state, each.protocol_type, each.coordinator)
-        for each in found.groups
-    ]
-    render.show(rows, output)
+    render.show(found.groups, output)
 
 
 @app.command()
 def describe(
     groups: Groups, bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show a group's state, its members and what they have, and why it last rebalanced."""
+    """Show a group's state, its members, their assignments, and why it last rebalanced."""
 
     async def run(admin: Admin) -> list[GroupDescription]:
-        return [await admin.groups.describe(each) for each in groups]
+        return [await admin.groups.describe(group) for group in groups]
 
     found = ask(bootstrap, run)
     if output is Output.JSON:
-        render.show([group_details(each) for each in found], output)
+        render.show([group_details(group) for group in found], output)
         return
-    render.write("\n".join(group_page(each, now_ms()) for each in found))
+    render.write("\n".join(group_page(group, now_ms()) for group in found))
 
 
 @app.command()
@@ -123,38 +122,38 @@ def lag(
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show how far groups are behind, in records and in seconds.
+    """Show how far each group is behind, in records and seconds.
 
-    LAG-S is the age of the oldest record that the group has not consumed, by the record's own
-    timestamp; it is 0 when there is none. LAST-COMMIT is how long ago the group committed in the
-    partition. With --watch and -o json each look is one line.
+    LAG-S is the age of the oldest record that the group has not consumed, by the record's
+    timestamp; it is 0 if there is none. LAST-COMMIT is how long ago the group committed in the
+    partition. With --watch and -o json each repetition is one line.
     """
 
     async def once(admin: Admin) -> None:
-        found = [of_topics(each, topic) for each in await _lags(admin, groups)]
-        print_lags([lag_details(each, now_ms()) for each in found], output, watch)
+        found = [of_topics(lag, topic) for lag in await _lags(admin, groups)]
+        print_lags([lag_details(lag, now_ms()) for lag in found], output, watch)
 
     look(bootstrap, once, watch=watch, interval=interval)
 
 
 async def _lags(admin: Admin, groups: Sequence[str] | None) -> list[GroupLag]:
     if groups:
-        return [await admin.groups.lag(each) for each in groups]
+        return [await admin.groups.lag(group) for group in groups]
     listed = await admin.groups.list()
-    tell_silence(listed.silent, "groups")
+    warn_about_silent(listed.silent, "groups")
     found = []
-    for each in listed.groups:
+    for listing in listed.groups:
         try:
-            found.append(await admin.groups.lag(each.group))
+            found.append(await admin.groups.lag(listing.group))
         except KafkaError as error:
-            # It was deleted after it was listed.
+            # The group was deleted after it was listed.
             if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
     return found
 
 
 def of_topics(found: GroupLag, topics: Sequence[str] | None) -> GroupLag:
-    wanted = [each for each in found.partitions if not topics or each.topic in topics]
+    wanted = [lag for lag in found.partitions if not topics or lag.topic in topics]
     return replace(found, partitions=wanted)
 
 
@@ -167,7 +166,7 @@ def print_lags(found: list[LagDetails], output: Output, watch: bool) -> None:
         return
     if not found:
         render.say("There are no groups.")
-    text = "\n".join(lag_page(each) for each in found)
+    text = "\n".join(map(lag_page, found))
     render.write(render.fresh_page(text) if watch else text)
 
 
@@ -175,35 +174,35 @@ def print_lags(found: list[LagDetails], output: Output, watch: bool) -> None:
 def delete(
     groups: Groups,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A group that does not exist is no failure.")
+        bool, typer.Option("--if-exists", help="Do not fail if the group does not exist.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Delete groups that nobody is a member of, with the offsets that they have committed.
+    """Delete groups without members, and their committed offsets.
 
-    When one of several does not exist or has members, none is deleted.
+    If one of several groups does not exist or has members, none is deleted.
     """
 
     async def prepare(admin: Admin) -> list[DeleteRow]:
-        return [await _prospect(admin, each, if_exists) for each in dict.fromkeys(groups)]
+        return [await _deletable(admin, group, if_exists) for group in dict.fromkeys(groups)]
 
     async def run(admin: Admin) -> list[DeleteRow]:
-        return [await _delete(admin, each) for each in before]
+        return [await _delete(admin, row) for row in before]
 
     before = ask(bootstrap, prepare)
-    due = [each for each in before if each.result == WOULD_BE]
+    due = [row for row in before if row.result == WOULD_BE]
     if due and not dry_run:
-        offsets = counted(sum(each.partitions for each in due), "partition")
-        names = ", ".join(each.group for each in due)
-        confirm(f"Delete {names}, with what is committed in {offsets}?", yes=yes)
+        partitions = counted(sum(row.partitions for row in due), "partition")
+        names = ", ".join(row.group for row in due)
+        confirm(f"Delete {names}, and the committed offsets of {partitions}?", yes=yes)
     render.show(before if dry_run else ask(bootstrap, run), output)
 
 
-async def _prospect(admin: Admin, name: str, if_exists: bool) -> DeleteRow:
-    """What is there to delete; refuses what must not be."""
+async def _deletable(admin: Admin, name: str, if_exists: bool) -> DeleteRow:
+    """What a deletion of this group would do; a group with members is refused."""
     try:
         group = await admin.groups.describe(name)
     except KafkaError as error:
@@ -222,5 +221,7 @@ async def _delete(admin: Admin, row: DeleteRow) -> DeleteRow:
     except KafkaError as error:
         if error.code != ErrorCode.NON_EMPTY_GROUP:
             raise
-        raise Failed(f"Somebody has just joined {row.group!r}; it was not deleted.") from None
+        raise Failed(
+            f"A member has just joined {row.group!r}; the group was not deleted."
+        ) from None
     return replace(row, result="deleted")

@@ -1,4 +1,4 @@
-"""`hightide dump-log`: what is inside a segment file, without a broker."""
+"""`hightide dump-log`: print a segment file, without a broker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hightide.log.dump import Damage, DumpedBatch, Entry, describe, dump, plain
 def dump_log(
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False)],
     records: Annotated[
-        bool, typer.Option("--records", "-r", help="Also the records of each batch.")
+        bool, typer.Option("--records", "-r", help="Print the records of each batch too.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what a log segment holds, and what is damaged in it.
+    """Print the contents of a log segment, and any damage in it.
 
-    Takes a .log file, or an .index, .timeindex, .txnindex, .snapshot or
-    leader-epoch-checkpoint beside it, written by this broker or by Kafka. -o json prints one
-    JSON object per line. Damage is printed where it is found, and makes the exit code 1.
+    FILE is a .log file, or an .index, .timeindex, .txnindex, .snapshot or leader-epoch-checkpoint
+    beside it, written by this broker or by Kafka. -o json prints one JSON object per line. Damage
+    is printed where it is found, and makes the exit code 1.
     """
     damaged = 0
     for item in dump(file):

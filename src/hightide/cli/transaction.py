@@ -1,9 +1,9 @@
-"""`hightide txn …`: transactions, the producers behind them, and ending those that nobody ends.
+"""`hightide txn …`: transactions, their producers, and how to abort those that hang.
 
-A transaction is aborted in one of two ways.  By its transactional id: a new epoch is taken for the
-id, as a restarted producer would do, so the coordinator aborts what is open in all its partitions,
-and the old producer is fenced.  One that *hangs* has no coordinator to ask: a partition has it
-open, and no transactional id does.  It is aborted in that partition alone, by a marker.
+A transaction is aborted in one of two ways.  By its transactional id: the command gets a new epoch
+for the id, as a restarted producer does, so the coordinator aborts the transaction in all its
+partitions and fences the old producer.  A *hanging* transaction is open in a partition, but no
+coordinator knows of it.  It is aborted in that partition alone, with a marker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from hightide.cli.options import (
     Yes,
     ask,
     confirm,
-    misused,
     spelt,
-    tell_silence,
+    warn_about_silent,
+    wrong_usage,
 )
-from hightide.cli.partition_rows import named
+from hightide.cli.partition.rows import named
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
 from hightide.client.model.cluster import Partition, by_topic
@@ -43,7 +43,7 @@ from hightide.client.model.transactions import (
 from hightide.wire.errors import ErrorCode, KafkaError
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at transactions, find those that hang, and abort them."
+    no_args_is_help=True, help="Inspect transactions, find those that hang, and abort them."
 )
 
 STATES = (
@@ -61,14 +61,6 @@ PRODUCER_COLUMNS = (
     *("topic", "partition", "producer_id", "producer_epoch", "last_sequence", "last_written"),
     *("start_offset",),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionRow:
-    transactional_id: str
-    state: str
-    producer_id: int
-    coordinator: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,53 +99,52 @@ class AbortRow:
 def list_(
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Only in this state, e.g. Ongoing; repeatable."),
+        typer.Option("--state", help="Only ids in this state, e.g. Ongoing; repeatable."),
     ] = None,
     producer_id: Annotated[
-        list[int] | None, typer.Option("--producer-id", min=0, help="Only its; repeatable.")
+        list[int] | None,
+        typer.Option("--producer-id", min=0, help="Only this producer; repeatable."),
     ] = None,
     longer_than: Annotated[
         str | None,
-        typer.Option("--longer-than", metavar="DURATION", help="Only open for longer, e.g. 5m."),
+        typer.Option(
+            "--longer-than", metavar="DURATION", help="Only transactions open for longer, e.g. 5m."
+        ),
     ] = None,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List transactional ids, and the state of each."""
-    states = [spelt(each, STATES, "state of a transaction") for each in state or ()]
+    """List transactional ids and their states."""
+    states = [spelt(text, STATES, "transaction state") for text in state or ()]
     limit_ms = -1 if longer_than is None else duration(longer_than)
 
     async def run(admin: Admin) -> TransactionsListing:
         return await admin.transactions.list(states, producer_id or (), limit_ms)
 
     found = ask(bootstrap, run)
-    tell_silence(found.silent, "transactions")
+    warn_about_silent(found.silent, "transactions")
     if not found.transactions:
         is_filtered = states or producer_id or longer_than
         render.say(f"There are no {'such ' if is_filtered else ''}transactional ids.")
-    rows = [
-        TransactionRow(each.transactional_id, each.state, each.producer_id, each.coordinator)
-        for each in found.transactions
-    ]
-    render.show(rows, output)
+    render.show(found.transactions, output)
 
 
 @app.command()
 def describe(
     ids: Ids, bootstrap: Bootstrap = LOCALHOST, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show the state of a transactional id, its producer, and what its transaction has touched."""
+    """Show the state of a transactional id, its producer, and the partitions of its transaction."""
 
     async def run(admin: Admin) -> list[TransactionDescription]:
-        return [await admin.transactions.describe(each) for each in ids]
+        return [await admin.transactions.describe(name) for name in ids]
 
-    found = [transaction_details(each, now_ms()) for each in ask(bootstrap, run)]
+    found = [transaction_details(known, now_ms()) for known in ask(bootstrap, run)]
     if output is Output.JSON:
         render.show(found, output)
         return
-    for at, each in enumerate(found):
-        render.write("\n" if at else "")
-        render.show_one(each, output)
+    for number, details in enumerate(found):
+        render.write("\n" if number else "")
+        render.show_one(details, output)
 
 
 @app.command()
@@ -168,9 +159,9 @@ def producers(
     async def run(admin: Admin) -> Sequence[ActiveProducer]:
         return await admin.transactions.producers(await _partitions(admin, names))
 
-    rows = [producer_row(each) for each in ask(bootstrap, run)]
+    rows = [producer_row(producer) for producer in ask(bootstrap, run)]
     if not rows:
-        render.say("No producers are remembered there.")
+        render.say("These partitions remember no producers.")
     render.show(rows, output, PRODUCER_COLUMNS)
 
 
@@ -183,15 +174,15 @@ def find_hanging(
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Find transactions that a partition has open and no coordinator does: nobody will end them."""
+    """Find hanging transactions: open in a partition, and unknown to every coordinator."""
     names = [named(text) for text in topic or ()]
 
     async def run(admin: Admin) -> list[ActiveProducer]:
         return await _hanging(admin, await _partitions(admin, names))
 
-    rows = [producer_row(each) for each in ask(bootstrap, run)]
+    rows = [producer_row(producer) for producer in ask(bootstrap, run)]
     if not rows:
-        render.say("No transaction hangs there.")
+        render.say("No transaction hangs.")
     render.show(rows, output, PRODUCER_COLUMNS)
 
 
@@ -199,37 +190,39 @@ def find_hanging(
 def abort(
     transactional_id: Annotated[str | None, typer.Argument(metavar="TRANSACTIONAL-ID")] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Of a transaction that hangs.")
+        str | None, typer.Option("--topic", "-t", help="The topic of a hanging transaction.")
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", min=0, help="Where it begins.")
+        int | None,
+        typer.Option("--start-offset", min=0, help="The first offset of the transaction."),
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option("--producer-id", min=0, help="Whose it is.")
+        int | None, typer.Option("--producer-id", min=0, help="The producer of the transaction.")
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Abort a transaction: by its transactional id, or by partition where it hangs.
+    """Abort a transaction: by its transactional id, or by partition if it hangs.
 
-    `abort ID` has the coordinator abort what the id has open, and fences its producer, which then
-    must start anew. `abort --topic T --partition P` with --start-offset or --producer-id, as
-    `find-hanging` shows them, ends a transaction in that one partition, and only if it hangs.
+    `abort ID` makes the coordinator abort the open transaction of the id, and fences its producer,
+    which must then be restarted. `abort --topic T --partition P` with --start-offset or
+    --producer-id, as `find-hanging` shows them, aborts a transaction in that one partition, and
+    only if it hangs.
     """
     by_place = topic is not None and partition is not None
     if (transactional_id is None) == (not by_place):
-        misused("give a TRANSACTIONAL-ID, or --topic and --partition")
+        wrong_usage("give a TRANSACTIONAL-ID, or --topic and --partition")
     if topic is None or partition is None:
         assert transactional_id is not None
         if start_offset is not None or producer_id is not None:
-            misused("--start-offset and --producer-id go with --topic and --partition")
+            wrong_usage("--start-offset and --producer-id need --topic and --partition")
         row = _abort_id(bootstrap, transactional_id, yes=yes, dry_run=dry_run)
     else:
         if start_offset is None and producer_id is None:
-            misused("which transaction of the partition? Give --start-offset or --producer-id")
+            wrong_usage("give --start-offset or --producer-id to say which transaction")
         place = (topic, partition), start_offset, producer_id
         row = _abort_hanging(bootstrap, *place, yes=yes, dry_run=dry_run)
     render.show([row], output)
@@ -250,14 +243,17 @@ def _abort_id(bootstrap: str, transactional_id: str, *, yes: bool, dry_run: bool
         return AbortRow(transactional_id, "would be aborted", touched)
     confirm(f"Abort the transaction of {transactional_id!r} and fence its producer?", yes=yes)
     is_complete = ask(bootstrap, lambda admin: _fence(admin, known))
-    render.say(f"The producer of {transactional_id!r} is fenced; it must start anew.")
+    render.say(f"The producer of {transactional_id!r} is fenced; it must be restarted.")
     if not is_complete:
-        render.say("Not all of its partitions could be told yet. They will be.")
+        render.say("Some partitions have no leader; the coordinator writes their markers later.")
     return AbortRow(transactional_id, "aborted" if is_complete else "is being aborted", touched)
 
 
 async def _fence(admin: Admin, known: TransactionDescription) -> bool:
-    """Whether the abort has reached all partitions; it cannot while one has no leader."""
+    """Fence the producer; return whether all partitions have the abort marker.
+
+    A partition without a leader gets its marker later.
+    """
     try:
         await admin.transactions.fence_producer(known)
     except KafkaError as error:
@@ -284,7 +280,7 @@ def _abort_hanging(
         if found is None:
             raise Failed(
                 f"{place[0]}/{place[1]} has no such open transaction; `hightide txn producers "
-                f"{place[0]}/{place[1]}` shows those that it has."
+                f"{place[0]}/{place[1]}` lists its producers."
             )
         return found
 
@@ -293,10 +289,10 @@ def _abort_hanging(
         owner = await _owner(admin, meant)
         if owner is not None:
             raise Failed(
-                f"That transaction does not hang: {owner.transactional_id!r} has it, and is "
-                f"{owner.state}. `hightide txn abort {owner.transactional_id}` aborts all of it."
+                f"That transaction does not hang: it belongs to {owner.transactional_id!r}, in "
+                f"state {owner.state}. `hightide txn abort {owner.transactional_id}` aborts it."
             )
-        # It may have ended while the coordinators were asked.
+        # The transaction may have ended while the coordinators were asked.
         return await look(admin, meant.start_offset)
 
     meant = ask(bootstrap, find)
@@ -312,41 +308,43 @@ def _abort_hanging(
 def matching(
     producers: Iterable[ActiveProducer], start_offset: int | None, producer_id: int | None
 ) -> ActiveProducer | None:
-    """The open transaction that is meant."""
-    for each in producers:
-        if each.start_offset is None:
-            continue
-        if start_offset in (None, each.start_offset) and producer_id in (None, each.producer_id):
-            return each
+    """The first open transaction with this start offset or producer id."""
+    for producer in producers:
+        if (
+            producer.start_offset is not None
+            and start_offset in (None, producer.start_offset)
+            and producer_id in (None, producer.producer_id)
+        ):
+            return producer
     return None
 
 
 async def _hanging(admin: Admin, partitions: list[Partition]) -> list[ActiveProducer]:
-    """Open in its partition, unknown to every coordinator, and open still after they were asked."""
+    """Transactions that are open in their partition before and after all coordinators said that
+    they do not know them."""
     known = await admin.transactions.producers(partitions)
-    seen = [each for each in known if each.start_offset is not None]
-    suspects = [each for each in seen if await _owner(admin, each) is None]
-    again = {(each.topic, each.partition) for each in suspects}
-    still = {
-        (each.topic, each.partition, each.producer_id, each.start_offset)
-        for each in (await admin.transactions.producers(again) if again else ())
+    seen = [producer for producer in known if producer.start_offset is not None]
+    suspects = [producer for producer in seen if await _owner(admin, producer) is None]
+    again = {(producer.topic, producer.partition) for producer in suspects}
+    still_open = {
+        _key(producer) for producer in (await admin.transactions.producers(again) if again else ())
     }
-    return [
-        each
-        for each in suspects
-        if (each.topic, each.partition, each.producer_id, each.start_offset) in still
-    ]
+    return [producer for producer in suspects if _key(producer) in still_open]
+
+
+def _key(producer: ActiveProducer) -> tuple[str, int, int, int | None]:
+    return producer.topic, producer.partition, producer.producer_id, producer.start_offset
 
 
 async def _owner(admin: Admin, producer: ActiveProducer) -> TransactionDescription | None:
-    """The transactional id whose transaction this is, by the word of its coordinator."""
+    """The transactional id that this transaction belongs to, as its coordinator reports it."""
     listed = await admin.transactions.list(producer_ids=[producer.producer_id])
     if listed.silent:
-        tell_silence(listed.silent, "transactions")
-        raise Failed("Whether a transaction hangs cannot be told before all brokers answer.")
-    for each in listed.transactions:
+        warn_about_silent(listed.silent, "transactions")
+        raise Failed("Hanging transactions can only be found when all brokers answer.")
+    for listing in listed.transactions:
         try:
-            known = await admin.transactions.describe(each.transactional_id)
+            known = await admin.transactions.describe(listing.transactional_id)
         except KafkaError as error:
             if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 continue
@@ -357,16 +355,16 @@ async def _owner(admin: Admin, producer: ActiveProducer) -> TransactionDescripti
 
 
 async def _partitions(admin: Admin, names: list[tuple[str, int | None]]) -> list[Partition]:
-    """Those that are named, or all that somebody leads."""
+    """The named partitions, or all with a leader."""
     wanted = list(dict.fromkeys(topic for topic, _ in names))
     topics = await (admin.topics.describe(wanted) if names else admin.topics.list())
     return [
-        (topic.name, each.partition)
+        (topic.name, partition.partition)
         for topic in topics
-        for each in topic.partitions
-        if (not names and each.leader >= 0)
+        for partition in topic.partitions
+        if (not names and partition.leader >= 0)
         or (topic.name, None) in names
-        or (topic.name, each.partition) in names
+        or (topic.name, partition.partition) in names
     ]
 
 
@@ -385,16 +383,16 @@ def transaction_details(known: TransactionDescription, now_ms: int) -> Transacti
     )
 
 
-def producer_row(each: ActiveProducer) -> ProducerRow:
+def producer_row(producer: ActiveProducer) -> ProducerRow:
     return ProducerRow(
-        topic=each.topic,
-        partition=each.partition,
-        producer_id=each.producer_id,
-        producer_epoch=each.producer_epoch,
-        last_sequence=each.last_sequence,
-        last_written=iso(each.last_ms),
-        coordinator_epoch=each.coordinator_epoch,
-        start_offset=each.start_offset,
+        topic=producer.topic,
+        partition=producer.partition,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_written=iso(producer.last_ms),
+        coordinator_epoch=producer.coordinator_epoch,
+        start_offset=producer.start_offset,
     )
 
 
@@ -402,4 +400,4 @@ def duration(text: str) -> int:
     try:
         return duration_ms(text)
     except ValueError as error:
-        misused(str(error))
+        wrong_usage(str(error))

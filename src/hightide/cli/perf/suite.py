@@ -1,7 +1,7 @@
-"""What `hightide perf run` measures: streams, single records and latency, each in a short window.
+"""The measurements of `hightide perf run`: streams, single records, and latency.
 
-Every measurement opens its own clients and lets them connect before its window opens.  It returns
-the figures of one round; rounds, clusters and ratios are not its business.
+Every measurement opens its clients and lets them connect before its time window begins.  It returns
+the figures of one round; `rounds` repeats and compares them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hightide.cli import librdkafka, perf_latency
-from hightide.cli.consume import Span, plan
+from hightide.cli import librdkafka
 from hightide.cli.options import Failed, ask
-from hightide.cli.perf_latency import Pace
-from hightide.cli.perf_load import (
+from hightide.cli.perf import latency as perf_latency
+from hightide.cli.perf.latency import Pace
+from hightide.cli.perf.load import (
     BATCH,
     CREATES_NOTHING,
     MB,
@@ -25,15 +25,16 @@ from hightide.cli.perf_load import (
     percentile,
 )
 from hightide.cli.position import End
-from hightide.cli.produce import producer_settings
+from hightide.cli.record.consume import Span, plan
+from hightide.cli.record.produce import producer_settings
 
-# The largest leaves room for a batch's header under the usual max.message.bytes.
+# The largest leaves room for the batch header below the default max.message.bytes.
 BATCHES = {"16 KB": 16 * 1024, "64 KB": 64 * 1024, "1 MB": MB}
 CODEC_BATCH = "64 KB"
 NOTHING_FOR_S = 30.0
 
 STREAM = {
-    # Long enough for batches to fill, and a queue that empties in a moment when time is up.
+    # Enough for batches to fill, and a queue that empties quickly at the end.
     "linger.ms": 10,
     "batch.num.messages": 1_000_000,
     "queue.buffering.max.messages": 1_000_000,
@@ -44,7 +45,7 @@ STREAM = {
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much of each measurement: a stream ends at the time or the bytes, whichever is first."""
+    """The size of a measurement: a stream ends at the time or at the bytes, whichever is first."""
 
     seconds: float
     most_bytes: int
@@ -54,35 +55,34 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster, and a topic on it that is ours."""
+    """A cluster, and the temporary topic on it."""
 
     bootstrap: str
     topic: str
     settings: dict[str, str] = field(default_factory=dict)
 
     def producer(self, acks: str, codec: str, settings: dict[str, Any]) -> Any:
-        made = {**producer_settings(acks, codec, None), **CREATES_NOTHING, **settings}
-        made |= self.settings
-        return librdkafka.producer(self.bootstrap, made)
+        config = {**producer_settings(acks, codec, None), **CREATES_NOTHING, **settings}
+        return librdkafka.producer(self.bootstrap, config | self.settings)
 
     def ends(self) -> list[Span]:
         return ask(self.bootstrap, lambda admin: plan(admin, self.topic, End(), None))
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What one measurement gave: figures by name, the unit last, and the CPUs its client used."""
+class Measurement:
+    """The result of one measurement: figures by name and unit, and the CPUs of the client."""
 
     what: str
     figures: dict[str, float]
     client_cores: float
 
 
-Measurement = Callable[[Target, Amount], list[Measured]]
+Measure = Callable[[Target, Amount], list[Measurement]]
 
 
-def suite(codecs: Sequence[str]) -> list[Measurement]:
-    """What is measured, in this order."""
+def suite(codecs: Sequence[str]) -> list[Measure]:
+    """All measurements, in order."""
     return [
         *(stream(batch, "1") for batch in BATCHES),
         *(stream(batch, "all") for batch in BATCHES),
@@ -93,10 +93,10 @@ def suite(codecs: Sequence[str]) -> list[Measurement]:
     ]
 
 
-def stream(batch: str, acks: str, codec: str = "none") -> Measurement:
-    """As fast as it goes; what was written with acks=all is read as well."""
+def stream(batch: str, acks: str, codec: str = "none") -> Measure:
+    """Write as fast as possible; records written with acks=all are read back too."""
 
-    def measurement(target: Target, amount: Amount) -> list[Measured]:
+    def measurement(target: Target, amount: Amount) -> list[Measurement]:
         name = f"{batch} batches" + ("" if codec == "none" else f", {codec}")
         settings = {**STREAM, "batch.size": BATCHES[batch]}
         producer = target.producer(acks, codec, settings)
@@ -108,14 +108,14 @@ def stream(batch: str, acks: str, codec: str = "none") -> Measurement:
 
 
 def connect(producer: Any, target: Target, amount: Amount) -> list[Span]:
-    """Bring up the connections with one record for each partition; where the topic ends then."""
+    """Open connections with one record for each partition; return the end offsets after that."""
     failures: list[Any] = []
-    for each in target.ends():
+    for span in target.ends():
         hand_over(
             producer,
             target.topic,
             bytes(amount.size),
-            partition=each.partition,
+            partition=span.partition,
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
     finish(producer, failures)
@@ -129,7 +129,7 @@ def finish(producer: Any, failures: list[Any]) -> None:
         raise Failed(librdkafka.sentence(failures[0]))
 
 
-def write(producer: Any, topic: str, amount: Amount, what: str) -> Measured:
+def write(producer: Any, topic: str, amount: Amount, what: str) -> Measurement:
     values = payloads(amount.size)
     failures: list[Any] = []
 
@@ -150,15 +150,15 @@ def write(producer: Any, topic: str, amount: Amount, what: str) -> Measured:
     return streamed(what, sent * amount.size, window)
 
 
-def streamed(what: str, size: int, window: Window) -> Measured:
+def streamed(what: str, size: int, window: Window) -> Measurement:
     cores = window.cores()
-    return Measured(what, {"MB/s": size / window.seconds() / MB}, cores)
+    return Measurement(what, {"MB/s": size / window.seconds() / MB}, cores)
 
 
-def read(target: Target, amount: Amount, begins: list[Span], name: str) -> Measured:
-    """Read what was written since; the window opens with the first record."""
-    ends = {each.partition: each.end_offset for each in target.ends()}
-    firsts = {each.partition: each.end_offset for each in begins}
+def read(target: Target, amount: Amount, begins: list[Span], name: str) -> Measurement:
+    """Read what was written since `begins`; the window begins with the first record."""
+    ends = {span.partition: span.end_offset for span in target.ends()}
+    firsts = {span.partition: span.end_offset for span in begins}
     wanted = sum(ends[at] - first for at, first in firsts.items())
     consumer = librdkafka.consumer(
         target.bootstrap, {"enable.partition.eof": False, **target.settings}
@@ -169,33 +169,35 @@ def read(target: Target, amount: Amount, begins: list[Span], name: str) -> Measu
     try:
         librdkafka.assign(consumer, target.topic, firsts)
         while records < wanted and (window is None or window.seconds() < amount.seconds):
-            got = [len(each) for each in consumed(consumer, wanted - records, window is not None)]
-            if window is None and got:
+            sizes = [
+                len(message) for message in consumed(consumer, wanted - records, window is not None)
+            ]
+            if window is None and sizes:
                 window = Window()
-                wanted -= len(got)
+                wanted -= len(sizes)
             else:
-                records += len(got)
-                size += sum(got)
+                records += len(sizes)
+                size += sum(sizes)
             if waited.seconds() > amount.seconds + NOTHING_FOR_S:
-                raise Failed(f"Reading what was written took longer than {waited.seconds():.0f} s.")
+                raise Failed(f"Reading the records back took longer than {waited.seconds():.0f} s.")
     finally:
         consumer.close()
     return streamed(f"consume, {name}", size, window or waited)
 
 
 def consumed(consumer: Any, wanted: int, is_open: bool) -> list[Any]:
-    """The next messages: the first alone, then many at a time, never more than there are."""
+    """The next messages: the first one alone, then many at a time, at most `wanted`."""
     messages = consumer.consume(min(BATCH, wanted) if is_open else 1, 0.1)
-    for each in messages:
-        if each.error() is not None and librdkafka.is_fatal(each.error()):
-            raise Failed(librdkafka.sentence(each.error()))
-    return [each for each in messages if each.error() is None]
+    for message in messages:
+        if message.error() is not None and librdkafka.is_fatal(message.error()):
+            raise Failed(librdkafka.sentence(message.error()))
+    return [message for message in messages if message.error() is None]
 
 
-def round_trips(acks: str) -> Measurement:
-    """One record, its answer, the next record."""
+def round_trips(acks: str) -> Measure:
+    """Send one record, wait for its response, send the next."""
 
-    def measurement(target: Target, amount: Amount) -> list[Measured]:
+    def measurement(target: Target, amount: Amount) -> list[Measurement]:
         producer = target.producer(acks, "none", {"linger.ms": 0, "socket.nagle.disable": True})
         connect(producer, target, amount)
         value = payloads(amount.size)[0]
@@ -217,7 +219,7 @@ def round_trips(acks: str) -> Measurement:
     return measurement
 
 
-def trips(what: str, times: list[float], window: Window) -> Measured:
+def trips(what: str, times: list[float], window: Window) -> Measurement:
     seconds, cores = window.seconds(), window.cores()
     times.sort()
     figures = {
@@ -225,14 +227,14 @@ def trips(what: str, times: list[float], window: Window) -> Measured:
         "p50 ms": percentile(times, 0.5),
         "p99 ms": percentile(times, 0.99),
     }
-    return Measured(what, figures, cores)
+    return Measurement(what, figures, cores)
 
 
-def latency(target: Target, amount: Amount) -> list[Measured]:
-    """Producer to consumer at an even pace, with acks=all."""
+def latency(target: Target, amount: Amount) -> list[Measurement]:
+    """Measure the latency from producer to consumer at a steady rate, with acks=all."""
     pace = Pace(amount.rate, amount.seconds, amount.size)
     found = perf_latency.measure(target.bootstrap, target.topic, pace, "all", target.settings)
-    perf_latency.complain(found, pace)
+    perf_latency.fail_if_missing(found, pace)
     named = {
         "p50 ms": found.latency_p50_ms,
         "p99 ms": found.latency_p99_ms,
@@ -240,4 +242,4 @@ def latency(target: Target, amount: Amount) -> list[Measured]:
         "max ms": found.latency_max_ms,
     }
     figures = {name: value for name, value in named.items() if value is not None}
-    return [Measured(f"end to end at {amount.rate}/s, acks=all", figures, found.client_cores)]
+    return [Measurement(f"end to end at {amount.rate}/s, acks=all", figures, found.client_cores)]

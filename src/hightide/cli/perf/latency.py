@@ -1,8 +1,8 @@
-"""How long messages take from a producer to a consumer, at an even pace.
+"""The latency of messages from a producer to a consumer, at a steady rate.
 
-The loop is open: each message has a moment at which it is due, and its latency counts from there,
-also if it was sent late because an earlier one held things up.  A closed loop would leave out just
-the messages that suffer most.  Sending and receiving are two threads of this process.
+The loop is open: each message is due at a certain time, and its latency counts from then, even if
+it was sent late because an earlier message took long.  A closed loop would leave out the messages
+that are slowed down most.  Sending and receiving are two threads of this process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hightide.cli import librdkafka
-from hightide.cli.consume import plan
 from hightide.cli.options import Failed, ask
-from hightide.cli.perf_load import CREATES_NOTHING, Window, hand_over, payloads, percentile
+from hightide.cli.perf.load import CREATES_NOTHING, Window, hand_over, payloads, percentile
 from hightide.cli.position import End
-from hightide.cli.produce import producer_settings
+from hightide.cli.record.consume import plan
+from hightide.cli.record.produce import producer_settings
 
 STAMP = struct.Struct(">QQ")
 PROBE = (1 << 64) - 1
@@ -32,7 +32,7 @@ MOST_MESSAGES = 20_000_000
 BAR_STEP = 1_000
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999)
 
-# Messages are sent as they come, and what was acknowledged is no news: it is received or missed.
+# Messages are sent immediately.  Acknowledgements are not reported: a message arrives or not.
 PRODUCER = {
     **CREATES_NOTHING,
     "linger.ms": 0,
@@ -69,7 +69,7 @@ class LatencyFigures:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many messages of which size, and when each is due after the first."""
+    """The rate, duration and size of the messages; `due_s` is when each is due."""
 
     rate: int
     seconds: float
@@ -84,7 +84,7 @@ class Pace:
 
 
 class Flight:
-    """The messages of one run: when each was sent, and when it was first seen again."""
+    """The messages of one run: when each was sent, and when it arrived first."""
 
     def __init__(self, count: int) -> None:
         self.run = random.getrandbits(64)
@@ -95,13 +95,13 @@ class Flight:
         self.probed: set[int] = set()
         self.failures: list[str] = []
         self.over = threading.Event()
-        """Set when nothing more is to be sent or received."""
+        """Set when sending and receiving have to stop."""
 
     def stamp(self, number: int) -> bytes:
         return STAMP.pack(self.run, number)
 
-    def saw(self, value: bytes | None, partition: int, now: float) -> None:
-        """Note a message, if it is one of ours and new."""
+    def received(self, value: bytes | None, partition: int, now: float) -> None:
+        """Record the arrival of a message of this run."""
         if value is None or len(value) < STAMP.size:
             return
         run, number = STAMP.unpack_from(value)
@@ -131,31 +131,31 @@ def measure(
     spans = ask(bootstrap, lambda admin: plan(admin, topic, End(), None))
     consumer = librdkafka.consumer(bootstrap, {**CONSUMER, **settings})
     flight = Flight(pace.count)
-    partitions = [each.partition for each in spans]
-    librdkafka.assign(consumer, topic, {each.partition: each.first_offset for each in spans})
+    partitions = [span.partition for span in spans]
+    librdkafka.assign(consumer, topic, {span.partition: span.first_offset for span in spans})
     with receiving(consumer, flight):
         probe(producer, topic, partitions, flight, pace.size)
         window = Window()
         started = send(producer, topic, partitions, flight, pace, advance)
-        await_the_last(producer, flight)
+        await_last(producer, flight)
         seconds, cores = window.seconds(), window.cores()
     return figures(topic, pace, flight, started, seconds, cores)
 
 
 @contextmanager
 def receiving(consumer: Any, flight: Flight) -> Iterator[None]:
-    """Receive in a thread; the consumer is closed at the end."""
+    """Receive in a thread; close the consumer at the end."""
 
     def receive() -> None:
         while not flight.over.is_set():
-            # One by one, because the call for many waits until there are many.
+            # One by one, because the call for many messages waits until it has that many.
             message = consumer.poll(0.1)
             now = time.perf_counter()
             if message is None:
                 continue
             error = message.error()
             if error is None:
-                flight.saw(message.value(), message.partition(), now)
+                flight.received(message.value(), message.partition(), now)
             elif librdkafka.is_fatal(error):
                 flight.failures.append(librdkafka.sentence(error))
                 flight.over.set()
@@ -171,7 +171,7 @@ def receiving(consumer: Any, flight: Flight) -> Iterator[None]:
 
 
 def probe(producer: Any, topic: str, partitions: list[int], flight: Flight, size: int) -> None:
-    """One message to each partition and back: connections are up, and fetches under way."""
+    """Send one message through each partition, to open connections and start fetches."""
     value = (flight.stamp(PROBE) + bytes(size))[:size]
     for partition in partitions:
         hand_over(producer, topic, value, partition=partition, on_delivery=flight.failed)
@@ -183,7 +183,7 @@ def probe(producer: Any, topic: str, partitions: list[int], flight: Flight, size
         if window.seconds() > FIRST_WITHIN_S:
             raise Failed(
                 f"{len(partitions) - len(flight.probed)} of {len(partitions)} partitions did not "
-                f"give back their first message within {FIRST_WITHIN_S:.0f} s."
+                f"return their first message within {FIRST_WITHIN_S:.0f} s."
             )
 
 
@@ -195,8 +195,8 @@ def send(
     pace: Pace,
     advance: Callable[[int], None],
 ) -> float:
-    """Send each message when it is due, or as soon after that as possible; when the first was."""
-    tails = [each[: pace.size - STAMP.size] for each in payloads(pace.size)]
+    """Send each message when it is due, or as soon after as possible; return the start time."""
+    tails = [payload[: pace.size - STAMP.size] for payload in payloads(pace.size)]
     started = time.perf_counter()
     shown = 0
     for number in range(pace.count):
@@ -220,8 +220,8 @@ def send(
     return started
 
 
-def await_the_last(producer: Any, flight: Flight) -> None:
-    """Wait until each message was seen or has failed, or nothing comes any more."""
+def await_last(producer: Any, flight: Flight) -> None:
+    """Wait until each message has arrived or failed, or until none arrives any more."""
     while producer.flush(0.1):
         pass
     asked = time.perf_counter()
@@ -242,7 +242,7 @@ def figures(
     )
 
     def known(share: float) -> float | None:
-        """None where so few were measured that the longest of all would stand for the share."""
+        """A percentile; None if there are so few values that it would be the maximum."""
         if len(latencies) * (1 - share) < 0.999:
             return None
         return round(percentile(latencies, share), 3)
@@ -259,7 +259,7 @@ def figures(
         latency_max_ms=round(latencies[-1], 3) if latencies else None,
         sent_late_p99_ms=round(percentile(late, 0.99), 3),
         failed=len(flight.failures),
-        # One that failed for want of an answer may have arrived all the same.
+        # A message that failed because its response was lost may have arrived nevertheless.
         unconsumed=max(0, pace.count - len(latencies) - len(flight.failures)),
         client_cores=round(cores, 2),
         percentiles=[
@@ -270,12 +270,12 @@ def figures(
     )
 
 
-def complain(found: LatencyFigures, pace: Pace) -> None:
-    """Fail if messages are missing: their latencies are, too, and would be the longest."""
+def fail_if_missing(found: LatencyFigures, pace: Pace) -> None:
+    """Fail if messages are missing: their latencies are missing too, and would be the longest."""
     if found.failed:
         raise Failed(f"{found.failed} of {pace.count} messages were not written.")
     if found.unconsumed:
         raise Failed(
             f"{found.unconsumed} of {pace.count} messages were not consumed; "
-            "they are in none of the percentiles."
+            "the percentiles do not include them."
         )

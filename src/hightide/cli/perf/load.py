@@ -1,4 +1,4 @@
-"""What every measurement of `hightide perf` is made of: records, a window of time, percentiles."""
+"""The parts of every measurement of `hightide perf`: records, a time window, percentiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = 1_000
 PAYLOAD_BYTES = 2 * MB
 WORDS = 512
 
-# A record that is still queued when its topic is deleted must not bring the topic back.
+# A record that is still queued when its topic is deleted must not create the topic again.
 CREATES_NOTHING = {"allow.auto.create.topics": False}
 
 
@@ -33,24 +33,26 @@ class Window:
         return max(time.perf_counter() - self._opened, 1e-9)
 
     def cores(self) -> float:
-        """How many CPUs this process has kept busy."""
+        """How many CPUs this process has used."""
         return (time.process_time() - self._cpu) / self.seconds()
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of the sorted values lie (nearest rank)."""
+    """The percentile of sorted values (nearest rank)."""
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
 
 
 def payloads(size: int) -> list[bytes]:
-    """Values that look like text and do not soon repeat, so that compression has something to do
-    and not everything.  They are the same in every run."""
+    """Values like text that repeat rarely, so that compression is neither useless nor trivial.
+
+    They are the same in every run.
+    """
     chance = random.Random(1)
     letters = b"abcdefghijklmnopqrstuvwxyz0123456789"
     words = [bytes(chance.choices(letters, k=chance.randrange(3, 12))) for _ in range(WORDS)]
-    # One text from which all are cut, because making each would take longer than sending it.
+    # All values are cut from one text, because generating each takes longer than sending it.
     text = b" ".join(chance.choices(words, k=PAYLOAD_BYTES // 7))
     text *= 1 + size // len(text)
     count = max(16, min(2_000, PAYLOAD_BYTES // size))
@@ -59,7 +61,7 @@ def payloads(size: int) -> list[bytes]:
 
 
 def hand_over(producer: Any, topic: str, value: bytes, **arguments: Any) -> None:
-    """Give the library one record; while its queue is full, wait."""
+    """Queue one record in the library; wait while its queue is full."""
     while True:
         try:
             producer.produce(topic, value, **arguments)
@@ -73,7 +75,7 @@ def hand_over(producer: Any, topic: str, value: bytes, **arguments: Any) -> None
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if a person is looking; otherwise nothing."""
+    """A progress bar on stderr if that is a terminal; otherwise nothing."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""Partitions on their way to other brokers: begun, looked after, ended or called off."""
+"""A reassignment from start to end: plan, throttle, watch, cancel."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hightide.cli import render
 from hightide.cli.options import Failed
-from hightide.cli.partition_rows import chosen
-from hightide.cli.plan import Plan, spread, write_plan
-from hightide.cli.replication_throttle import lift_throttle, set_throttle, throttle_of
+from hightide.cli.partition.plan import Plan, spread, write_plan
+from hightide.cli.partition.rows import chosen
+from hightide.cli.partition.throttle import lift_throttle, set_throttle, throttle_of
 from hightide.client.admin import Admin
 from hightide.client.connection import ConnectionFailed
 from hightide.client.model.cluster import Partition
@@ -19,14 +19,14 @@ from hightide.client.model.replicas import PartitionReplicas, Reassignment
 from hightide.core.controller.reassignment import origin_of
 from hightide.wire.errors import ErrorCode, KafkaError
 
-LOOK_S = 0.5
-SAY_S = 5.0
+POLL_S = 0.5
+REPORT_S = 5.0
 Names = list[tuple[str, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRow:
-    """One partition, where it is, where it goes, and what became of that."""
+class ChangeRow:
+    """One partition, its replicas, its new replicas, and the result of the request."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class MoveRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OngoingRow:
+class ReassignmentRow:
     topic: str
     partition: int
     replicas: list[int]
@@ -46,11 +46,11 @@ class OngoingRow:
     adding: list[int]
     removing: list[int]
     lag_records: dict[int, int | None]
-    """What each replica that comes has still to copy."""
+    """How many records each added replica has left to copy."""
 
 
-class Journey:
-    """Partitions on their way, from the command to their arrival."""
+class ReassignmentRun:
+    """The reassignment of one command, from its start to its end."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Journey:
         self._moves: dict[Partition, Reassignment] = {}
         self._before: dict[Partition, PartitionReplicas] = {}
 
-    async def begin(self, admin: Admin) -> list[MoveRow]:
-        """Have the controller move what is to be moved; without a target, take up what moves."""
+    async def start(self, admin: Admin) -> list[ChangeRow]:
+        """Start the reassignment; without a target, continue those in progress."""
         if self._targets is None and self._plan is None:
-            return await self._take_up(admin)
-        wanted = await self._look(admin)
+            return await self._continue(admin)
+        wanted = await self._plan_targets(admin)
         refused = {
             key: sentence
             for key, replicas in wanted.items()
@@ -91,28 +91,30 @@ class Journey:
             return self._rows({key: refused.get(key, "would be moved") for key in wanted}, wanted)
         if refused:
             first = next(iter(refused))
-            raise Failed(f"{first[0]}/{first[1]}: {refused[first]}. Nothing was moved.")
+            raise Failed(f"{first[0]}/{first[1]}: {refused[first]}. Nothing was reassigned.")
         if self._save is not None:
-            here = {key: origin_of(each.state) for key, each in self._before.items()}
-            self._save.write_text(write_plan(here), "utf-8")
-            render.say(f"The present assignment is in {self._save}.")
+            current = {key: origin_of(before.state) for key, before in self._before.items()}
+            self._save.write_text(write_plan(current), "utf-8")
+            render.say(f"The current assignment is in {self._save}.")
         await self._limit(admin)
         refusals = await admin.replicas.reassign(wanted)
         self._moves = {key: move for key, move in self._moves.items() if not refusals.get(key)}
-        return self._rows({key: self._begun(key, refusals.get(key)) for key in wanted}, wanted)
+        return self._rows({key: self._result(key, refusals.get(key)) for key in wanted}, wanted)
 
-    def _begun(self, key: Partition, refusal: KafkaError | None) -> str:
+    def _result(self, key: Partition, refusal: KafkaError | None) -> str:
         before = self._before[key].state
         is_there = not before.is_reassigning and self._moves.get(key) == Reassignment(
             before.replicas, (), ()
         )
         return result_of(refusal, "there already" if is_there else "moving")
 
-    async def _look(self, admin: Admin) -> Plan:
-        """Where everything is now, and where it shall go."""
+    async def _plan_targets(self, admin: Admin) -> Plan:
+        """Read the current replicas, and return the new ones."""
         found = (await admin.replicas.describe(self._topics())).partitions
         names = self._names or [*(self._plan or ())]
-        picked = {(each.topic, each.partition): each for each in chosen(found, names)}
+        picked = {
+            (replicas.topic, replicas.partition): replicas for replicas in chosen(found, names)
+        }
         self._before = picked
         if self._plan is not None:
             return self._plan
@@ -122,19 +124,19 @@ class Journey:
         return spread(rest, self._targets) | {key: self._targets for key in picked if key in exact}
 
     def _topics(self) -> list[str]:
-        """Those that are named, or move."""
+        """The topics that are named, or that have a reassignment in progress."""
         return list(
             dict.fromkeys(topic for topic, _ in [*self._names, *(self._plan or self._moves)])
         )
 
-    async def _take_up(self, admin: Admin) -> list[MoveRow]:
+    async def _continue(self, admin: Admin) -> list[ChangeRow]:
         self._moves = pick(await admin.replicas.reassignments(), self._names)
         if not self._moves:
-            render.say("Nothing is being moved.")
+            render.say("No reassignment is in progress.")
         if not self._dry_run:
             await self._limit(admin)
         return [
-            MoveRow(
+            ChangeRow(
                 *key,
                 list(move.replicas),
                 list(move.target),
@@ -150,63 +152,63 @@ class Journey:
             live = [node.id for node in (await admin.cluster.describe()).nodes]
             await set_throttle(admin, throttle_of(self._moves), self._bytes_per_s, live)
             if not self._waits:
-                render.say("The limit stays until --wait sees the end, or --remove-throttle.")
+                render.say("The limit stays until --wait or --remove-throttle removes it.")
 
-    async def arrive(self, admin: Admin, timeout_s: float | None) -> None:
-        """Wait until nothing of it moves any more, and take the limits away."""
+    async def wait(self, admin: Admin, timeout_s: float | None) -> None:
+        """Wait until the reassignment has ended, and remove the limits."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._watch(admin)
         except TimeoutError:
             raise Failed(
-                f"It is not done after {timeout_s:g} s, and goes on; see hightide partition"
-                " reassign --list."
+                f"The reassignment is still in progress after {timeout_s:g} s; `hightide partition"
+                " reassign --list` shows it."
             ) from None
         await lift_throttle(admin, self._topics())
         await self._compare(admin)
 
     async def _watch(self, admin: Admin) -> None:
         loop = asyncio.get_running_loop()
-        said_s, last = -SAY_S, -1
+        reported_s, last = -REPORT_S, -1
         while True:
             try:
                 moving = await admin.replicas.reassignments(self._moves)
                 if not moving:
                     return
-                if len(moving) != last or loop.time() - said_s >= SAY_S:
-                    said_s, last = loop.time(), len(moving)
+                if len(moving) != last or loop.time() - reported_s >= REPORT_S:
+                    reported_s, last = loop.time(), len(moving)
                     render.say(await progress(admin, moving))
             except (ConnectionFailed, KafkaError) as error:
-                # The controller may be moving as well.
+                # The controller may be moving too; ask again.
                 render.say(f"hightide: {error}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _compare(self, admin: Admin) -> None:
-        """A move may also have ended because somebody else called it off."""
+        """Check the result: another client may have cancelled or changed the reassignment."""
         topics = await admin.topics.describe(list(dict.fromkeys(key[0] for key in self._moves)))
         found = {
-            (topic.name, each.partition): tuple(each.replicas)
+            (topic.name, partition.partition): tuple(partition.replicas)
             for topic in topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         for key, move in self._moves.items():
             if found.get(key) != move.target:
                 where = render.cell(found.get(key))
                 raise Failed(
                     f"{key[0]}/{key[1]} is on {where} and not on {render.cell(move.target)}:"
-                    " somebody has changed the plan meanwhile."
+                    " another client has changed the reassignment."
                 )
 
-    def done(self) -> list[MoveRow]:
+    def done(self) -> list[ChangeRow]:
         targets = {key: move.target for key, move in self._moves.items()}
         return self._rows(dict.fromkeys(targets, "done"), targets)
 
-    def _rows(self, results: Mapping[Partition, str], targets: Plan) -> list[MoveRow]:
+    def _rows(self, results: Mapping[Partition, str], targets: Plan) -> list[ChangeRow]:
         rows = []
         for key, result in results.items():
             move, before = self._moves.get(key), self._before.get(key)
             rows.append(
-                MoveRow(
+                ChangeRow(
                     *key,
                     list(before.state.replicas if before else move.replicas if move else ()),
                     list(targets[key]),
@@ -219,25 +221,25 @@ class Journey:
 
 
 def objection(replicas: tuple[int, ...], before: PartitionReplicas) -> str | None:
-    """What is wrong with a move, as far as it can be told without the controller."""
-    gone = [each for each in replicas if each not in before.live]
-    unheld = [each for each in gone if each not in before.state.replicas]
-    if unheld:
-        return f"broker {unheld[0]} is not alive"
+    """Why a reassignment cannot work, as far as it is known without the controller."""
+    dead = [broker for broker in replicas if broker not in before.live]
+    new = [broker for broker in dead if broker not in before.state.replicas]
+    if new:
+        return f"broker {new[0]} is not alive"
     return None
 
 
 def move_of(before: PartitionReplicas, target: tuple[int, ...]) -> Reassignment:
     origin = origin_of(before.state)
     return Reassignment(
-        target + tuple(each for each in origin if each not in target),
-        tuple(each for each in target if each not in origin),
-        tuple(each for each in origin if each not in target),
+        target + tuple(broker for broker in origin if broker not in target),
+        tuple(broker for broker in target if broker not in origin),
+        tuple(broker for broker in origin if broker not in target),
     )
 
 
 def pick(moves: Mapping[Partition, Reassignment], names: Names) -> dict[Partition, Reassignment]:
-    """Those of the named partitions; all, if none is named."""
+    """The reassignments of the named partitions; all if none is named."""
     wanted = set(names)
     return {
         key: move
@@ -246,12 +248,12 @@ def pick(moves: Mapping[Partition, Reassignment], names: Names) -> dict[Partitio
     }
 
 
-async def ongoing(admin: Admin, names: Names) -> list[OngoingRow]:
-    """What is on its way, with what is left to copy."""
+async def in_progress(admin: Admin, names: Names) -> list[ReassignmentRow]:
+    """The reassignments in progress, with how much is left to copy."""
     moves = pick(await admin.replicas.reassignments(), names)
     lags = await lags_of(admin, moves)
     return [
-        OngoingRow(
+        ReassignmentRow(
             *key,
             list(move.replicas),
             list(move.target),
@@ -266,34 +268,36 @@ async def ongoing(admin: Admin, names: Names) -> list[OngoingRow]:
 async def lags_of(
     admin: Admin, moves: Mapping[Partition, Reassignment]
 ) -> dict[Partition, dict[int, int | None]]:
-    """How many records each replica that comes is behind."""
+    """How many records each added replica is behind."""
     topics = list(dict.fromkeys(topic for topic, _ in moves))
     if not topics:
         return {}
     found = (await admin.replicas.describe(topics)).partitions
     return {
-        (each.topic, each.partition): {
-            status.broker: status.lag_records
-            for status in each.statuses()
-            if status.broker in moves[each.topic, each.partition].adding
+        (partition.topic, partition.partition): {
+            status.replica: status.lag_records
+            for status in partition.statuses()
+            if status.replica in moves[partition.topic, partition.partition].adding
         }
-        for each in found
-        if (each.topic, each.partition) in moves
+        for partition in found
+        if (partition.topic, partition.partition) in moves
     }
 
 
 async def progress(admin: Admin, moves: Mapping[Partition, Reassignment]) -> str:
     lags = await lags_of(admin, moves)
-    left = sum(lag or 0 for each in lags.values() for lag in each.values())
+    left = sum(lag or 0 for replicas in lags.values() for lag in replicas.values())
     many = f"{len(moves)} partitions are" if len(moves) > 1 else "1 partition is"
-    return f"{many} being moved; {left} records are left to copy."
+    return f"{many} being reassigned; {left} records are left to copy."
 
 
-async def call_off(admin: Admin, names: Names, plan: Plan | None, dry_run: bool) -> list[MoveRow]:
-    """Stop moving, and take the limits away that were for it."""
+async def cancel_reassignments(
+    admin: Admin, names: Names, plan: Plan | None, dry_run: bool
+) -> list[ChangeRow]:
+    """Cancel reassignments, and remove their limits."""
     moves = pick(await admin.replicas.reassignments(), names or [*(plan or ())])
     if not moves:
-        render.say("Nothing of it is being moved.")
+        render.say("None of these partitions is being reassigned.")
         return []
     refusals: Mapping[Partition, KafkaError | None] = {}
     if not dry_run:
@@ -301,10 +305,10 @@ async def call_off(admin: Admin, names: Names, plan: Plan | None, dry_run: bool)
         await lift_throttle(admin, dict.fromkeys(topic for topic, _ in moves))
     done = "would be cancelled" if dry_run else "cancelled"
     return [
-        MoveRow(
+        ChangeRow(
             *key,
             list(move.replicas),
-            [each for each in move.replicas if each not in move.adding],
+            [broker for broker in move.replicas if broker not in move.adding],
             list(move.adding),
             list(move.removing),
             result_of(refusals.get(key), done),

@@ -1,7 +1,7 @@
-"""`hightide consume --group`: reading as a member of a group, which remembers how far it came.
+"""`hightide consume --group`: read as a member of a group.
 
-What is printed is committed, and never before it is: a reader that goes away, as `head` does, loses
-nothing of what it did not take.  Some of it may be printed again.
+Offsets are committed after their records are printed, never before: if the reader of the output
+closes the pipe, as `head` does, no record is skipped.  Some may be printed again.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ from collections.abc import Iterator
 from typing import Any
 
 from hightide.cli import librdkafka, position, render
-from hightide.cli.options import Failed, misused
+from hightide.cli.options import Failed, wrong_usage
 from hightide.cli.position import Position
 
 POLL_S = 0.5
 AT_ONCE = 1000
-"""Records after which what was printed is pushed out, and may be committed."""
+"""How many records are printed between two flushes; flushed records may be committed."""
 
 
 def settings(group: str, wanted: Position) -> dict[str, Any]:
-    """What the library is told.  A position is for partitions in which nothing is committed."""
+    """The consumer's settings.  A position applies to partitions without a commit."""
     match wanted:
         case position.Beginning():
             reset = "earliest"
         case position.End():
             reset = "latest"
         case _:
-            misused(
-                "a group goes on where it left off; --from beginning or --from end is for what it "
-                "has not read yet, and `hightide group reset` moves it"
+            wrong_usage(
+                "a group continues from its commits; --from beginning or --from end applies to "
+                "partitions without a commit, and `hightide group reset` changes commits"
             )
     return {"group.id": group, "enable.auto.commit": True, "auto.offset.reset": reset}
 
 
 def read(consumer: Any, topic: str, *, count: int | None, follow: bool) -> Iterator[Any]:
-    """Messages as they come, until all that this member was given is read, or for ever."""
+    """Messages as they arrive, until the end of all assigned partitions, or for ever."""
     member = Member(consumer)
-    librdkafka.subscribe(consumer, topic, member.given, member.taken)
+    librdkafka.subscribe(consumer, topic, member.assigned, member.revoked)
     printed = 0
     while printed != count:
         message = consumer.poll(0)
         if message is None or member.is_full():
-            member.settle()
+            member.flush()
             message = message or consumer.poll(POLL_S)
         error = message and message.error()
         if message is not None and error is None:
@@ -56,13 +56,13 @@ def read(consumer: Any, topic: str, *, count: int | None, follow: bool) -> Itera
                 raise Failed(librdkafka.sentence(error))
         if not follow and member.is_done():
             break
-    member.settle()
+    member.flush()
     if not follow and not printed and not member.ended:
-        render.say("Other members of the group have all partitions.")
+        render.say("All partitions are assigned to other members of the group.")
 
 
 class Member:
-    """What this member has been given, and what of it is printed and not pushed out yet."""
+    """This member's progress: ended partitions, and messages that are printed but not flushed."""
 
     def __init__(self, consumer: Any) -> None:
         self.has_joined = False
@@ -71,12 +71,12 @@ class Member:
         self._printed: dict[int, Any] = {}
         self._count = 0
 
-    def given(self, _consumer: Any, _partitions: Any) -> None:
+    def assigned(self, _consumer: Any, _partitions: Any) -> None:
         self.has_joined = True
 
-    def taken(self, _consumer: Any, _partitions: Any) -> None:
-        """What is pushed out before others read on is not read twice."""
-        self.settle()
+    def revoked(self, _consumer: Any, _partitions: Any) -> None:
+        """Flush, so that the next owner does not read the printed records again."""
+        self.flush()
         self.ended.clear()
 
     def printed(self, message: Any) -> None:
@@ -90,10 +90,10 @@ class Member:
     def is_done(self) -> bool:
         if not self.has_joined:
             return False
-        return all(each.partition in self.ended for each in self._consumer.assignment())
+        return all(partition.partition in self.ended for partition in self._consumer.assignment())
 
-    def settle(self) -> None:
-        """Push out what was printed; then it counts as read."""
+    def flush(self) -> None:
+        """Flush the output, and store the offsets of what was printed."""
         render.push()
         for message in self._printed.values():
             librdkafka.store(self._consumer, message)

@@ -1,4 +1,4 @@
-"""What `hightide group` shows, as rows: made from what coordinators said, before it is printed."""
+"""The rows and pages of `hightide group`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,6 @@ LAG_COLUMNS = {
     "owner": "owner",
     "host": "host",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    group: str
-    type: str
-    state: str
-    protocol: str
-    coordinator: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +127,12 @@ def group_details(group: GroupDescription) -> GroupDetails:
         last_rebalance=None
         if last is None
         else RebalanceRow(iso(last.at_ms), last.reason, last.generation),
-        members=[member_row(each) for each in group.members],
+        members=[member_row(member) for member in group.members],
     )
 
 
 def group_page(group: GroupDescription, now_ms: int) -> str:
-    """A group as a person looks at it."""
+    """A group for people."""
     since = f" for {age(group.since_ms, now_ms)}" if group.since_ms is not None else ""
     lines = [
         ("group", group.group),
@@ -151,13 +142,13 @@ def group_page(group: GroupDescription, now_ms: int) -> str:
         ("assignor", group.assignor or "-"),
         ("generation", render.cell(group.generation)),
         ("coordinator", str(group.coordinator)),
-        ("last rebalance", _told(group.last_rebalance, now_ms)),
+        ("last rebalance", _last_rebalance(group.last_rebalance, now_ms)),
     ]
     text = "".join(f"{name:<14}  {value}\n" for name, value in lines)
     if not group.members:
-        return text + "\nIt has no members.\n"
-    rows = [member_row(each) for each in group.members]
-    has_static = any(each.instance_id for each in rows)
+        return text + "\nThe group has no members.\n"
+    rows = [member_row(member) for member in group.members]
+    has_static = any(row.instance_id for row in rows)
     columns = {
         name: heading
         for name, heading in MEMBER_COLUMNS.items()
@@ -166,22 +157,22 @@ def group_page(group: GroupDescription, now_ms: int) -> str:
     return text + "\n" + render.table(rows, headings=columns)
 
 
-def _told(last: Rebalance | None, now_ms: int) -> str:
+def _last_rebalance(last: Rebalance | None, now_ms: int) -> str:
     if last is None:
         return "-"
-    return f"{age(last.at_ms, now_ms)} ago, which ended generation {last.generation}: {last.reason}"
+    return f"{age(last.at_ms, now_ms)} ago, after generation {last.generation}: {last.reason}"
 
 
-def lag_row(each: PartitionLag, now_ms: int) -> LagRow:
-    commit, extent, owner = each.commit, each.extent, each.owner
-    lag_ms = each.lag_ms(now_ms)
+def lag_row(lag: PartitionLag, now_ms: int) -> LagRow:
+    commit, extent, owner = lag.commit, lag.extent, lag.owner
+    lag_ms = lag.lag_ms(now_ms)
     return LagRow(
-        topic=each.topic,
-        partition=each.partition,
+        topic=lag.topic,
+        partition=lag.partition,
         committed_offset=None if commit is None else commit.offset,
         start_offset=None if extent is None else extent.start_offset,
         end_offset=None if extent is None else extent.end_offset,
-        lag_records=each.lag_records,
+        lag_records=lag.lag_records,
         lag_seconds=None if lag_ms is None else lag_ms / 1000,
         committed_at=None if commit is None else iso(commit.committed_ms),
         commit_age=None if commit is None else age(commit.committed_ms, now_ms),
@@ -193,47 +184,47 @@ def lag_row(each: PartitionLag, now_ms: int) -> LagRow:
 
 
 def lag_details(found: GroupLag, now_ms: int) -> LagDetails:
-    rows = [lag_row(each, now_ms) for each in found.partitions]
+    rows = [lag_row(lag, now_ms) for lag in found.partitions]
     return LagDetails(
         group=found.group.group,
         state=found.group.state,
         members=len(found.group.members),
-        lag_records=sum(each.lag_records or 0 for each in rows),
-        lag_seconds=max((each.lag_seconds or 0.0 for each in rows), default=0.0),
+        lag_records=sum(row.lag_records or 0 for row in rows),
+        lag_seconds=max((row.lag_seconds or 0.0 for row in rows), default=0.0),
         partitions=rows,
     )
 
 
 def lag_page(details: LagDetails) -> str:
-    """A group's lag as a person looks at it."""
+    """A group's lag for people."""
     text = (
         f"{details.group}: {details.state}, {counted(details.members, 'member')}, "
         f"{counted(details.lag_records, 'record')} behind, {details.lag_seconds:,.2f} s\n"
     )
     if not details.partitions:
-        return text + "It has committed nothing, and its members have no partitions.\n"
+        return text + "The group has no commits, and its members have no partitions.\n"
     return text + "\n" + render.table(details.partitions, headings=LAG_COLUMNS)
 
 
 def refuse_members(group: GroupDescription, what: str) -> None:
-    """Of a group in use, say by whom, and what to do."""
+    """Fail if a group has members, and name them."""
     if group.members:
         count = counted(len(group.members), "member")
         raise Failed(
-            f"Group {group.group!r} cannot be {what} while it has {count}: {who(group.members)}. "
-            "Stop them first; one that died is forgotten after its session timeout."
+            f"Group {group.group!r} cannot be {what} while it has {count}: {named(group.members)}. "
+            "Stop them first; a member that died is removed after its session timeout."
         )
 
 
-def who(members: Iterable[GroupMember]) -> str:
-    """Members by name, for a sentence."""
-    named = [f"{each.instance_id or each.id} at {host_of(each)}" for each in members]
-    shown = ", ".join(named[:3])
-    return shown if len(named) <= 3 else f"{shown} and {len(named) - 3} more"
+def named(members: Iterable[GroupMember]) -> str:
+    """The names of members, for a sentence."""
+    names = [f"{member.instance_id or member.id} at {host_of(member)}" for member in members]
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def host_of(member: GroupMember) -> str:
-    """Java writes an address without a name with a slash before it, and so do all brokers."""
+    """The host of a member, without the slash that Java writes before an address."""
     return member.host.removeprefix("/")
 
 

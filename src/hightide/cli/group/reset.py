@@ -1,21 +1,29 @@
-"""`hightide group reset`: have a group go on from elsewhere.
+"""`hightide group reset`: set the committed offsets of a group.
 
-Offsets are committed in the group's name, which coordinators allow only while nobody is a member:
-members would go on from where they are, and commit that over it.
+Coordinators accept such commits only while the group has no members: members would continue from
+their positions, and overwrite the commits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 from hightide.cli import position, render
-from hightide.cli.group_rows import refuse_members
+from hightide.cli.group.rows import refuse_members
 from hightide.cli.moment import now_ms
-from hightide.cli.options import LOCALHOST, Bootstrap, DryRun, Failed, OutputOption, ask, misused
+from hightide.cli.options import (
+    LOCALHOST,
+    Bootstrap,
+    DryRun,
+    Failed,
+    OutputOption,
+    ask,
+    wrong_usage,
+)
 from hightide.cli.position import Position
 from hightide.cli.render import Output
 from hightide.client.admin import Admin
@@ -24,12 +32,12 @@ from hightide.client.model.groups import Commit
 from hightide.wire.errors import ErrorCode, KafkaError
 
 EARLIEST_MS = 100_000_000_000
-"""A smaller number of milliseconds is before 1973, and more likely meant as seconds."""
+"""A smaller number of milliseconds is before 1973, and is probably meant as seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """So many offsets on from where the group is, or back."""
+    """This many offsets forward from the commit, or back."""
 
     count: int
 
@@ -55,8 +63,8 @@ def reset(
             "--topic",
             "-t",
             metavar="TOPIC[:PARTITIONS]",
-            help="Only of these, e.g. orders or orders:0,2; repeatable. Default: all partitions "
-            "that the group has committed in.",
+            help="Only these partitions, e.g. orders or orders:0,2; repeatable. Default: all "
+            "partitions with a commit of the group.",
         ),
     ] = None,
     to_time: Annotated[
@@ -64,41 +72,37 @@ def reset(
         typer.Option(
             "--to-time",
             metavar="TIME",
-            help="The first record from then on: 2026-11-15T10:00:00Z, 10:00 (of today), "
+            help="The first record at or after a time: 2026-11-15T10:00:00Z, 10:00 (today), "
             "15m (ago), or milliseconds since 1970.",
         ),
     ] = None,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", min=0, help="This offset of each partition.")
     ] = None,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="The oldest record there is.")
-    ] = False,
-    to_latest: Annotated[
-        bool, typer.Option("--to-latest", help="Only what comes after now.")
-    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Only new records.")] = False,
     shift: Annotated[
-        int | None, typer.Option("--shift", metavar="±N", help="So many offsets on, or back.")
+        int | None, typer.Option("--shift", metavar="±N", help="N offsets forward, or back.")
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Set the offsets of a group that nobody is a member of; its consumers go on from there.
+    """Set the offsets of a group without members; its consumers continue from there.
 
-    A position outside what a partition holds becomes its beginning or its end. With --topic, also
-    a group that does not exist yet can be given offsets.
+    A position outside of a partition becomes its beginning or its end. With --topic, a group that
+    does not exist yet can be given offsets too.
     """
     wanted = target(to_time, to_offset, to_earliest, to_latest, shift)
     names = [chosen(text) for text in topic or ()]
 
     async def run(admin: Admin) -> tuple[list[ResetRow], int]:
         rows = await _plan(admin, group, names, wanted)
-        return (rows, 0) if dry_run else await _carry_out(admin, group, rows)
+        return (rows, 0) if dry_run else await _commit(admin, group, rows)
 
     rows, failures = ask(bootstrap, run)
     if not rows:
-        render.say(f"Group {group!r} has committed nothing; name the topics with --topic.")
+        render.say(f"Group {group!r} has no commits; name the topics with --topic.")
     render.show(rows, output)
     if failures:
         raise Failed(f"{failures} of {len(rows)} offsets were not set.")
@@ -111,7 +115,7 @@ def target(
     to_latest: bool,
     shift: int | None,
 ) -> Target:
-    """What the options ask for; one of them must, and only one."""
+    """The target of the options; exactly one of them must be given."""
     found: list[Target] = []
     if to_time is not None:
         found.append(moment(to_time, now_ms()))
@@ -124,7 +128,7 @@ def target(
     if shift is not None:
         found.append(Shift(shift))
     if len(found) != 1:
-        misused(
+        wrong_usage(
             "give one of --to-time, --to-offset, --to-earliest, --to-latest and --shift, "
             f"not {len(found)}"
         )
@@ -132,36 +136,36 @@ def target(
 
 
 def moment(text: str, now_ms: int) -> position.Time:
-    """A time as `--to-time` takes it, where a number is milliseconds and not an offset."""
+    """Parse a time of `--to-time`, where a number is milliseconds and not an offset."""
     if text.isdecimal():
         if int(text) < EARLIEST_MS:
-            misused(f"{text} is a time in the year 1970 or soon after; milliseconds are wanted")
+            wrong_usage(f"{text} is a time shortly after 1970; give milliseconds, not seconds")
         return position.Time(int(text))
     try:
         found = position.parse(text, now_ms)
     except ValueError:
         found = position.End()
     if not isinstance(found, position.Time):
-        misused(
-            f"{text!r} is no time: use 2026-11-15T10:00:00Z, 10:00, 15m for 15 minutes ago, "
+        wrong_usage(
+            f"{text!r} is not a time: use 2026-11-15T10:00:00Z, 10:00, 15m for 15 minutes ago, "
             "or milliseconds since 1970"
         )
     return found
 
 
 def chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """`TOPIC`, `TOPIC:0,2`, or `TOPIC/0` as it is elsewhere."""
+    """Parse `TOPIC`, `TOPIC:0,2`, or `TOPIC/0` as other commands have it."""
     topic, mark, indexes = text.replace("/", ":").partition(":")
     numbers = indexes.split(",")
-    if not topic or (mark and not all(each.strip().isdecimal() for each in numbers)):
-        misused(f"{text!r} names no partitions; it should be TOPIC or TOPIC:0,2")
-    return topic, tuple(int(each) for each in numbers) if mark else None
+    if not topic or (mark and not all(number.strip().isdecimal() for number in numbers)):
+        wrong_usage(f"{text!r} does not name partitions; it should be TOPIC or TOPIC:0,2")
+    return topic, tuple(map(int, numbers)) if mark else None
 
 
 async def _plan(
     admin: Admin, group: str, names: list[tuple[str, tuple[int, ...] | None]], wanted: Target
 ) -> list[ResetRow]:
-    """Where the group is in each partition, and where it shall be."""
+    """The current and the new offset of each partition."""
     try:
         refuse_members(await admin.groups.describe(group), "reset")
     except KafkaError as error:
@@ -170,23 +174,23 @@ async def _plan(
     commits = await admin.groups.committed(group, stable=True)
     partitions = await _named(admin, names) if names else sorted(commits)
     extents = await admin.records.extents(partitions)
-    for each in partitions:
-        if each not in extents:
-            render.say(f"{each[0]}/{each[1]} is left: it is gone, or nobody leads it.")
+    for topic, index in partitions:
+        if (topic, index) not in extents:
+            render.say(f"{topic}/{index} is skipped: it does not exist, or has no leader.")
     times: dict[Partition, int | None] = {}
     if isinstance(wanted, position.Time):
         found = await admin.records.offsets(dict.fromkeys(extents, wanted.timestamp_ms))
-        times = {each: at.offset if at.offset >= 0 else None for each, at in found.items()}
+        times = {key: at.offset if at.offset >= 0 else None for key, at in found.items()}
     return [
-        planned(each, commits, extents[each], wanted, times.get(each))
-        for each in partitions
-        if each in extents
+        planned(partition, commits, extents[partition], wanted, times.get(partition))
+        for partition in partitions
+        if partition in extents
     ]
 
 
 async def _named(admin: Admin, names: list[tuple[str, tuple[int, ...] | None]]) -> list[Partition]:
     topics = await admin.topics.describe(list(dict.fromkeys(name for name, _ in names)))
-    known = {each.name: [at.partition for at in each.partitions] for each in topics}
+    known = {topic.name: [at.partition for at in topic.partitions] for topic in topics}
     found = []
     for name, indexes in names:
         for index in known[name] if indexes is None else indexes:
@@ -206,14 +210,14 @@ def planned(
     wanted: Target,
     at_time: int | None = None,
 ) -> ResetRow:
-    """One partition's move, inside what it holds."""
+    """The new offset of one partition, inside of its log."""
     topic, index = partition
     commit = commits.get(partition)
     before = None if commit is None else commit.offset
     if isinstance(wanted, Shift):
         if before is None:
             raise Failed(
-                f"{topic}/{index} cannot be shifted: the group has committed nothing there. "
+                f"{topic}/{index} cannot be shifted: the group has no commit there. "
                 "Use --to-earliest, --to-latest, --to-offset or --to-time."
             )
         wanted = position.Offset(before + wanted.count)
@@ -221,37 +225,27 @@ def planned(
     if isinstance(wanted, position.Offset) and wanted.offset != after:
         where = "end" if wanted.offset > after else "beginning"
         render.say(
-            f"{topic}/{index} holds {extent.start_offset} to {extent.end_offset}: offset "
+            f"{topic}/{index} has offsets {extent.start_offset} to {extent.end_offset}: offset "
             f"{wanted.offset} becomes its {where}, {after}."
         )
     moved = None if before is None else after - before
     return ResetRow(topic, index, before, after, moved, "would be reset")
 
 
-async def _carry_out(admin: Admin, group: str, rows: list[ResetRow]) -> tuple[list[ResetRow], int]:
-    """What became of each, and how many failed."""
+async def _commit(admin: Admin, group: str, rows: list[ResetRow]) -> tuple[list[ResetRow], int]:
+    """Commit the new offsets; return the results, and how many failed."""
     if not rows:
         return [], 0
     refusals = await admin.groups.commit(
-        group, {(each.topic, each.partition): each.after for each in rows}
+        group, {(row.topic, row.partition): row.after for row in rows}
     )
-    if any(each and each.code in SOMEBODY_CAME for each in refusals.values()):
-        raise Failed(f"Somebody has just joined {group!r}; its offsets were not set.")
-    done = [
-        ResetRow(
-            each.topic,
-            each.partition,
-            each.before,
-            each.after,
-            each.moved,
-            _result(refusals.get((each.topic, each.partition))),
-        )
-        for each in rows
-    ]
+    if any(refusal and refusal.code in HAS_MEMBERS for refusal in refusals.values()):
+        raise Failed(f"A member has just joined {group!r}; the offsets were not set.")
+    done = [replace(row, result=_result(refusals.get((row.topic, row.partition)))) for row in rows]
     return done, sum(refusal is not None for refusal in refusals.values())
 
 
-SOMEBODY_CAME = {
+HAS_MEMBERS = {
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.REBALANCE_IN_PROGRESS,

@@ -1,4 +1,4 @@
-"""`hightide produce`: records from arguments, lines, files or JSON into a topic."""
+"""`hightide produce`: write records from arguments, lines, files or JSON to a topic."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, lines, render
-from hightide.cli.lines import Headers, Outgoing
+from hightide.cli import librdkafka, render
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
     ClientSettings,
     Failed,
     ask,
-    misused,
     pairs,
+    wrong_usage,
 )
+from hightide.cli.record import lines
+from hightide.cli.record.lines import Headers, Outgoing
 from hightide.cli.render import Output
 
 
@@ -36,12 +37,14 @@ def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[VALUE]...", help="One record each; none: lines of stdin."),
+        typer.Argument(metavar="[VALUE]...", help="One record each. Default: the lines of stdin."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", metavar="TEXT", help="What parts key from value."),
+        typer.Option(
+            "--key-separator", "-K", metavar="TEXT", help="The text between key and value."
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -52,17 +55,15 @@ def produce(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", exists=True, dir_okay=False, help="Lines of a file."),
+        typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read lines from a file."),
     ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="All of the input is one record, not one per line.")
-    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="The whole input is one record.")] = False,
     json: Annotated[
         bool,
         typer.Option("--json", help='Each line is JSON: {"key":…,"value":…,"headers":{…}}.'),
     ] = False,
     null: Annotated[
-        bool, typer.Option("--null", "-Z", help="An empty value is sent as null (a tombstone).")
+        bool, typer.Option("--null", "-Z", help="Send an empty value as null (a tombstone).")
     ] = False,
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
     compression: Annotated[
@@ -72,36 +73,36 @@ def produce(
     bootstrap: Bootstrap = LOCALHOST,
     output: Annotated[
         Output | None,
-        typer.Option("--output", "-o", help="Print where each record went. Default: nothing."),
+        typer.Option("--output", "-o", help="Print the partition and offset of each record."),
     ] = None,
 ) -> None:
     """Write records to a topic.
 
     Values come from the command line, from --file, or from the lines of stdin. With
-    --key-separator each line is KEY, separator, VALUE. What `hightide consume -o json` prints
-    can be read back with --json.
+    --key-separator each line is KEY, separator, VALUE. --json reads what `hightide consume
+    -o json` prints.
     """
     if values and file:
-        misused("give either values or --file, not both")
+        wrong_usage("give either values or --file, not both")
     if json and (separator is not None or whole):
-        misused("--json goes with neither --key-separator nor --whole")
+        wrong_usage("--json cannot be combined with --key-separator or --whole")
     try:
-        headers = tuple(lines.parse_header(each) for each in header or ())
+        headers = tuple(lines.parse_header(text) for text in header or ())
     except ValueError as error:
-        misused(str(error))
-    reading = Reading(
+        wrong_usage(str(error))
+    input_format = InputFormat(
         key=None if key is None else key.encode(),
         separator=None if separator is None else lines.unescape(separator).encode(),
         headers=headers,
         json=json,
         null_if_empty=null,
     )
-    # Before anything is read: a wrong address or topic should be said at once.
+    # Check the address and the topic before the input is read.
     ask(bootstrap, lambda admin: admin.topics.ensure(topic))
     rows = send(
         librdkafka.producer(bootstrap, producer_settings(acks, compression, settings)),
         topic,
-        reading.records(source(values, file, whole)),
+        input_format.records(source(values, file, whole)),
         partition,
     )
     render.say(f"{len(rows)} record{'' if len(rows) == 1 else 's'} to {topic}")
@@ -110,8 +111,8 @@ def produce(
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How a piece of input becomes a record."""
+class InputFormat:
+    """How a piece of the input becomes a record."""
 
     key: bytes | None
     separator: bytes | None
@@ -137,7 +138,7 @@ class Reading:
 
 
 def source(values: list[str] | None, file: Path | None, whole: bool) -> Iterator[bytes]:
-    """The pieces of input, one per record."""
+    """The pieces of the input, one per record."""
     if values:
         yield from (value.encode() for value in values)
         return
@@ -150,12 +151,12 @@ def source(values: list[str] | None, file: Path | None, whole: bool) -> Iterator
 
 def producer_settings(acks: str, compression: str, settings: list[str] | None) -> dict[str, Any]:
     if acks not in {"0", "1", "all", "-1"}:
-        misused(f"--acks {acks} should be 0, 1 or all")
+        wrong_usage(f"--acks {acks} should be 0, 1 or all")
     return {
         "acks": acks,
         "compression.type": compression,
         "linger.ms": 5,
-        # Without it a retry after a lost answer can write a record twice.
+        # Without idempotence, a retry after a lost response can write a record twice.
         "enable.idempotence": acks in {"all", "-1"},
         **pairs(settings, "client setting"),
     }
@@ -164,13 +165,13 @@ def producer_settings(acks: str, compression: str, settings: list[str] | None) -
 def send(
     producer: Any, topic: str, records: Iterable[Outgoing], partition: int | None
 ) -> list[ProducedRow]:
-    """Send everything and wait for every answer; the first refusal stops it."""
+    """Send everything and wait for all responses; stop at the first error."""
     rows: list[ProducedRow] = []
-    refusals: list[str] = []
+    errors: list[str] = []
 
     def delivered(error: Any, message: Any) -> None:
         if error is not None:
-            refusals.append(librdkafka.sentence(error))
+            errors.append(librdkafka.sentence(error))
         else:
             rows.append(
                 ProducedRow(topic, message.partition(), message.offset(), message.timestamp()[1])
@@ -187,11 +188,11 @@ def send(
             arguments["timestamp"] = record.timestamp_ms
         _produce(producer, topic, arguments, delivered)
         producer.poll(0)
-        if refusals:
+        if errors:
             break
     producer.flush()
-    if refusals:
-        raise Failed(f"{len(rows)} records were written, then: {refusals[0]}")
+    if errors:
+        raise Failed(f"{len(rows)} records were written, then: {errors[0]}")
     return rows
 
 
@@ -201,7 +202,7 @@ def _produce(producer: Any, topic: str, arguments: dict[str, Any], delivered: An
             producer.produce(topic, on_delivery=delivered, **arguments)
             return
         except BufferError:
-            # The queue is full: wait until the broker has taken some of it.
+            # The queue is full: wait until the broker has acknowledged some records.
             producer.poll(0.5)
         except Exception as error:
             inner = error.args[0] if error.args else error

@@ -1,4 +1,4 @@
-"""`hightide consume`: a topic's records as lines, as JSON, or in a form of one's own."""
+"""`hightide consume`: print a topic's records as lines, as JSON, or with a template."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from hightide.cli import librdkafka, lines, membership, position, render
-from hightide.cli.lines import Incoming
+from hightide.cli import librdkafka, position, render
 from hightide.cli.options import (
     LOCALHOST,
     Bootstrap,
     ClientSettings,
     Failed,
     ask,
-    misused,
     pairs,
+    wrong_usage,
 )
 from hightide.cli.position import Position
+from hightide.cli.record import group_member, lines
+from hightide.cli.record.lines import Incoming
 from hightide.client.admin import Admin
 from hightide.client.model.cluster import Timestamp
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -31,7 +32,7 @@ POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What to read of one partition: from one offset until another."""
+    """The offsets to read of one partition."""
 
     partition: int
     first_offset: int
@@ -55,7 +56,7 @@ def consume(
         typer.Option(
             "--from",
             metavar="POSITION",
-            help="beginning (default), end, an offset, -N (the last N), 15m, or a time.",
+            help="beginning (default), end, an offset, -N (the last N), 15m (ago), or a time.",
         ),
     ] = None,
     output: Annotated[
@@ -64,25 +65,28 @@ def consume(
             "--output",
             "-o",
             metavar="raw|json|table",
-            help="How to print; a POSITION is taken too, as in kcat.",
+            help="The output format; or a POSITION, as in kcat.",
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for new records instead of stopping at the end.")
     ] = False,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this; repeatable.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition; repeatable."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-G", help="Read as a member of this group, which goes on later."),
+        typer.Option("--group", "-G", help="Read as a member of this group, and commit."),
     ] = None,
     keys: Annotated[bool, typer.Option("--key", "-k", help="Print the key first.")] = False,
     headers: Annotated[bool, typer.Option("--headers", "-H", help="Print the headers.")] = False,
-    timestamps: Annotated[bool, typer.Option("--timestamp", "-t", help="Print the time.")] = False,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamp", "-t", help="Print the timestamp.")
+    ] = False,
     offsets: Annotated[
         bool, typer.Option("--offset", help="Print the partition and the offset.")
     ] = False,
@@ -95,40 +99,42 @@ def consume(
 ) -> None:
     """Read records from a topic.
 
-    Prints one value per line and stops at the end of what is there now. The flags -k, -H, -t
-    and --offset add columns, parted by tabs; -o json prints one JSON object per line, with
-    everything. Reading `--from end` follows, since there is nothing else it could print.
+    Prints one value per line and stops at the current end of the topic. The flags -k, -H, -t and
+    --offset add columns with tabs between them; -o json prints one JSON object per line with all
+    fields. `--from end` follows, because there is nothing else to print.
 
-    With --group the partitions are shared with the other members of the group, what is printed is
-    committed, and the next member goes on from there. It stops at the end of its partitions too.
+    With --group the members of the group share the partitions, printed records are committed, and
+    the next member continues from there. The command stops at the end of its partitions too.
     """
     form, where = read_output(output or [], start)
     try:
         wanted = position.parse(where, time.time_ns() // 1_000_000)
     except ValueError as error:
-        misused(str(error))
+        wrong_usage(str(error))
     if template is not None and form != "raw":
-        misused("--format goes with the raw output only")
+        wrong_usage("--format needs the raw output")
     follow = follow or (isinstance(wanted, position.End) and group is None)
     if follow and form == "table":
-        misused("a table is printed at the end, and following has none; use raw or json")
+        wrong_usage("a table is printed at the end, but --follow has no end; use raw or json")
     if group is not None and partition:
-        misused("the members of a group share the partitions out: --partition goes without --group")
+        wrong_usage(
+            "the members of a group share the partitions out: --partition goes without --group"
+        )
     given = pairs(settings, "client setting")
     if group is not None:
-        given = {**membership.settings(group, wanted), **given}
+        given = {**group_member.settings(group, wanted), **given}
     spans = ask(bootstrap, lambda admin: plan(admin, topic, wanted, partition))
     consumer = librdkafka.consumer(bootstrap, given)
     columns = template and lines.unescape(template)
     columns = columns or line_template(keys, headers, timestamps, offsets)
     found: Iterator[Incoming]
     if group is not None:
-        found = map(incoming, membership.read(consumer, topic, count=count, follow=follow))
+        found = map(incoming, group_member.read(consumer, topic, count=count, follow=follow))
     else:
         found = read(consumer, topic, spans, count=count, follow=follow)
     try:
         if form == "table":
-            render.show([row(each) for each in found], render.Output.TABLE)
+            render.show([row(record) for record in found], render.Output.TABLE)
         else:
             print_stream(found, form, columns)
     except KeyboardInterrupt:
@@ -139,13 +145,13 @@ def consume(
 
 
 def read_output(output: list[str], start: str | None) -> tuple[str, str]:
-    """Part the two meanings of -o: a form of output, or, as in kcat, a position."""
-    forms = [each for each in output if each in FORMS]
-    positions = [each for each in output if each not in FORMS]
+    """Separate the two meanings of -o: an output format, or, as in kcat, a position."""
+    forms = [text for text in output if text in FORMS]
+    positions = [text for text in output if text not in FORMS]
     if start is not None:
         positions.append(start)
     if len(forms) > 1 or len(positions) > 1:
-        misused("give one form of output and one position")
+        wrong_usage("give at most one output format and one position")
     return (forms or ["raw"])[0], (positions or ["beginning"])[0]
 
 
@@ -163,15 +169,15 @@ def line_template(keys: bool, headers: bool, timestamps: bool, offsets: bool) ->
 async def plan(
     admin: Admin, topic: str, wanted: Position, partitions: list[int] | None
 ) -> list[Span]:
-    """Turn the position into offsets of each partition."""
+    """Turn a position into offsets of each partition."""
     (found,) = await admin.topics.describe([topic])
-    known = [each.partition for each in found.partitions]
-    for each in partitions or ():
-        if each not in known:
+    known = [partition.partition for partition in found.partitions]
+    for index in partitions or ():
+        if index not in known:
             raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic!r} has no partition {each}."
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic!r} has no partition {index}."
             )
-    asked = [(topic, each) for each in partitions or known]
+    asked = [(topic, index) for index in partitions or known]
     starts = await admin.records.offsets(dict.fromkeys(asked, Timestamp.EARLIEST))
     ends = await admin.records.offsets(dict.fromkeys(asked, Timestamp.LATEST))
     times: dict[tuple[str, int], int | None] = {}
@@ -193,9 +199,9 @@ async def plan(
 def read(
     consumer: Any, topic: str, spans: list[Span], *, count: int | None, follow: bool
 ) -> Iterator[Incoming]:
-    """Records as they come, until every span is read, or for ever when following.
+    """Records as they arrive, until every span is read, or for ever with `follow`.
 
-    Before it waits, what was printed so far is pushed out.
+    The output is flushed before each wait.
     """
     if not follow:
         spans = [span for span in spans if span.first_offset < span.end_offset]
@@ -214,15 +220,15 @@ def read(
         error = message.error()
         if error is None:
             ended = message.offset() + 1 >= open_until.get(message.partition(), 0)
-            # Another partition may still be open when records come past the end of this one.
+            # Skip records past the end of this partition while others are still open.
             if follow or message.partition() in open_until:
                 yield incoming(message)
                 printed += 1
                 if printed == count:
                     return
         else:
-            # The last offsets of a log may hold nothing to deliver: transaction markers, or
-            # records that compaction removed. Then the end itself is the only sign.
+            # The last offsets of a log may have no records: transaction markers, or records that
+            # compaction removed. Then only the end of the partition is reported.
             ended = librdkafka.is_end_of_partition(error)
             if not ended and librdkafka.is_fatal(error):
                 raise Failed(librdkafka.sentence(error))
@@ -257,7 +263,7 @@ def row(record: Incoming) -> RecordRow:
 
 
 def print_stream(records: Iterator[Incoming], form: str, template: str) -> None:
-    """Each record as it comes; values are bytes and stay the bytes they are."""
+    """Print each record as it arrives; values are printed as the bytes they are."""
     for record in records:
         if form == "json":
             render.write_bytes(render.json_line(lines.as_json(record)).encode())

@@ -1,4 +1,4 @@
-"""`hightide partition …`: who leads, who is in sync and how far behind the others are."""
+"""`hightide partition …`: leaders, ISRs, and how far replicas are behind."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hightide.cli import elections, reassignments, render
+from hightide.cli import render
 from hightide.cli.options import LOCALHOST, Bootstrap, OutputOption, ask
-from hightide.cli.partition_rows import (
+from hightide.cli.partition import elect, reassign
+from hightide.cli.partition.rows import (
     chosen,
     named,
     page,
@@ -23,10 +24,10 @@ from hightide.client.model.replicas import PartitionReplicas, ReplicasDescriptio
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at partitions and their replicas, elect leaders, and move replicas.",
+    help="Inspect partitions and replicas, elect leaders, and reassign replicas.",
 )
-app.command()(elections.elect)
-app.command()(reassignments.reassign)
+app.command()(elect.elect)
+app.command()(reassign.reassign)
 
 
 @app.command()
@@ -37,18 +38,18 @@ def show(
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a partition's leader, AR, ISR, OSR and ELR, and how far each replica is.
+    """Show a partition's leader, AR, ISR, OSR and ELR, and the offsets of each replica.
 
-    LEO is the end of a replica's log and HW its high watermark; the lag is how far its leader is
-    ahead, in records, and for how long, in milliseconds. WHY says in words what keeps a replica
-    out of sync. With --watch and -o json each look is one line.
+    LEO is a replica's log end offset and HW its high watermark. LAG is how far the replica is
+    behind its leader, in records, and LAG-MS for how long, in milliseconds. WHY says what keeps a
+    replica out of sync. With --watch and -o json each repetition is one line.
     """
     names = [named(text) for text in partitions]
 
     async def once(admin: Admin) -> None:
         topics = list(dict.fromkeys(topic for topic, _ in names))
         found = await admin.replicas.describe(topics)
-        tell_silence(found)
+        warn_about_silent(found)
         wanted = chosen(found.partitions, names)
         print_partitions(wanted, await admin.configs.min_insync_replicas(topics), output, watch)
 
@@ -58,21 +59,25 @@ def show(
 @app.command("list")
 def list_(
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="Only of this topic; repeatable.")
+        list[str] | None,
+        typer.Option("--topic", "-t", help="Only partitions of this topic; repeatable."),
     ] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only those with a replica out of sync.")
+        bool, typer.Option("--under-replicated", help="Only partitions with a replica out of sync.")
     ] = False,
     under_min_isr: Annotated[
-        bool, typer.Option("--under-min-isr", help="Only those that cannot commit.")
+        bool,
+        typer.Option(
+            "--under-min-isr", help="Only partitions with an ISR below min.insync.replicas."
+        ),
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Only those that nobody leads.")
+        bool, typer.Option("--offline", help="Only partitions without a leader.")
     ] = False,
     bootstrap: Bootstrap = LOCALHOST,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List partitions; of several filters, it is enough to fit one."""
+    """List partitions; with several filters, those that match any of them."""
     filters = {
         "under-replicated": under_replicated,
         "under-min-isr": under_min_isr,
@@ -82,12 +87,12 @@ def list_(
 
     async def run(admin: Admin) -> tuple[ReplicasDescription, Mapping[str, int]]:
         found = await admin.replicas.describe(topic)
-        topics = sorted({each.topic for each in found.partitions})
+        topics = sorted({partition.topic for partition in found.partitions})
         return found, await admin.configs.min_insync_replicas(topics)
 
     found, min_isr = ask(bootstrap, run)
-    tell_silence(found)
-    rows = [partition_row(each, min_isr) for each in found.partitions]
+    warn_about_silent(found)
+    rows = [partition_row(partition, min_isr) for partition in found.partitions]
     if wanted:
         rows = [row for row in rows if wanted & set(row.status)]
     if not rows:
@@ -100,20 +105,20 @@ def print_partitions(
     found: list[PartitionReplicas], min_isr: Mapping[str, int], output: Output, watch: bool
 ) -> None:
     if output is Output.JSON:
-        details = [partition_details(each, min_isr) for each in found]
+        details = [partition_details(partition, min_isr) for partition in found]
         if watch:
             render.write(render.json_line(render.plain(details)))
         else:
             render.show(details, output)
         return
-    text = "\n".join(page(each, min_isr) for each in found)
+    text = "\n".join(page(partition, min_isr) for partition in found)
     render.write(render.fresh_page(text) if watch else text)
 
 
-def tell_silence(found: ReplicasDescription) -> None:
-    """Say whose word is missing, so that nobody takes a gap for a fact."""
+def warn_about_silent(found: ReplicasDescription) -> None:
+    """Name the brokers without a report, so that users know that the output has gaps."""
     for broker, why in found.silent.items():
-        render.say(f"Broker {broker} cannot be asked how its replicas are. {why}")
+        render.say(f"Broker {broker} did not report its replicas. {why}")
     if found.others:
         brokers = ",".join(map(str, sorted(found.others)))
-        render.say(f"Brokers {brokers} are not Hightide's: they tell no offsets of replicas.")
+        render.say(f"Brokers {brokers} are not Hightide's: they do not report replica offsets.")

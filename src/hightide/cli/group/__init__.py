@@ -1,0 +1,1 @@
+"""`hightide group …`: consumer groups, their members, offsets and lag."""

@@ -1,0 +1,1 @@
+"""`hightide partition …`: leaders, replicas, elections and reassignments."""

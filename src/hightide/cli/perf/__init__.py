@@ -1,0 +1,1 @@
+"""`hightide perf …`: how fast a cluster writes and reads records."""

@@ -1,0 +1,1 @@
+"""`hightide produce` and `hightide consume`: records as lines of text or JSON."""
