@@ -1,12 +1,12 @@
-"""A cluster as its controller sees it, and the truth about it.
+"""A cluster as its controller sees it, and the true state of the cluster.
 
-Brokers crash, are shut down and start; the controller learns of it when it looks.  What it plans is
-written at once, later or never, by comparing and setting.  Leaders propose; proposals arrive late,
-twice or never.
+Brokers crash, shut down and start; the controller learns of it when it looks.  Its plans are
+written at once, later or never, by compare-and-set.  Leaders propose; proposals arrive late, twice
+or never.
 
-The truth, which no controller knows: `whole`, the replicas that have everything that is committed,
-and `lineage`, the lives of a broker since it last lost data.  A broker that was not shut down
-cleanly has lost its data: that is the worst that can happen.
+The true state, which no controller knows: `whole`, the replicas that have every committed record,
+and `lineage`, the broker epochs of a broker since it last lost data.  A broker that was not shut
+down cleanly has lost its data: that is the worst case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hightide.wire.errors import ErrorCode, KafkaError
 
 @contextmanager
 def refusing(code: ErrorCode) -> Iterator[None]:
-    """Asserts that what is asked for is refused so."""
+    """Assert that a request is refused with this error."""
     try:
         yield
     except KafkaError as refusal:
@@ -37,19 +37,19 @@ def refusing(code: ErrorCode) -> Iterator[None]:
 
 
 @dataclass
-class Machine:
-    """A broker in the real world."""
+class BrokerProcess:
+    """The true state of a broker."""
 
     epoch: int = UNCLEAN
     previous_epoch: int = UNCLEAN
     is_up: bool = False
     clean_epoch: int = UNCLEAN
-    """What its clean-shutdown file says."""
+    """The content of its clean-shutdown file."""
     lineage: list[int] = field(default_factory=list)
 
 
-class Letter(NamedTuple):
-    """A proposal on its way."""
+class ProposalInFlight(NamedTuple):
+    """A proposal in flight."""
 
     sender: int
     sender_epoch: int
@@ -58,8 +58,8 @@ class Letter(NamedTuple):
     proposal: Proposal
 
 
-class Draft(NamedTuple):
-    """A change that is planned and not written yet."""
+class PlannedChange(NamedTuple):
+    """A planned change that is not written yet."""
 
     controller: Controller
     topic_id: uuid.UUID
@@ -70,20 +70,20 @@ class World:
     """A few brokers, a few topics, one controller after another."""
 
     def __init__(self, broker_count: int) -> None:
-        self.machines = {each: Machine() for each in range(1, broker_count + 1)}
+        self.machines = {each: BrokerProcess() for each in range(1, broker_count + 1)}
         self.zxid = 100
         self.ids: dict[str, uuid.UUID] = {}
         self.rules: dict[str, TopicRules] = {}
         self.leaders_min_isr: dict[str, int] = {}
-        """What leaders know of it, which may be old."""
+        """The settings that leaders know, which may be old."""
         self.store: dict[Partition, PartitionState] = {}
         self.new_partitions: dict[Partition, tuple[int, ...]] = {}
         self.whole: dict[Partition, set[int]] = {}
-        self.letters: list[Letter] = []
-        self.drafts: list[Draft] = []
+        self.letters: list[ProposalInFlight] = []
+        self.drafts: list[PlannedChange] = []
         self.zombies: list[Controller] = []
         self.is_watchful = self.is_prompt = True
-        """The controller looks whenever a broker comes or goes, and writes what it plans."""
+        """Whether the controller looks whenever a broker comes or goes, and writes its plans."""
         self.controller = Controller()
         for number in self.machines:
             self.start(number)
@@ -117,7 +117,7 @@ class World:
             if machine.is_up
         }
 
-    def is_in_life(self, number: int, epoch: int) -> bool:
+    def has_epoch(self, number: int, epoch: int) -> bool:
         return self.machines[number].is_up and self.machines[number].epoch == epoch
 
     # -- topics ----------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class World:
         self.plan(self.controller.brokers_seen(self.registered()))
 
     def loaded(self) -> Controller:
-        """A new controller that has read everything."""
+        """Return a new controller that has read everything."""
         controller = Controller()
         for name, topic_id in self.ids.items():
             states = {index: state for (topic, index), state in self.store.items() if topic == name}
@@ -171,10 +171,10 @@ class World:
         for change in plan:
             self.review(change, allows_unclean)
             topic_id = self.controller.topics[change.topic].id
-            self.drafts.append(Draft(self.controller, topic_id, change))
+            self.drafts.append(PlannedChange(self.controller, topic_id, change))
 
     def review(self, change: PartitionChange, allows_unclean: bool) -> None:
-        """What can be said of a decision by what its controller knew."""
+        """Check a decision against what its controller knew."""
         before, after = change.before, change.after
         after.check()
         if before is None:
@@ -198,8 +198,9 @@ class World:
         if before.adding and not after.adding and set(before.adding) <= set(after.replicas):
             assert set(after.isr) == set(after.replicas), "a move ends with everybody in sync"
 
-    def write(self, draft: Draft) -> bool:
-        """Written if nobody else is controller now and nothing was written since it was planned."""
+    def write(self, draft: PlannedChange) -> bool:
+        """Write a change, if its controller is the present one and the state has not changed since
+        it was planned."""
         change = draft.change
         key = (change.topic, change.index)
         now = self.store.get(key)
@@ -219,7 +220,7 @@ class World:
             self.check_epochs(now, after)
             self.whole[key] &= {*after.replicas}
             if after.recovery_epoch != now.recovery_epoch:
-                # From now on, what this one has is what is committed; if it still has it.
+                # From now on the log of this replica is what is committed, if it still has it.
                 has_it = after.broker_epochs[after.leader] in self.machines[after.leader].lineage
                 self.whole[key] = {after.leader} if has_it else set()
         self.store[key] = after
@@ -245,9 +246,9 @@ class World:
     # -- leaders ---------------------------------------------------------------------------
 
     def is_led(self, state: PartitionState) -> bool:
-        """Whether the leader knows, or will know, that it is meant."""
+        """Return whether the leader knows, or will know, that it leads."""
         leader = state.leader
-        return leader != NO_BROKER and self.is_in_life(leader, state.broker_epochs[leader])
+        return leader != NO_BROKER and self.has_epoch(leader, state.broker_epochs[leader])
 
     def propose(self, key: Partition, drop: set[int], join: set[int], has_fetched: bool) -> None:
         state = self.store[key]
@@ -267,13 +268,13 @@ class World:
             state.leader_epoch,
             state.partition_epoch,
         )
-        # It has caught up, and the leader commits nothing without it from here on.
+        # The replica has caught up, and the leader commits nothing without it from now on.
         self.whole[key] |= joining
         epoch = self.machines[state.leader].epoch
-        self.letters.append(Letter(state.leader, epoch, self.ids[key[0]], key, proposal))
+        self.letters.append(ProposalInFlight(state.leader, epoch, self.ids[key[0]], key, proposal))
 
     def proposed(self, key: Partition) -> set[int]:
-        """The members of a proposal that may still be accepted."""
+        """Return the members of proposals that may still be accepted."""
         state = self.store[key]
         return {
             member
@@ -284,7 +285,7 @@ class World:
             for member in letter.proposal.isr
         }
 
-    def deliver(self, letter: Letter) -> None:
+    def deliver(self, letter: ProposalInFlight) -> None:
         key = (letter.topic_id, letter.key[1])
         known = self.controller.brokers.get(letter.sender)
         request = letter.sender, letter.sender_epoch, {key: letter.proposal}
@@ -295,7 +296,7 @@ class World:
             self.check_accepted(letter, change.before)
             self.plan([change])
 
-    def check_accepted(self, letter: Letter, state: PartitionState | None) -> None:
+    def check_accepted(self, letter: ProposalInFlight, state: PartitionState | None) -> None:
         proposal = letter.proposal
         assert state is not None
         assert state.leader == letter.sender
@@ -305,7 +306,7 @@ class World:
             assert self.controller.brokers[joining].epoch == proposal.broker_epochs[joining]
 
     def commit(self) -> None:
-        """Every leader that may commits, so that only who is in the maximal ISR remains whole."""
+        """Let every leader commit that may, so that only its maximal ISR remains complete."""
         for key, state in self.store.items():
             least = effective_min_isr(self.leaders_min_isr[key[0]], state.replicas)
             if not self.is_led(state) or state.elr or len(state.isr) < least:
@@ -326,9 +327,9 @@ class World:
                 if letter.proposal.partition_epoch == state.partition_epoch
                 if letter.topic_id == self.ids[key[0]]
             }
-        return self.is_in_life(member, epoch)
+        return self.has_epoch(member, epoch)
 
-    # -- what must hold --------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------
 
     def check(self) -> None:
         for key, state in self.store.items():
@@ -338,12 +339,12 @@ class World:
                     assert member in self.whole[key], f"{key}: {member} is trusted and lacks some"
 
     def check_agreement(self) -> None:
-        """A controller that reads what was written decides what the one who wrote it would."""
+        """A controller that reads what another one wrote comes to the same decisions."""
         other = self.loaded()
         assert other.brokers_seen(self.controller.brokers) == self.controller.audit()
 
     def settle(self) -> None:
-        """Everything is seen and written; then every partition is as well off as it can be."""
+        """See and write everything; then every partition must be as available as it can be."""
         self.drafts.clear()
         self.look()
         self.write_all()

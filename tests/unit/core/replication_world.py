@@ -1,9 +1,9 @@
-"""One partition as brokers and a controller see it, each from its own past.
+"""One partition as brokers and a controller see it, each with its own outdated view.
 
-The leader's and the follower's machines are the real ones; around them are brokers with logs in
-memory, a controller that decides in one place, and what lies between them: proposals and fetches
-that arrive late or never, decisions that are heard late or several at once, brokers that stop,
-crash, lose the tail of their log and come back.
+Leader and follower are the real state machines.  Around them are brokers with logs in memory, a
+controller that decides in one place, and a network: proposals and fetches that arrive late or
+never, decisions that arrive late or several at once, brokers that stop, crash, lose the tail of
+their log and come back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAG_MS = 10
 
 
 class Loss(AssertionError):
-    """Something committed is gone, or will be as soon as somebody who is trusted leads."""
+    """A committed record is lost, or will be as soon as a trusted replica leads."""
 
 
 class Record(NamedTuple):
@@ -53,7 +53,7 @@ class MemoryLog:
 
 
 class Decision(NamedTuple):
-    """All that the controller publishes, at one moment."""
+    """Everything that the controller publishes, at one moment."""
 
     state: PartitionState
     live: dict[int, int]
@@ -63,7 +63,7 @@ class Decision(NamedTuple):
 
 @dataclass(eq=False)
 class Envelope:
-    """A proposal on its way, or its answer on the way back."""
+    """A proposal in flight, or its answer."""
 
     broker: Broker
     leader: Leader
@@ -118,7 +118,7 @@ class Broker:
 
 
 class Controller:
-    """Rules 4 and 5 of the design in few lines, decided and written at once."""
+    """Rules 4 and 5 of docs/internals/replication.md in few lines, decided and written at once."""
 
     def __init__(self, replicas: tuple[int, ...], live: dict[int, int], min_isr: int) -> None:
         state = PartitionState(replicas, replicas[0], 0, replicas)
@@ -129,7 +129,7 @@ class Controller:
         return self.history[-1]
 
     def set(self, **changes: object) -> None:
-        """Publish something other than the partition's state."""
+        """Publish a change of something other than the partition's state."""
         self.history.append(self.now._replace(**changes))
 
     def decide(self, state: PartitionState) -> None:
@@ -144,7 +144,7 @@ class Controller:
     def with_isr(
         self, state: PartitionState, isr: set[int], distrusted: frozenset[int]
     ) -> PartitionState:
-        """`state` with this ISR: who leaves one that is too small stays eligible."""
+        """Return `state` with this ISR: a replica that leaves a too small one stays eligible."""
         least = effective_min_isr(self.now.min_isr, state.replicas)
         elr = {*state.elr, *state.isr} - isr - distrusted if len(isr) < least else set()
         return replace(
@@ -209,10 +209,10 @@ class Controller:
 
 
 class World:
-    """The brokers, the controller, what is between them, and what is known to be committed."""
+    """The brokers, the controller, the network between them, and the committed records."""
 
     looks_for_loss_only = False
-    """Whether what only leads to a loss may pass."""
+    """Whether to ignore errors that have not led to a loss yet."""
 
     def __init__(self, broker_count: int, replica_count: int, min_isr: int) -> None:
         self.now_ms = 0
@@ -227,9 +227,9 @@ class World:
         self.next_value = 0
         self.committed: list[Record] = []
         self.recovery_epoch = -1
-        """The last epoch whose leader was not known to be whole, there being nobody who was."""
+        """The last epoch of a leader that was not known to have every committed record."""
         self.has_lost = False
-        """It was not."""
+        """Whether that leader did lack some."""
         self.watermarks: dict[tuple[int, int], int] = {}
         for broker in self.brokers.values():
             self.hear(broker)
@@ -238,10 +238,10 @@ class World:
         self.next_epoch += 1
         return self.next_epoch
 
-    # What brokers do ----------------------------------------------------------------------------
+    # Brokers ------------------------------------------------------------------------------------
 
     def hear(self, broker: Broker, count: int = 1_000_000) -> None:
-        """The broker hears of decisions up to the one `count` further on, of that one only."""
+        """The broker learns of the decision `count` further on, and skips those before it."""
         latest = len(self.controller.history) - 1
         broker.heard = min(latest, broker.heard + count)
         decision = self.controller.history[broker.heard]
@@ -293,7 +293,7 @@ class World:
         return Fetch(broker, broker.epoch, position, broker.role.state.leader)
 
     def serve(self, fetch: Fetch, max_records: int, is_answered: bool = True) -> None:
-        """The fetch arrives at the leader, and its answer, if at all, at the follower."""
+        """The fetch arrives at the leader, and its response, if at all, at the follower."""
         broker, leader = self.brokers[fetch.leader], self.brokers[fetch.leader].role
         asked, follower = fetch.position, fetch.broker.role
         diverging, records, error = None, [], ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -370,7 +370,7 @@ class World:
                 self.follow_up(envelope.broker, leader.refused(envelope.proposal))
 
     def time_out(self, envelope: Envelope, is_lost: bool) -> None:
-        """The leader waits no longer and sends again, whether or not this copy arrives."""
+        """The leader stops waiting and sends again, whether or not this copy arrives."""
         if is_lost:
             self.network.remove(envelope)
         leader = envelope.leader
@@ -403,7 +403,7 @@ class World:
         self.elect()
 
     def start(self, broker: Broker) -> None:
-        """A broker registers, after a stop or because its session ended while it was cut off."""
+        """A broker registers, after a stop or because its session ended behind a partition."""
         if broker.id in self.controller.now.live:
             self.notice(broker)
         broker.rest()
@@ -429,8 +429,8 @@ class World:
             del self.committed[kept:]
 
     def remove_replica(self, broker: Broker) -> None:
-        """Take the partition from a follower, which deletes its log when it hears of it.  What it
-        still asks for before that is fenced: the leader epoch grows."""
+        """Remove a replica, which deletes its log when it learns of it.  Its fetches until then
+        are fenced: the leader epoch grows."""
         state = self.controller.now.state
         self.controller.decide(
             replace(
@@ -446,7 +446,7 @@ class World:
         state = self.controller.now.state
         self.controller.decide(replace(state, replicas=(*state.replicas, broker.id)))
 
-    # What must hold -------------------------------------------------------------------------------
+    # Invariants -----------------------------------------------------------------------------------
 
     def note_committed(self, broker: Broker, leader: Leader) -> None:
         key = broker.id, leader.state.leader_epoch
@@ -459,7 +459,7 @@ class World:
             least = effective_min_isr(leader._min_isr, leader.state.replicas)
             assert len(leader.state.isr) >= least, "committed with too few"
         if leader.state.leader_epoch < self.recovery_epoch:
-            # It does not know yet that the cluster went on without what it has.
+            # It does not know yet that the cluster continued without its records.
             self.has_lost = True
             return
         below = broker.log.records[: leader.high_watermark]
@@ -487,7 +487,7 @@ class World:
                     raise Loss(f"{one.id} and {other.id} show different records")
 
     def heal(self) -> None:
-        """Nothing is lost any more, and everybody is there: everybody must become in sync."""
+        """End all faults with all brokers up: then all replicas must get into the ISR."""
         self.fetches.clear()
         for broker in self.brokers.values():
             if broker.is_up and broker.id in self.controller.now.shutting_down:

@@ -1,7 +1,7 @@
 """The controller keeps every partition safe and available, whatever happens to the cluster.
 
-Hypothesis plays what can happen (`controller_world.py`).  Then one rule after the other is taken
-out of the controller, and each time that must be noticed.
+Hypothesis runs the events (`controller_world.py`).  Then one rule after the other is removed from
+the controller, and the model must notice each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHANCE = st.integers(0, 99)
 
 
 class AnyCluster(RuleBasedStateMachine):
-    """Whatever can happen to brokers, topics and controllers, in any order."""
+    """All events of brokers, topics and controllers, in any order."""
 
     @initialize(replicas=ASSIGNMENTS, rules=RULES)
     def begin(self, replicas: tuple[int, ...], rules: TopicRules) -> None:
@@ -122,7 +122,7 @@ class AnyCluster(RuleBasedStateMachine):
     @rule(chance=CHANCE)
     @precondition(lambda self: self.world.zombies)
     def a_former_controller_believes_it_is_one(self, chance: int) -> None:
-        # It may plan what it likes: the store compares the controller's epoch.
+        # Its plans do not matter: the store compares the controller epoch.
         zombie = self.world.zombies[chance % len(self.world.zombies)]
         zombie.brokers_seen(self.world.registered())
         zombie.check()
@@ -165,7 +165,7 @@ class AnyCluster(RuleBasedStateMachine):
 
     @rule(chance=CHANCE, at=st.integers(0, 3), cleanly=st.booleans())
     @precondition(lambda self: self.world.letters)
-    def somebody_restarts_while_a_proposal_about_it_is_under_way(
+    def a_broker_restarts_while_a_proposal_about_it_is_in_flight(
         self, chance: int, at: int, cleanly: bool
     ) -> None:
         letter = self.world.letters[chance % len(self.world.letters)]
@@ -209,7 +209,9 @@ class AnyCluster(RuleBasedStateMachine):
                 self.world.plan([decision.change])
 
     @rule(assignments=st.lists(ASSIGNMENTS, min_size=1, max_size=2), rules=RULES)
-    def a_topic_is_made_anew(self, assignments: list[tuple[int, ...]], rules: TopicRules) -> None:
+    def a_topic_is_created_again(
+        self, assignments: list[tuple[int, ...]], rules: TopicRules
+    ) -> None:
         if "u" in self.world.ids:
             self.world.delete("u")
         self.world.create("u", assignments, rules)
@@ -217,13 +219,13 @@ class AnyCluster(RuleBasedStateMachine):
     # -- what must hold --------------------------------------------------------------------
 
     @invariant()
-    def whoever_is_trusted_is_whole(self) -> None:
-        # Whoever can commit does: the less is whole, the more can go wrong.
+    def trusted_replicas_have_every_committed_record(self) -> None:
+        # Every leader commits that can: the fewer replicas are complete, the more can go wrong.
         self.world.commit()
         self.world.check()
 
     def teardown(self) -> None:
-        # A run that was refused at its very beginning has none.
+        # A run that was refused at its start has no world.
         if hasattr(self, "world"):
             self.world.check_agreement()
             self.world.settle()
@@ -239,7 +241,7 @@ AnyCluster.TestCase.settings = PROFILE
 TestAnyCluster = AnyCluster.TestCase
 
 
-# -- what the model can notice ---------------------------------------------------------------
+# -- mistakes that the model finds ------------------------------------------------------------
 
 Real = Callable[..., Any]
 
@@ -283,7 +285,7 @@ def trust_any_clean_shutdown(_real: Real) -> Real:
     )
 
 
-def elect_anybody(real: Real) -> Real:
+def elect_any_replica(real: Real) -> Real:
     return lambda state, live, leaving, least, _unclean, distrusted: real(
         state, live, leaving, least, True, distrusted
     )
@@ -322,17 +324,17 @@ MUTANTS = {
         "reelected",
         do_not_wait_for_the_eligible,
     ),
-    "nobody loses trust (B7)": (leader_election, "distrusted", lambda _: lambda *_: frozenset()),
+    "no member loses trust (B7)": (leader_election, "distrusted", lambda _: lambda *_: frozenset()),
     "any clean shutdown is trusted": (leader_election, "distrusted", trust_any_clean_shutdown),
     "a new leader has the old epoch": (leader_election, "reelected", keep_the_leader_epoch),
-    "elections are always unclean": (leader_election, "reelected", elect_anybody),
+    "elections are always unclean": (leader_election, "reelected", elect_any_replica),
     "a dead leader stays the leader": (leader_election, "reelected", leave_the_leader_alone),
-    "former lives join the ISR (B6)": (
+    "former broker epochs join the ISR (B6)": (
         alter_partition,
         "_is_eligible",
         lambda _: lambda _member, _proposal, _state, broker: broker is not None,
     ),
-    "former lives are answered (B9)": (
+    "former broker epochs are answered (B9)": (
         cluster_state.Cluster,
         "check_epoch",
         lambda real: (
@@ -348,7 +350,7 @@ MUTANTS = {
             )
         ),
     ),
-    "nobody becomes eligible": (leader_election, "effective_min_isr", lambda _: lambda *_: 0),
+    "no replica becomes eligible": (leader_election, "effective_min_isr", lambda _: lambda *_: 0),
     "the eligible stay eligible": (leader_election, "effective_min_isr", lambda _: lambda *_: 9),
     "who leaves keeps leading": (leader_election, "relieved", lambda _: lambda state, *_: state),
     "moves never end": (reassignment, "finished", lambda _: lambda state, *_: state),

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions, against a client that keeps the books it should keep."""
+"""Incremental fetch sessions, against a client that keeps the state it should keep."""
 
 from random import Random
 
@@ -26,7 +26,11 @@ def sessions(slots: int = 10) -> FetchSessions:
 
 
 def keys(session) -> list[tuple[bytes, int]]:
-    return [(topic, each.partition) for topic, requested in session.topics() for each in requested]
+    return [
+        (topic, partition.partition)
+        for topic, requested in session.topics()
+        for partition in requested
+    ]
 
 
 class Data:
@@ -77,7 +81,7 @@ def test_a_full_cache_evicts_only_what_was_idle_for_long():
     assert all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 999) is None
     second = all_sessions.begin(request(0, 0, [(b"t", 0, 5)]), 12, 1_000)
     assert second is not None
-    assert [each.id for each in all_sessions] == [second.id] != [first.id]
+    assert [session.id for session in all_sessions] == [second.id] != [first.id]
 
 
 def test_no_slots_means_no_sessions():
@@ -106,7 +110,7 @@ def test_an_error_is_told_every_time_and_the_recovery_once():
     [({"diverging_epoch": (3, 4)}, False), ({"preferred_read_replica": 2}, True)],
 )
 def test_what_a_reader_must_act_on_is_told_every_time(news, is_used):
-    """And who had to cut its log has made no use of what else it was told."""
+    """A client that had to truncate its log has not used the rest of the response."""
     session = sessions().begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
     plain = [(b"t", [FetchedPartition(0, 0, 5, 5, 0)])]
     urgent = [(b"t", [FetchedPartition(0, 0, 5, 5, 0, **news)])]
@@ -117,7 +121,7 @@ def test_what_a_reader_must_act_on_is_told_every_time(news, is_used):
     assert session.news(plain, everything=False) == []
 
 
-def test_who_begins_anew_with_a_partition_is_told_everything_anew():
+def test_a_partition_that_starts_over_is_sent_whole_again():
     known = sessions()
     session = known.begin(request(0, 0, [(b"t", 0, 0)]), 12, 0)
     plain = [(b"t", [FetchedPartition(0, 0, 5, 5, 0)])]
@@ -130,7 +134,7 @@ def test_who_begins_anew_with_a_partition_is_told_everything_anew():
 
 
 class ClientAndBroker(RuleBasedStateMachine):
-    """However partitions come, go and change, what the client has been told is what is true."""
+    """However partitions come, go and change, the client's state is the broker's."""
 
     @initialize()
     def begin(self):
@@ -163,9 +167,16 @@ class ClientAndBroker(RuleBasedStateMachine):
             return
         assert set(keys(session)) == set(self.asked)
         full = [
-            (topic, [FetchedPartition(each.partition, 0, self.truth[topic, each.partition], 0, 0)])
+            (
+                topic,
+                [
+                    FetchedPartition(
+                        partition.partition, 0, self.truth[topic, partition.partition], 0, 0
+                    )
+                ],
+            )
             for topic, wanted_ in session.topics()
-            for each in wanted_
+            for partition in wanted_
         ]
         for topic, results in session.news(full, everything=self.epoch == 0):
             for result in results:

@@ -1,4 +1,4 @@
-"""A follower's half of a fetch session, against the leader's half."""
+"""The follower's side of a fetch session, against the leader's side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def at(offset: int, leader_epoch: int = 3) -> FetchPosition:
 
 def told(request: SessionRequest | None) -> dict[tuple[bytes, int], int]:
     assert request is not None
-    return {(topic, each.partition): each.fetch_offset for topic, w in request.topics for each in w}
+    return {
+        (topic, partition.partition): partition.fetch_offset
+        for topic, w in request.topics
+        for partition in w
+    }
 
 
 def test_everything_is_told_once_and_then_what_changed() -> None:
@@ -60,7 +64,7 @@ def test_everything_is_told_once_and_then_what_changed() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(OUT_OF_STEP))
-def test_a_session_that_the_leader_does_not_know_is_begun_anew(code: ErrorCode) -> None:
+def test_a_session_that_the_leader_does_not_know_is_started_again(code: ErrorCode) -> None:
     following = FetchSessionClient()
     first = following.next_request({(A, 0): at(5), (A, 1): at(6)}, MAX_BYTES)
     assert first is not None
@@ -99,7 +103,7 @@ def test_with_nothing_to_ask_for_nothing_is_asked_and_the_session_ends() -> None
     assert following.next_request({(A, 0): None}, MAX_BYTES) is None
     again = following.next_request({(A, 1): at(6)}, MAX_BYTES)
     assert again is not None
-    # It names the former session, so that the leader can drop it.
+    # The request names the former session, so that the leader can drop it.
     assert (again.session_id, again.session_epoch) == (77, 0)
     assert told(again) == {(A, 1): 6}
 
@@ -159,7 +163,7 @@ POSITIONS = st.dictionaries(
 
 
 class BothHalves(RuleBasedStateMachine):
-    """Requests and answers are under way for any time; the leader forgets, and has no room."""
+    """Requests and responses take any time; the leader drops sessions, and may have no room."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +171,7 @@ class BothHalves(RuleBasedStateMachine):
         self.sessions = FetchSessions(2, 0, Random(1))
         self.wanted: dict[tuple[bytes, int], FetchPosition] = {}
         self.sent: list[SessionRequest] = []
-        # What the leader answered each request, and about which positions it was.
+        # The leader's response to each request, and the positions that it is about.
         self.answers: list[tuple[ErrorCode, int, dict[tuple[bytes, int], FetchPosition]]] = []
 
     @precondition(lambda self: not self.sent or self.following.may_pipeline)
@@ -206,14 +210,14 @@ class BothHalves(RuleBasedStateMachine):
             return
         topics = request.topics if session is None else session.topics()
         about = {
-            (topic, each.partition): FetchPosition(
-                each.fetch_offset,
-                each.last_fetched_epoch,
-                each.current_leader_epoch,
-                each.log_start_offset,
+            (topic, partition.partition): FetchPosition(
+                partition.fetch_offset,
+                partition.last_fetched_epoch,
+                partition.current_leader_epoch,
+                partition.log_start_offset,
             )
             for topic, wanted in topics
-            for each in wanted
+            for partition in wanted
         }
         if request is self.sent[-1] and self.wanted:
             assert about == self.wanted
@@ -234,7 +238,7 @@ class BothHalves(RuleBasedStateMachine):
         self.sessions = FetchSessions(2 if keep else 0, 0, Random(1))
 
     @rule()
-    def connect_anew(self) -> None:
+    def reconnect(self) -> None:
         self.following = FetchSessionClient(self.following.session_id)
         self.sent.clear()
         self.answers.clear()

@@ -1,4 +1,4 @@
-"""A follower goes on where its log agrees with its leader's, and keeps what is committed."""
+"""A follower continues where its log agrees with its leader's, and reports committed loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EPOCH = 9
 
 
 def log_of(*epochs: int) -> MemoryLog:
-    """A log with one record for each epoch given."""
+    """Return a log with one record for each epoch."""
     log = MemoryLog()
     log.append([Record(epoch, offset) for offset, epoch in enumerate(epochs)])
     return log
@@ -102,7 +102,7 @@ def test_it_cuts_what_cannot_be_in_the_leaders_log(epochs, leaders, cut):
 
 
 def test_it_asks_again_until_the_logs_agree():
-    """Two failovers: one step does not reach the place where the logs part."""
+    """Two failovers: one step does not reach the offset where the logs diverge."""
     leader, log = log_of(1, 2, 2, 2, 4), log_of(1, 1, 3, 3)
     leader.epochs.assign(EPOCH, 5)
     made = follower(log)
@@ -184,7 +184,7 @@ def test_a_recovery_before_its_last_record_explains_none():
 
 
 def test_a_log_of_which_nothing_is_the_leaders_begins_again_though_it_ends_before_its_end():
-    """Else what was deleted of the later epoch would lie before what the leader has of an older."""
+    """Otherwise deleted records of the later epoch would lie before the leader's older records."""
     log = log_of(3, 3, 3)
     log.start_offset = 2
     log.epochs.truncate_from_start(2)
@@ -253,7 +253,7 @@ def test_nothing_is_asked_before_the_cut_is_made():
         made.truncated()
 
 
-def test_whoever_names_no_epoch_is_not_compared():
+def test_a_fetch_without_an_epoch_is_not_compared():
     assert divergence(log_of(1).epochs, 1, 99, -1) is None
 
 
@@ -266,19 +266,19 @@ EPOCHS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), max_size=6)
 
 @given(common=EPOCHS, own=EPOCHS, leaders=EPOCHS)
 def test_any_two_logs_come_to_agree_where_they_part(common, own, leaders):
-    """Epochs of the two differ behind the common part, as no two leaders share one."""
+    """Epochs of the two logs differ after the common part, as no two leaders share one."""
     log, leader = MemoryLog(), MemoryLog()
     epoch = 0
     for growth, count in common:
         epoch += growth
-        for each in (log, leader):
-            each.append([Record(epoch, 0)] * count)
+        for copy in (log, leader):
+            copy.append([Record(epoch, 0)] * count)
     shared = log.end_offset
-    for each, parts, parity in ((log, own, 0), (leader, leaders, 1)):
+    for copy, parts, parity in ((log, own, 0), (leader, leaders, 1)):
         now = epoch + 1
         for growth, count in parts:
             now += growth
-            each.append([Record(2 * now + parity, parity + 1)] * count)
+            copy.append([Record(2 * now + parity, parity + 1)] * count)
     last = max(log.epochs.latest, leader.epochs.latest) + 1
     leader.epochs.assign(last, leader.end_offset)
     state = PartitionState((1, 2), 1, last, (1, 2))

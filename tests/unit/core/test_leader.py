@@ -1,4 +1,4 @@
-"""The rules of a leader beyond the first: clocks, answers, reassignments, settings, questions."""
+"""More rules of a leader: clocks, answers, reassignments, settings, questions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def proposal_of(changes: Changes) -> Proposal:
 
 
 def decided(made: Leader, isr: tuple[int, ...], **changes: Any) -> PartitionState:
-    """The decision after the one the leader knows."""
+    """Return the decision after the one that the leader knows."""
     epoch = made.state.partition_epoch + 1
     return replace(made.state, **{"isr": isr, "partition_epoch": epoch, **changes})
 
@@ -75,7 +75,7 @@ def test_the_high_watermark_waits_for_who_is_about_to_join():
     fetch(made, 2, 12)
     assert made.high_watermark == 10, "3 was caught up a moment ago"
     assert made.tick(LAG_MS).high_watermark is None
-    assert made.tick(LAG_MS + 1).high_watermark == 12, "nobody is waited for longer than that"
+    assert made.tick(LAG_MS + 1).high_watermark == 12, "the leader waits no longer than that"
 
 
 def test_who_cannot_join_is_not_waited_for():
@@ -162,7 +162,7 @@ def test_it_is_looked_after_every_half_of_the_time():
     )
 
 
-def test_a_clock_that_goes_back_makes_nobody_late():
+def test_a_clock_that_goes_back_makes_no_member_late():
     made = leader(isr=(1, 2), now_ms=5000)
     made.appended(11)
     fetch(made, 2, 11, now_ms=4000)
@@ -181,7 +181,7 @@ def test_one_proposal_is_under_way_at_a_time():
     assert proposal_of(fetch(made, 3, 10)).isr == (1, 2, 3)
 
 
-def test_a_proposal_names_members_in_order_with_the_lives_they_fetched_in():
+def test_a_proposal_names_members_in_order_with_the_broker_epochs_they_fetched_in():
     made = leader(isr=(1, 3))
     asked = proposal_of(fetch(made, 2, 10))
     assert asked == Proposal((1, 2, 3), {1: 11, 2: 12, 3: -1}, 5, 7)
@@ -279,7 +279,7 @@ def test_a_refused_removal_changes_nothing():
 
 
 def doubting() -> Leader:
-    """A leader that proposed 3, heard nothing, proposed it again, and was refused."""
+    """Return a leader that proposed 3, got no answer, proposed it again, and was refused."""
     made = leader(isr=(1, 2))
     asked = proposal_of(fetch(made, 3, 10))
     made.unanswered()
@@ -288,7 +288,7 @@ def doubting() -> Leader:
     return made
 
 
-def test_somebody_in_doubt_counts_and_is_asked_for_again():
+def test_a_replica_in_doubt_counts_and_is_proposed_again():
     made = doubting()
     made.appended(11)
     fetch(made, 2, 11)
@@ -316,7 +316,7 @@ def test_nothing_is_unanswered_when_nothing_was_asked():
     made.check()
 
 
-# Lives and reassignments ------------------------------------------------------------------------
+# Broker epochs and reassignments ----------------------------------------------------------------
 
 
 def test_a_member_that_restarted_counts_as_having_nothing():
@@ -326,12 +326,12 @@ def test_a_member_that_restarted_counts_as_having_nothing():
     made.brokers_changed({**LIVE, 2: 22}, set())
     made.check()
     assert made.progress(2, 0).end_offset is None
-    assert fetch(made, 2, 20) == NOTHING, "that is its former life"
+    assert fetch(made, 2, 20) == NOTHING, "that is its former broker epoch"
     assert made.high_watermark == 10
     assert fetch(made, 2, 15, broker_epoch=22).high_watermark == 15
 
 
-def test_a_fetch_of_a_life_that_is_not_known_yet_counts_but_does_not_join():
+def test_a_fetch_of_an_unknown_broker_epoch_counts_but_does_not_join():
     made = leader(isr=(1, 2))
     assert fetch(made, 3, 10, broker_epoch=23).proposal is None
     assert made.progress(3, 0).standing is Standing.RESTARTED
@@ -440,7 +440,7 @@ def test_the_end_can_be_told_when_former_leaders_commits_are_known():
     assert made.is_hw_trusted
 
 
-def test_a_former_life_may_not_fetch():
+def test_a_former_broker_epoch_may_not_fetch():
     made = leader()
     assert made.fetch_error(2, 12) == ErrorCode.NONE
     assert made.fetch_error(2, 13) == ErrorCode.NONE

@@ -1,7 +1,7 @@
-"""Who leads, who is in sync, who is eligible: one test for each rule.
+"""Leader election: which replica leads, is in sync, is eligible; one test for each rule.
 
-States are written `state(replicas, leader, isr, elr)`.  The broker epoch of broker n is n * 10 in
-its first life, so that lives and brokers cannot be mixed up.
+States are written `state(replicas, leader, isr, elr)`.  The broker epoch of broker n is n * 10 at
+first, so that broker epochs and broker ids cannot be confused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hightide.core.partition.state import NO_BROKER, PartitionState
 
 
 def live(*brokers: int) -> dict[int, int]:
-    return {each: each * 10 for each in brokers}
+    return {broker_id: broker_id * 10 for broker_id in brokers}
 
 
 def state(replicas, leader, isr, elr=(), **others) -> PartitionState:
@@ -35,7 +35,7 @@ def state(replicas, leader, isr, elr=(), **others) -> PartitionState:
         5,
         tuple(isr),
         tuple(elr),
-        **{"broker_epochs": {each: each * 10 for each in (*isr, *elr)}} | others,
+        **{"broker_epochs": {member: member * 10 for member in (*isr, *elr)}} | others,
     )
     made.check()
     return made
@@ -44,7 +44,7 @@ def state(replicas, leader, isr, elr=(), **others) -> PartitionState:
 def elect(before, alive, shutting_down=(), min_isr=1, unclean=False, distrust=()):
     after = reelected(before, alive, set(shutting_down), min_isr, unclean, set(distrust))
     after.check()
-    assert after.partition_epoch == before.partition_epoch, "given by whoever writes it"
+    assert after.partition_epoch == before.partition_epoch, "set when the state is written"
     return after
 
 
@@ -84,12 +84,12 @@ def test_another_leader_means_another_leader_epoch():
     assert (after.leader, after.leader_epoch, after.isr) == (2, 6, (2, 3))
 
 
-def test_losing_the_leader_to_nobody_means_another_leader_epoch():
+def test_losing_the_leader_without_a_successor_means_another_leader_epoch():
     after = elect(state([1, 2], 1, [1]), live(2))
     assert (after.leader, after.leader_epoch, after.isr) == (NO_BROKER, 6, ())
 
 
-def test_leading_again_after_nobody_did_means_another_leader_epoch():
+def test_leading_again_after_there_was_no_leader_means_another_leader_epoch():
     after = elect(state([1, 2], NO_BROKER, [], [1], last_known_leader=1), live(1))
     assert (after.leader, after.leader_epoch, after.isr) == (1, 6, (1,))
 
@@ -131,13 +131,13 @@ def test_after_the_isr_an_eligible_replica_is_elected_and_is_alone_in_sync():
     assert not after.is_recovering
 
 
-def test_an_eligible_replica_does_not_lead_while_somebody_is_in_sync():
+def test_an_eligible_replica_does_not_lead_while_another_is_in_sync():
     before = state([1, 2, 3], 3, [3, 2], [1])
     after = elect(before, live(1, 2), min_isr=3)
     assert (after.leader, after.isr, after.elr) == (2, (2,), (1, 3))
 
 
-def test_nobody_leads_while_a_whole_replica_may_come_back():
+def test_there_is_no_leader_while_a_complete_replica_may_come_back():
     before = state([1, 2, 3], 3, [3], [2])
     after = elect(before, live(1), min_isr=2)
     assert (after.leader, after.isr, after.elr, after.last_known_leader) == (
@@ -195,7 +195,7 @@ def test_an_unclean_election_is_a_last_resort():
     assert elect(before, live(1, 2, 3), unclean=True).leader == 3
 
 
-def test_without_a_live_replica_even_an_unclean_election_finds_nobody():
+def test_without_a_live_replica_even_an_unclean_election_finds_none():
     before = state([1, 2], NO_BROKER, [], [2], last_known_leader=2)
     assert elect(before, live(3), unclean=True) is before
 
@@ -231,7 +231,7 @@ def test_more_replicas_than_there_are_need_not_be_in_sync():
     assert (after.isr, after.elr) == ((1,), ())
 
 
-def test_nobody_is_eligible_when_the_isr_is_large_enough():
+def test_the_elr_is_empty_when_the_isr_is_large_enough():
     before = state([1, 2, 3], 1, [1, 2], [3])
     assert elect(before, live(1, 2, 3), min_isr=2).elr == ()
 
@@ -267,12 +267,12 @@ def test_a_leader_that_proposes_an_isr_is_over_its_recovery():
 # -- restarts and trust ----------------------------------------------------------------------
 
 
-def test_who_lives_the_same_life_is_trusted():
+def test_a_broker_in_the_same_broker_epoch_is_trusted():
     brokers = {1: Broker(10), 2: Broker(20, previous_epoch=UNCLEAN)}
     assert distrusted(state([1, 2], 1, [1], [2]), brokers) == set()
 
 
-def test_who_was_shut_down_cleanly_at_the_end_of_that_life_is_trusted():
+def test_a_broker_that_was_shut_down_cleanly_at_the_end_of_that_epoch_is_trusted():
     brokers = {1: Broker(10), 2: Broker(25, previous_epoch=20)}
     assert distrusted(state([1, 2], 1, [1], [2]), brokers) == set()
 
@@ -287,7 +287,7 @@ def test_the_dead_are_judged_when_they_come_back():
     assert distrusted(state([1, 2], 1, [1], [2]), {1: Broker(10)}) == set()
 
 
-def test_a_state_that_names_no_lives_is_judged_by_the_registration():
+def test_a_state_without_broker_epochs_is_judged_by_the_registration():
     before = state([1, 2, 3], 1, [1, 2], [3], broker_epochs={})
     brokers = {1: Broker(10, previous_epoch=9), 2: Broker(20), 3: Broker(30)}
     assert distrusted(before, brokers) == {2, 3}
@@ -300,7 +300,7 @@ def test_who_restarted_cleanly_leaves_the_isr_and_must_fetch_again():
     assert (after.isr, after.elr) == ((1, 3), ())
 
 
-def test_who_restarted_cleanly_is_eligible_in_its_new_life():
+def test_a_broker_that_restarted_cleanly_is_eligible_in_its_new_epoch():
     after = elect(state([1, 2], 1, [1, 2]), {1: 10, 2: 25}, min_isr=2)
     assert (after.isr, after.elr, after.broker_epochs) == ((1,), (2,), {1: 10, 2: 25})
     again = elect(after, {1: 10, 2: 28}, min_isr=2)
@@ -312,7 +312,7 @@ def test_who_lost_trust_is_neither_in_sync_nor_eligible():
     assert (after.isr, after.elr, after.leader_epoch) == ((1,), (), 5)
 
 
-def test_a_leader_that_lost_trust_hands_over_to_whoever_is_in_sync():
+def test_a_leader_that_lost_trust_hands_over_to_a_replica_in_sync():
     after = elect(state([1, 2], 1, [1, 2]), {1: 17, 2: 20}, min_isr=2, distrust=[1])
     assert (after.leader, after.isr, after.elr) == (2, (2,), ())
 
@@ -420,7 +420,7 @@ def test_a_move_begins_with_target_and_origin_together_the_target_first():
     assert set(reassignment.origin_of(after)) == {1, 2, 3}
 
 
-def test_a_move_waits_until_everybody_at_the_target_is_in_sync():
+def test_a_move_waits_until_all_replicas_of_the_target_are_in_sync():
     before = state([3, 4, 1, 2], 1, [3, 1, 2], adding=(4,), removing=(1, 2))
     assert move(reassignment.finished, before) is before
 
@@ -439,7 +439,7 @@ def test_the_leader_does_not_move_if_it_is_at_the_target():
 
 
 def test_a_replica_that_goes_means_another_leader_epoch_though_the_leader_stays():
-    # Else it could come back empty without the leader noticing that it was gone.
+    # Otherwise it could come back empty without the leader noticing that it was gone.
     before = state([3, 4, 1], 4, [3, 4, 1], adding=(3,), removing=(1,))
     assert move(reassignment.finished, before).leader_epoch == 6
 
@@ -490,7 +490,7 @@ def test_a_move_is_given_up_without_a_leader_if_a_whole_replica_may_come_back():
     assert (after.replicas, after.leader, after.elr) == ((1,), NO_BROKER, (1,))
 
 
-# -- whatever happens ------------------------------------------------------------------------
+# -- properties ------------------------------------------------------------------------------
 
 
 BROKERS = st.integers(1, 6)
@@ -499,9 +499,9 @@ BROKERS = st.integers(1, 6)
 @st.composite
 def situations(draw):
     replicas = tuple(draw(st.permutations(range(1, 6)))[: draw(st.integers(1, 5))])
-    roles = {each: draw(st.sampled_from("iieo")) for each in replicas}
-    isr = tuple(each for each in replicas if roles[each] == "i")
-    elr = tuple(each for each in replicas if roles[each] == "e")
+    roles = {replica: draw(st.sampled_from("iieo")) for replica in replicas}
+    isr = tuple(replica for replica in replicas if roles[replica] == "i")
+    elr = tuple(replica for replica in replicas if roles[replica] == "e")
     before = state(
         replicas,
         draw(st.sampled_from(isr)) if isr else NO_BROKER,
@@ -509,14 +509,17 @@ def situations(draw):
         elr,
         last_known_leader=NO_BROKER if isr else draw(st.sampled_from((NO_BROKER, *replicas))),
     )
-    alive = {each: each * 10 + draw(st.sampled_from([0, 0, 3])) for each in draw(st.sets(BROKERS))}
+    alive = {
+        broker_id: broker_id * 10 + draw(st.sampled_from([0, 0, 3]))
+        for broker_id in draw(st.sets(BROKERS))
+    }
     return before, alive, draw(st.sets(BROKERS)), draw(st.integers(1, 4)), draw(st.booleans())
 
 
 @given(situations(), st.sets(BROKERS))
 def test_every_election_is_sound_final_and_as_good_as_it_can_be(situation, distrust):
     before, alive, shutting_down, min_isr, unclean = situation
-    # Nobody loses trust while he is dead.
+    # A dead broker does not lose trust.
     distrust &= alive.keys()
     after = elect(before, alive, shutting_down, min_isr, unclean, distrust)
     assert elect(after, alive, shutting_down, min_isr, unclean, distrust & set(after.osr)) is after

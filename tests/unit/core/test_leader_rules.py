@@ -1,4 +1,4 @@
-"""The rules of a leader, one by one; `test_replica_model` has them all at once."""
+"""The rules of a leader, one by one; `test_replication_model.py` has them all at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_nothing_is_committed_with_too_few_in_sync():
     assert leader(min_isr=2).write_error() == ErrorCode.NONE
 
 
-def test_nothing_is_committed_while_somebody_is_eligible():
+def test_nothing_is_committed_while_the_elr_is_not_empty():
     state = PartitionState((1, 2, 3), 1, 5, (1,), elr=(2,), partition_epoch=7)
     made = leader(isr=(1,))
     made.published(replace(state, partition_epoch=8))
@@ -72,22 +72,23 @@ def test_who_has_caught_up_joins_and_counts_before_the_answer():
     assert made.maximal_isr == {1, 2}
 
 
-def test_nobody_joins_below_the_start_of_the_epoch():
+def test_no_replica_joins_below_the_start_of_the_epoch():
     made = leader(isr=(1, 2), end=10, high_watermark=4)
     assert fetch(made, 3, 6).proposal is None
     assert not made.is_hw_trusted
     assert fetch(made, 3, 10).proposal is not None
 
 
-def test_nobody_joins_in_a_former_life_or_while_leaving_or_dead():
+def test_no_replica_joins_in_a_former_broker_epoch_or_while_shutting_down_or_dead():
     assert fetch(leader(isr=(1, 2)), 3, 0, epoch=12).proposal is None
     assert fetch(leader(isr=(1, 2), shutting_down={3}), 3, 0).proposal is None
     assert fetch(leader(isr=(1, 2), live={1: 11, 2: 12}), 3, 0).proposal is None
 
 
-def test_nobody_joins_with_records_that_the_leader_has_deleted():
-    """What lies below the leader's start nobody can compare: it may be another leader's, never
-    committed, and would be shown in place of what was.  By its answer the follower deletes it."""
+def test_no_replica_joins_with_records_that_the_leader_has_deleted():
+    """Records below the leader's log start cannot be compared: they may be another leader's, never
+    committed, and would be shown in place of those that were.  The response makes the follower
+    delete them."""
     made = leader(isr=(1, 2), end=10, high_watermark=10)
     assert made.fetched(3, 10, 13, 0, 4, own_log_start_offset=6).proposal is None
     assert made.fetched(3, 10, 13, 0, 5, own_log_start_offset=8).proposal is None
@@ -97,7 +98,9 @@ def test_nobody_joins_with_records_that_the_leader_has_deleted():
     made = leader(isr=(1, 2), end=10, high_watermark=10)
     made.fetched(3, 10, 13, 0, 6, own_log_start_offset=0)
     made.brokers_changed({**LIVE, 3: 33}, set())
-    assert made.fetched(3, 10, 33, 0, 4, own_log_start_offset=6).proposal is None, "in a new life"
+    assert made.fetched(3, 10, 33, 0, 4, own_log_start_offset=6).proposal is None, (
+        "in a new broker epoch"
+    )
 
 
 def test_who_is_behind_for_too_long_leaves():
@@ -111,7 +114,7 @@ def test_who_is_behind_for_too_long_leaves():
     assert made.maximal_isr == {1, 2, 3}, "until it is decided, 3 counts"
 
 
-def test_a_proposal_refused_after_the_life_it_named_is_over_leaves_no_doubt():
+def test_a_proposal_refused_after_its_broker_epoch_ended_leaves_no_doubt():
     made = leader(isr=(1, 2), end=10, high_watermark=10)
     proposal = fetch(made, 3, 10).proposal
     made.unanswered()

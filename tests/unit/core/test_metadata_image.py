@@ -1,7 +1,7 @@
-"""A broker's picture of the cluster: what it takes, what it refuses, and what it then does.
+"""A broker's metadata image: which messages it accepts, and the role changes that follow.
 
-`Cluster` is the truth, changed as controllers change it, and writes the messages.  The properties
-deliver them as networks do: late, twice, or never.
+`Cluster` is the true state, changed as controllers change it, and writes the messages.  The
+properties deliver them as networks do: late, twice, or never.
 """
 
 import uuid
@@ -82,7 +82,9 @@ def message(
             PublishedTopic(
                 name=name,
                 topic_id=topic_id,
-                partitions=[published_partition(index, each) for index, each in partitions.items()],
+                partitions=[
+                    published_partition(index, state_) for index, state_ in partitions.items()
+                ],
             )
             for name, topic_id, partitions in topics
         ],
@@ -90,15 +92,15 @@ def message(
     )
 
 
-def a_picture(*topics: Any) -> MetadataImage:
-    picture = MetadataImage(ME, "INSIDE")
-    picture.receive(message(0, topics, full=True), EPOCH)
-    return picture
+def an_image(*topics: Any) -> MetadataImage:
+    image = MetadataImage(ME, "INSIDE")
+    image.receive(message(0, topics, full=True), EPOCH)
+    return image
 
 
-def changes_of(picture: MetadataImage, *args: Any, **kwargs: Any) -> tuple[RoleChange, ...]:
-    received = picture.receive(message(*args, **kwargs), EPOCH)
-    picture.check()
+def changes_of(image: MetadataImage, *args: Any, **kwargs: Any) -> tuple[RoleChange, ...]:
+    received = image.receive(message(*args, **kwargs), EPOCH)
+    image.check()
     assert received.error_code == ErrorCode.NONE
     return received.changes
 
@@ -113,96 +115,96 @@ def test_a_first_full_message_gives_every_role_in_order():
         state(NO_BROKER, last_known_leader=2, elr=(2,)),
         state(3, replicas=(2, 3)),
     )
-    picture = MetadataImage(ME, "INSIDE")
-    assert not picture.is_complete
+    image = MetadataImage(ME, "INSIDE")
+    assert not image.is_complete
     found = changes_of(
-        picture, 1, [("t", T, {0: followed, 1: led, 2: waiting, 3: elsewhere})], full=True
+        image, 1, [("t", T, {0: followed, 1: led, 2: waiting, 3: elsewhere})], full=True
     )
     assert found == (
         NoLeader("t", T, 2, waiting),
         Lead("t", T, 1, led),
         Follow("t", T, 0, followed, broker(2).endpoints[0]),
     )
-    assert picture.is_complete
-    assert sorted(picture.roles(), key=lambda each: each.index) == [found[2], found[1], found[0]]
+    assert image.is_complete
+    assert sorted(image.roles(), key=lambda role: role.index) == [found[2], found[1], found[0]]
 
 
-def test_who_was_elected_in_a_former_life_does_not_lead_in_this_one():
-    """A new controller publishes what it found before it has decided anew."""
+def test_a_broker_elected_in_a_former_broker_epoch_does_not_lead_in_this_one():
+    """A new controller publishes the states that it found before it has decided anything."""
     former, present = (
         state(ME, broker_epochs={ME: EPOCH - 1}),
         state(ME, epoch=9, number=9, broker_epochs={ME: EPOCH}),
     )
-    picture = MetadataImage(ME, "INSIDE")
-    assert changes_of(picture, 1, [("t", T, {0: former})], full=True) == (
+    image = MetadataImage(ME, "INSIDE")
+    assert changes_of(image, 1, [("t", T, {0: former})], full=True) == (
         NoLeader("t", T, 0, former),
     )
-    assert changes_of(picture, 2, [("t", T, {0: present})]) == (Lead("t", T, 0, present),)
+    assert changes_of(image, 2, [("t", T, {0: present})]) == (Lead("t", T, 0, present),)
 
 
 def test_an_isr_change_is_a_change_of_state_and_an_election_a_change_of_role():
-    picture = a_picture(("t", T, {0: state(ME)}))
+    image = an_image(("t", T, {0: state(ME)}))
     wider = state(ME, number=1, isr=(1, 2))
-    assert changes_of(picture, 1, [("t", T, {0: wider})]) == (StateChanged("t", T, 0, wider),)
+    assert changes_of(image, 1, [("t", T, {0: wider})]) == (StateChanged("t", T, 0, wider),)
     again = state(ME, epoch=1, number=2)
-    assert changes_of(picture, 2, [("t", T, {0: again})]) == (Lead("t", T, 0, again),)
+    assert changes_of(image, 2, [("t", T, {0: again})]) == (Lead("t", T, 0, again),)
     lost = state(2, epoch=2, number=3)
-    assert changes_of(picture, 3, [("t", T, {0: lost})]) == (
+    assert changes_of(image, 3, [("t", T, {0: lost})]) == (
         Follow("t", T, 0, lost, broker(2).endpoints[0]),
     )
-    nobody = state(NO_BROKER, epoch=3, number=4)
-    assert changes_of(picture, 4, [("t", T, {0: nobody})]) == (NoLeader("t", T, 0, nobody),)
+    leaderless = state(NO_BROKER, epoch=3, number=4)
+    assert changes_of(image, 4, [("t", T, {0: leaderless})]) == (NoLeader("t", T, 0, leaderless),)
 
 
 def test_a_replica_that_is_moved_away_stops_and_one_that_is_moved_here_begins():
-    picture = a_picture(("t", T, {0: state(2), 1: state(2, replicas=(2, 3))}))
+    image = an_image(("t", T, {0: state(2), 1: state(2, replicas=(2, 3))}))
     away, here = state(2, number=1, replicas=(2, 3)), state(2, number=1, adding=(1,))
-    assert changes_of(picture, 1, [("t", T, {0: away, 1: here})]) == (
+    assert changes_of(image, 1, [("t", T, {0: away, 1: here})]) == (
         Stop("t", T, 0, away),
         Follow("t", T, 1, here, broker(2).endpoints[0]),
     )
 
 
 def test_a_removed_topic_is_deleted_and_one_that_is_only_missing_is_inferred_to_be():
-    picture = a_picture(("t", T, {0: state(), 1: state(3, replicas=(3,))}), ("u", U, {0: state()}))
-    assert changes_of(picture, 1, removed=[T, uuid.UUID(int=9)]) == (Delete("t", T, 0, False),)
-    assert picture.topic("t") is None
-    assert picture.topic_by_id(T) is None
-    assert changes_of(picture, 2, full=True) == (Delete("u", U, 0, True),)
-    assert len(picture) == 0
+    image = an_image(("t", T, {0: state(), 1: state(3, replicas=(3,))}), ("u", U, {0: state()}))
+    assert changes_of(image, 1, removed=[T, uuid.UUID(int=9)]) == (Delete("t", T, 0, False),)
+    assert image.topic("t") is None
+    assert image.topic_by_id(T) is None
+    assert changes_of(image, 2, full=True) == (Delete("u", U, 0, True),)
+    assert len(image) == 0
 
 
 def test_a_partition_that_a_full_message_leaves_out_is_gone():
-    picture = a_picture(("t", T, {0: state(), 1: state()}))
-    assert changes_of(picture, 1, [("t", T, {1: state()})], full=True) == (Delete("t", T, 0, True),)
-    assert picture.state("t", 0) is None
+    image = an_image(("t", T, {0: state(), 1: state()}))
+    assert changes_of(image, 1, [("t", T, {1: state()})], full=True) == (Delete("t", T, 0, True),)
+    assert image.state("t", 0) is None
 
 
-def test_a_topic_made_anew_is_first_deleted_although_its_epochs_are_lower():
-    picture = a_picture(("t", T, {0: state(epoch=5, number=9), 1: state(2, replicas=(2,))}))
-    anew = state()
-    assert changes_of(picture, 1, [("t", U, {0: anew})]) == (
+def test_a_topic_created_again_is_first_deleted_although_its_epochs_are_lower():
+    image = an_image(("t", T, {0: state(epoch=5, number=9), 1: state(2, replicas=(2,))}))
+    created_again = state()
+    assert changes_of(image, 1, [("t", U, {0: created_again})]) == (
         Delete("t", T, 0, False),
-        Lead("t", U, 0, anew),
+        Lead("t", U, 0, created_again),
     )
-    assert picture.topic_by_id(T) is None
-    assert picture.topic_by_id(U) is picture.topic("t")
-    assert changes_of(picture, 2, removed=[T]) == ()
+    assert image.topic_by_id(T) is None
+    assert image.topic_by_id(U) is image.topic("t")
+    assert changes_of(image, 2, removed=[T]) == ()
 
 
 def test_partitions_that_are_added_come_in_order():
-    picture = a_picture(("t", T, {1: state()}))
-    changes_of(picture, 1, [("t", T, {2: state(), 0: state()})])
-    topic = picture.topic("t")
+    image = an_image(("t", T, {1: state()}))
+    changes_of(image, 1, [("t", T, {2: state(), 0: state()})])
+    topic = image.topic("t")
     assert topic is not None
     assert list(topic.partitions) == [0, 1, 2]
 
 
 def test_it_is_told_when_topics_change_and_which_are_known_to_be_deleted():
-    picture = a_picture(("t", T, {0: state()}), ("u", U, {0: state()}))
+    image = an_image(("t", T, {0: state()}), ("u", U, {0: state()}))
 
     def told(*args: Any, **kwargs: Any) -> tuple[bool, tuple[str, ...]]:
-        received = picture.receive(message(*args, **kwargs), EPOCH)
+        received = image.receive(message(*args, **kwargs), EPOCH)
         return received.topics_changed, received.deleted_topics
 
     assert told(1, [("t", T, {0: state(number=1)})]) == (False, ())
@@ -214,120 +216,120 @@ def test_it_is_told_when_topics_change_and_which_are_known_to_be_deleted():
 
 def test_a_leader_that_moves_or_goes_is_followed_elsewhere_or_waited_for():
     followed, led = state(2), state(ME)
-    picture = a_picture(("t", T, {0: followed, 1: led}))
+    image = an_image(("t", T, {0: followed, 1: led}))
     moved = [broker(1, port=77), broker(2, port=9999), broker(3)]
-    assert changes_of(picture, 1, brokers=moved) == (
+    assert changes_of(image, 1, brokers=moved) == (
         Follow("t", T, 0, followed, moved[1].endpoints[0]),
     )
-    assert changes_of(picture, 2, brokers=moved) == ()
+    assert changes_of(image, 2, brokers=moved) == ()
     wider = state(2, number=1, isr=(1, 2))
-    assert changes_of(picture, 3, [("t", T, {0: wider})], brokers=[broker(1)]) == (
+    assert changes_of(image, 3, [("t", T, {0: wider})], brokers=[broker(1)]) == (
         Follow("t", T, 0, wider, None),
     )
 
 
 def test_leaders_are_told_when_brokers_come_go_or_begin_to_stop():
-    picture = a_picture()
-    assert picture.live == {1: EPOCH, 2: EPOCH, 3: EPOCH}
+    image = an_image()
+    assert image.live == {1: EPOCH, 2: EPOCH, 3: EPOCH}
 
     def brokers_changed(sequence: int, *brokers: Any) -> bool:
-        received = picture.receive(message(sequence, brokers=brokers), EPOCH)
+        received = image.receive(message(sequence, brokers=brokers), EPOCH)
         return received.brokers_changed
 
     assert not brokers_changed(1, broker(3), broker(1), broker(2))
     assert brokers_changed(2, broker(1), broker(2, leaving=True))
-    assert picture.live == {1: EPOCH, 2: EPOCH}
-    assert picture.shutting_down == {2}
+    assert image.live == {1: EPOCH, 2: EPOCH}
+    assert image.shutting_down == {2}
     assert brokers_changed(3, broker(1), broker(2, epoch=EPOCH + 1))
-    assert picture.live == {1: EPOCH, 2: EPOCH + 1}
-    assert picture.shutting_down == set()
+    assert image.live == {1: EPOCH, 2: EPOCH + 1}
+    assert image.shutting_down == set()
 
 
-# -- what is not taken ---------------------------------------------------------------------
+# -- refused messages ----------------------------------------------------------------------
 
 
 def test_an_older_controller_is_refused_and_changes_nothing():
-    picture = a_picture(("t", T, {0: state()}))
-    changes_of(picture, 0, controller=(3, 2))
+    image = an_image(("t", T, {0: state()}))
+    changes_of(image, 0, controller=(3, 2))
     late = message(99, full=True, controller=(2, 1), brokers=[])
-    assert picture.receive(late, EPOCH) == ImageUpdate(ErrorCode.STALE_CONTROLLER_EPOCH)
-    assert (picture.controller_id, picture.controller_epoch) == (3, 2)
-    assert picture.state("t", 0) == state()
-    assert len(picture.live) == 3
+    assert image.receive(late, EPOCH) == ImageUpdate(ErrorCode.STALE_CONTROLLER_EPOCH)
+    assert (image.controller_id, image.controller_epoch) == (3, 2)
+    assert image.state("t", 0) == state()
+    assert len(image.live) == 3
 
 
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
-def test_a_message_for_another_life_of_this_broker_is_refused(epoch):
-    picture = a_picture(("t", T, {0: state()}))
+def test_a_message_for_another_broker_epoch_is_refused(epoch):
+    image = an_image(("t", T, {0: state()}))
     other = message(1, full=True, controller=(3, 9), epoch=epoch)
-    assert picture.receive(other, EPOCH) == ImageUpdate(ErrorCode.STALE_BROKER_EPOCH)
-    assert picture.controller_epoch == 1
-    assert len(picture) == 1
+    assert image.receive(other, EPOCH) == ImageUpdate(ErrorCode.STALE_BROKER_EPOCH)
+    assert image.controller_epoch == 1
+    assert len(image) == 1
 
 
 def test_a_message_that_was_overtaken_or_sent_twice_is_taken_for_done():
-    picture = a_picture(("t", T, {0: state()}))
+    image = an_image(("t", T, {0: state()}))
     news = message(2, removed=[T], brokers=[broker(1)])
-    assert picture.receive(news, EPOCH).changes == (Delete("t", T, 0, False),)
-    assert picture.receive(news, EPOCH) == ImageUpdate()
+    assert image.receive(news, EPOCH).changes == (Delete("t", T, 0, False),)
+    assert image.receive(news, EPOCH) == ImageUpdate()
     overtaken = message(1, [("t", T, {0: state(2, epoch=7, number=7)})])
-    assert picture.receive(overtaken, EPOCH) == ImageUpdate()
-    assert len(picture) == 0
-    assert picture.live == {1: EPOCH}
+    assert image.receive(overtaken, EPOCH) == ImageUpdate()
+    assert len(image) == 0
+    assert image.live == {1: EPOCH}
 
 
-def test_a_broker_that_registered_anew_listens_to_the_same_controller_from_the_start():
-    picture = a_picture(("t", T, {0: state()}))
-    changes_of(picture, 40)
-    anew = state(2, epoch=1, number=1)
-    first = message(0, [("t", T, {0: anew})], full=True, epoch=EPOCH + 1)
-    assert picture.receive(first, EPOCH + 1).changes == (
-        Follow("t", T, 0, anew, broker(2).endpoints[0]),
+def test_a_broker_that_registered_again_listens_to_the_same_controller_from_the_start():
+    image = an_image(("t", T, {0: state()}))
+    changes_of(image, 40)
+    created_again = state(2, epoch=1, number=1)
+    first = message(0, [("t", T, {0: created_again})], full=True, epoch=EPOCH + 1)
+    assert image.receive(first, EPOCH + 1).changes == (
+        Follow("t", T, 0, created_again, broker(2).endpoints[0]),
     )
 
 
 @pytest.mark.parametrize(("epoch", "number"), [(5, 8), (4, 9), (4, 10)])
 def test_a_partition_never_goes_back(epoch, number):
     known = state(epoch=5, number=9)
-    picture = a_picture(("t", T, {0: known}))
+    image = an_image(("t", T, {0: known}))
     older = state(2, epoch=epoch, number=number)
-    assert changes_of(picture, 1, [("t", T, {0: older})], full=True) == ()
-    assert picture.state("t", 0) == known
+    assert changes_of(image, 1, [("t", T, {0: older})], full=True) == ()
+    assert image.state("t", 0) == known
 
 
-# -- what Metadata asks --------------------------------------------------------------------
+# -- questions of Metadata -----------------------------------------------------------------
 
 
 def test_leaders_and_replicas_that_are_not_alive_are_known():
-    picture = a_picture(("t", T, {0: state(2)}))
-    found = picture.state("t", 0)
+    image = an_image(("t", T, {0: state(2)}))
+    found = image.state("t", 0)
     assert found is not None
-    assert (picture.leader(found), picture.offline_replicas(found)) == (2, [])
-    changes_of(picture, 1, brokers=[broker(1)])
-    assert (picture.leader(found), picture.offline_replicas(found)) == (NO_BROKER, [2, 3])
-    assert picture.state("t", 1) is None
-    assert picture.state("u", 0) is None
+    assert (image.leader(found), image.offline_replicas(found)) == (2, [])
+    changes_of(image, 1, brokers=[broker(1)])
+    assert (image.leader(found), image.offline_replicas(found)) == (NO_BROKER, [2, 3])
+    assert image.state("t", 1) is None
+    assert image.state("u", 0) is None
 
 
 def test_endpoints_are_those_of_the_listener_that_was_asked_through():
-    picture = a_picture(("t", T, {0: state()}))
-    changes_of(picture, 1, brokers=[broker(3), broker(2), broker(1)])
-    assert [(b.broker_id, b.rack, e.port) for b, e in picture.endpoints("OUTSIDE")] == [
+    image = an_image(("t", T, {0: state()}))
+    changes_of(image, 1, brokers=[broker(3), broker(2), broker(1)])
+    assert [(b.broker_id, b.rack, e.port) for b, e in image.endpoints("OUTSIDE")] == [
         (1, "rack 1", 19092),
         (2, "rack 2", 19092),
     ]
-    assert [b.broker_id for b, _ in picture.endpoints("INSIDE")] == [1, 2, 3]
-    assert picture.endpoint(3, "OUTSIDE") is None
-    assert picture.endpoint(4, "INSIDE") is None
-    assert [topic.name for topic in picture] == ["t"]
+    assert [b.broker_id for b, _ in image.endpoints("INSIDE")] == [1, 2, 3]
+    assert image.endpoint(3, "OUTSIDE") is None
+    assert image.endpoint(4, "INSIDE") is None
+    assert [topic.name for topic in image] == ["t"]
 
 
-# -- any history, delivered anyhow ---------------------------------------------------------
+# -- any history, in any order -------------------------------------------------------------
 
 
 @dataclass
 class Cluster:
-    """The truth, and the messages about it that its controllers have written for one broker."""
+    """The true state, and the messages about it that controllers sent to one broker."""
 
     luck: Random
     controller_epoch: int = 0
@@ -340,7 +342,7 @@ class Cluster:
     messages: list[PublishStateRequest] = field(default_factory=list)
 
     def live(self) -> None:
-        """Something happens, and sometimes it is published."""
+        """Change something, and sometimes publish it."""
         happening = self.luck.choice(
             [
                 self.create,
@@ -407,7 +409,9 @@ class Cluster:
         self.change(
             replicas=lambda before: (
                 *((before.leader,) if before.leader != NO_BROKER else ()),
-                *self.luck.sample([each for each in range(1, 5) if each != before.leader], 2),
+                *self.luck.sample(
+                    [broker_id for broker_id in range(1, 5) if broker_id != before.leader], 2
+                ),
             )
         )
 
@@ -427,13 +431,13 @@ class Cluster:
         if full:
             self.changed = {(name, i) for name, (_, parts) in self.topics.items() for i in parts}
         topics = [
-            (name, topic_id, {i: each for i, each in parts.items() if (name, i) in self.changed})
+            (name, topic_id, {i: part for i, part in parts.items() if (name, i) in self.changed})
             for name, (topic_id, parts) in self.topics.items()
         ]
         self.sequence += 1
         made = message(
             self.sequence,
-            [each for each in topics if each[2]],
+            [topic for topic in topics if topic[2]],
             full=full,
             controller=(self.luck.randint(1, 4), self.controller_epoch),
             brokers=list(self.brokers.values()),
@@ -445,24 +449,24 @@ class Cluster:
 
 @dataclass
 class Shell:
-    """A broker that only carries out what its picture says, and watches how it changes."""
+    """A broker that applies the role changes of its image, and checks them."""
 
-    picture: MetadataImage = field(default_factory=lambda: MetadataImage(ME, "INSIDE"))
+    image: MetadataImage = field(default_factory=lambda: MetadataImage(ME, "INSIDE"))
     roles: dict[tuple[str, int], Role] = field(default_factory=dict)
     epochs: dict[tuple[uuid.UUID, int], tuple[int, int]] = field(default_factory=dict)
 
     def take(self, sent: PublishStateRequest) -> None:
-        received = self.picture.receive(sent, EPOCH)
-        self.picture.check()
-        kinds = [type(each) for each in received.changes]
+        received = self.image.receive(sent, EPOCH)
+        self.image.check()
+        kinds = [type(change) for change in received.changes]
         ranks = [0 if k in (Delete, Stop) else KINDS.index(k) for k in kinds]
         assert ranks == sorted(ranks)
         for change in received.changes:
             self.carry_out(change)
-        assert self.roles == {(each.topic, each.index): each for each in self.picture.roles()}
-        for topic in self.picture:
-            for index, each in topic.partitions.items():
-                epochs = (each.leader_epoch, each.partition_epoch)
+        assert self.roles == {(role.topic, role.index): role for role in self.image.roles()}
+        for topic in self.image:
+            for index, state_ in topic.partitions.items():
+                epochs = (state_.leader_epoch, state_.partition_epoch)
                 before = self.epochs.get((topic.topic_id, index), (-1, -1))
                 assert epochs[0] >= before[0]
                 assert epochs[1] >= before[1]
@@ -471,7 +475,7 @@ class Shell:
     def carry_out(self, change: RoleChange) -> None:
         key = (change.topic, change.index)
         known = self.roles.get(key)
-        # Only what ends may find another topic's partition in its place.
+        # Only a role that ends may find the partition of another topic in its place.
         assert known is None or known.topic_id == change.topic_id
         match change:
             case Delete() | Stop():
@@ -489,12 +493,12 @@ class Shell:
 KINDS = [Delete, NoLeader, Lead, Follow, StateChanged]
 
 
-def seen(picture: MetadataImage) -> Any:
-    """All that can be asked of a picture."""
-    topics = {each.name: (each.topic_id, each.partitions) for each in picture}
-    assert all(picture.topic_by_id(each.topic_id) is each for each in picture)
-    who = (picture.controller_id, picture.controller_epoch)
-    return who, dict(picture.brokers), picture.live, picture.shutting_down, topics
+def seen(image: MetadataImage) -> Any:
+    """Return everything that an image answers."""
+    topics = {topic.name: (topic.topic_id, topic.partitions) for topic in image}
+    assert all(image.topic_by_id(topic.topic_id) is topic for topic in image)
+    who = (image.controller_id, image.controller_epoch)
+    return who, dict(image.brokers), image.live, image.shutting_down, topics
 
 
 def history(luck: Random) -> Cluster:
@@ -515,8 +519,8 @@ def test_messages_in_order_show_the_truth_of_their_moment(luck):
         shell.take(sent)
     cluster.publish()
     shell.take(cluster.messages[-1])
-    assert seen(shell.picture)[1] == cluster.brokers
-    assert seen(shell.picture)[4] == cluster.topics
+    assert seen(shell.image)[1] == cluster.brokers
+    assert seen(shell.image)[4] == cluster.topics
 
 
 @settings(max_examples=250, deadline=None)
@@ -530,12 +534,12 @@ def test_however_messages_were_delivered_the_newest_full_one_shows_the_truth(luc
     newest = cluster.messages[-1]
     shell.take(newest)
     other.take(newest)
-    assert seen(shell.picture) == seen(other.picture)
-    assert seen(shell.picture)[4] == cluster.topics
+    assert seen(shell.image) == seen(other.image)
+    assert seen(shell.image)[4] == cluster.topics
     assert shell.roles == other.roles
     for sent in delivered:
         shell.take(sent)
-    assert seen(shell.picture) == seen(other.picture)
+    assert seen(shell.image) == seen(other.image)
 
 
 @given(
@@ -554,8 +558,8 @@ def test_however_messages_were_delivered_the_newest_full_one_shows_the_truth(luc
         recovery_epoch=st.integers(-1, 9),
     )
 )
-def test_a_state_is_published_whole_but_for_the_lives_of_followers(given_state):
+def test_a_state_is_published_whole_but_for_the_broker_epochs_of_followers(given_state):
     published = published_partition(7, replace(given_state, broker_epochs={1: 5}))
     assert published.partition_index == 7
-    lives = {1: 5} if given_state.leader == 1 else {}
-    assert state_of(published) == replace(given_state, broker_epochs=lives)
+    epochs = {1: 5} if given_state.leader == 1 else {}
+    assert state_of(published) == replace(given_state, broker_epochs=epochs)

@@ -135,7 +135,7 @@ def test_an_empty_commit_is_answered(harness: Harness) -> None:
     assert harness.answers[harness.ask("commit_asked", request, 9)].topics == []
 
 
-# -- looking ---------------------------------------------------------------------------------
+# -- fetching --------------------------------------------------------------------------------
 
 
 def test_all_offsets_of_a_group_can_be_fetched(harness: Harness) -> None:

@@ -1,4 +1,4 @@
-"""What a partition knows of transactions, rule by rule."""
+"""The transactions of one partition, rule by rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V1, V2 = 1, 2
 
 
 class Leader:
-    """A partition whose log is a list of offsets."""
+    """A partition with a log that is a list of offsets."""
 
     def __init__(self, *, verifies: bool = True) -> None:
         self.producers = ProducerStates()
@@ -152,7 +152,7 @@ def test_the_first_batch_of_a_transaction_needs_a_verification() -> None:
 
 
 def test_a_verification_from_before_a_marker_is_void() -> None:
-    """The answer came late: the transaction it was true for has ended (B15)."""
+    """The response came late: the transaction that it was about has ended (B15)."""
     it = Leader()
     guard = it.verify(A)
     it.mark(A)
@@ -183,7 +183,7 @@ def test_a_batch_after_the_end_of_its_transaction_is_refused() -> None:
         it.write(A)
 
 
-def test_without_verification_it_would_open_a_transaction_that_nobody_ends() -> None:
+def test_without_verification_it_would_open_a_transaction_that_is_never_ended() -> None:
     it = Leader(verifies=False)
     it.open(A)
     it.mark(A)
@@ -192,7 +192,7 @@ def test_without_verification_it_would_open_a_transaction_that_nobody_ends() -> 
 
 
 def test_what_is_open_in_an_earlier_epoch_lets_nothing_in() -> None:
-    """The end of epoch 0 is decided, and its marker on the way."""
+    """The end of epoch 0 is decided, and its marker is in flight."""
     it = Leader()
     it.open(A)
     it.sequences[A.id] = 0
@@ -216,7 +216,7 @@ def test_no_batch_overtakes_the_first_one_while_it_is_being_verified() -> None:
     it.transactions.check(A.id, A.epoch, 3, True, guard)
 
 
-def test_a_newer_epoch_begins_its_sequences_anew() -> None:
+def test_a_newer_epoch_resets_the_lowest_sequence() -> None:
     verification = Verification()
     guard = verification.begin(1, 0, 7, 0)
     assert verification.begin(1, 1, 9, 0) is guard
@@ -357,7 +357,7 @@ STEPS = st.lists(st.tuples(PRODUCERS, st.sampled_from(["write", "commit", "abort
 def test_a_range_is_told_all_and_only_the_aborted_transactions_in_it(
     steps: list[tuple[int, str]], segment: int, data: st.DataObject
 ) -> None:
-    """By the indexes of segments, against everything that ever happened."""
+    """Compare the indexes of segments with the whole history."""
     it = Leader(verifies=False)
     first: dict[int, int] = {}
     aborted: list[tuple[int, int, int]] = []
@@ -382,5 +382,5 @@ def test_a_range_is_told_all_and_only_the_aborted_transactions_in_it(
         found += here
         if is_all:
             break
-    expected = [each for each in aborted if each[1] < end and each[2] >= start]
-    assert [each[:3] for each in found] == expected
+    expected = [entry for entry in aborted if entry[1] < end and entry[2] >= start]
+    assert [entry[:3] for entry in found] == expected

@@ -1,4 +1,4 @@
-"""Markers on their way to the leaders of partitions, and what people are told of transactions."""
+"""Markers in flight to the leaders of partitions, and the listing of transactions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ending(*partitions: Partition, producer_id: int = 7) -> Ending:
 
 
 def response(request: WriteTxnMarkersRequest, **errors: ErrorCode) -> WriteTxnMarkersResponse:
-    """Success, but for the topics that are named."""
+    """Return success, except for these topics."""
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
@@ -67,9 +67,9 @@ def response(request: WriteTxnMarkersRequest, **errors: ErrorCode) -> WriteTxnMa
 
 
 def test_each_leader_gets_the_markers_of_its_partitions() -> None:
-    outbox = PendingMarkers()
-    outbox.add(ending(A0, A1, B0))
-    due = outbox.due(LEADERS.get, 0)
+    pending_markers = PendingMarkers()
+    pending_markers.add(ending(A0, A1, B0))
+    due = pending_markers.due(LEADERS.get, 0)
     assert due.progress == []
     assert due.requests[1] == WriteTxnMarkersRequest(
         markers=[
@@ -84,104 +84,108 @@ def test_each_leader_gets_the_markers_of_its_partitions() -> None:
         ]
     )
     assert [topic.name for topic in due.requests[2].markers[0].topics] == ["b"]
-    assert outbox.due(LEADERS.get, 10**6) == Due({}, []), "they are on their way"
-    assert outbox.deadline_ms() is None
+    assert pending_markers.due(LEADERS.get, 10**6) == Due({}, []), "they are on their way"
+    assert pending_markers.deadline_ms() is None
 
 
 def test_what_the_answer_says_is_told_to_the_coordinator() -> None:
-    outbox = PendingMarkers()
+    pending_markers = PendingMarkers()
     end = ending(A0, B0)
-    outbox.add(end)
-    due = outbox.due(LEADERS.get, 0)
-    assert outbox.answered(1, response(due.requests[1]), 0) == [Progress(end, frozenset({A0}))]
-    assert outbox.answered(2, response(due.requests[2]), 0) == [Progress(end, frozenset({B0}))]
-    assert outbox.answered(2, response(due.requests[2]), 0) == [], "a second answer"
+    pending_markers.add(end)
+    due = pending_markers.due(LEADERS.get, 0)
+    assert pending_markers.answered(1, response(due.requests[1]), 0) == [
+        Progress(end, frozenset({A0}))
+    ]
+    assert pending_markers.answered(2, response(due.requests[2]), 0) == [
+        Progress(end, frozenset({B0}))
+    ]
+    assert pending_markers.answered(2, response(due.requests[2]), 0) == [], "a second answer"
 
 
-def test_a_marker_is_tried_again_at_whoever_leads_then() -> None:
-    outbox = PendingMarkers()
+def test_a_marker_is_sent_again_to_the_leader_of_the_moment() -> None:
+    pending_markers = PendingMarkers()
     end = ending(A0, B0)
-    outbox.add(end)
-    due = outbox.due({A0: 1, B0: 1}.get, 0)
+    pending_markers.add(end)
+    due = pending_markers.due({A0: 1, B0: 1}.get, 0)
     answer = response(due.requests[1], b=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert outbox.answered(1, answer, 10) == [Progress(end, frozenset({A0}))]
-    assert outbox.deadline_ms() == 10 + RETRY_MS
-    assert outbox.due(LEADERS.get, 10).requests == {}
-    again = outbox.due(LEADERS.get, 10 + RETRY_MS)
+    assert pending_markers.answered(1, answer, 10) == [Progress(end, frozenset({A0}))]
+    assert pending_markers.deadline_ms() == 10 + RETRY_MS
+    assert pending_markers.due(LEADERS.get, 10).requests == {}
+    again = pending_markers.due(LEADERS.get, 10 + RETRY_MS)
     assert list(again.requests) == [2]
-    outbox.unanswered(2, 100)
-    assert list(outbox.due(LEADERS.get, 100 + RETRY_MS).requests) == [2]
+    pending_markers.unanswered(2, 100)
+    assert list(pending_markers.due(LEADERS.get, 100 + RETRY_MS).requests) == [2]
 
 
 def test_what_an_answer_leaves_out_was_not_done() -> None:
-    outbox = PendingMarkers()
-    outbox.add(ending(A0))
-    outbox.due(LEADERS.get, 0)
-    assert outbox.answered(1, WriteTxnMarkersResponse(markers=[]), 0) == []
-    assert list(outbox.due(LEADERS.get, RETRY_MS).requests) == [1]
+    pending_markers = PendingMarkers()
+    pending_markers.add(ending(A0))
+    pending_markers.due(LEADERS.get, 0)
+    assert pending_markers.answered(1, WriteTxnMarkersResponse(markers=[]), 0) == []
+    assert list(pending_markers.due(LEADERS.get, RETRY_MS).requests) == [1]
 
 
 def test_a_newer_coordinator_ends_it() -> None:
     for error in (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
-        outbox = PendingMarkers()
+        pending_markers = PendingMarkers()
         end = ending(A0, B0)
-        outbox.add(end)
-        due = outbox.due(LEADERS.get, 0)
-        fenced = outbox.answered(1, response(due.requests[1], a=error), 0)
+        pending_markers.add(end)
+        due = pending_markers.due(LEADERS.get, 0)
+        fenced = pending_markers.answered(1, response(due.requests[1], a=error), 0)
         assert fenced == [Progress(end, frozenset(), is_fenced=True)]
-        assert outbox.answered(2, response(due.requests[2]), 0) == []
-        assert outbox.due(LEADERS.get, RETRY_MS) == Due({}, [])
+        assert pending_markers.answered(2, response(due.requests[2]), 0) == []
+        assert pending_markers.due(LEADERS.get, RETRY_MS) == Due({}, [])
 
 
 def test_partitions_that_are_gone_need_no_marker() -> None:
-    outbox = PendingMarkers()
+    pending_markers = PendingMarkers()
     end = ending(A0, B0)
-    outbox.add(end)
-    due = outbox.due({A0: 1}.get, 0)
+    pending_markers.add(end)
+    due = pending_markers.due({A0: 1}.get, 0)
     assert due.progress == [Progress(end, frozenset({B0}))]
     assert list(due.requests) == [1]
 
 
-def test_partitions_that_nobody_leads_wait_and_hold_up_nobody_else() -> None:
-    outbox = PendingMarkers()
-    outbox.add(ending(B0))
-    assert outbox.due({B0: NO_BROKER}.get, 0) == Due({}, [])
-    outbox.add(ending(A0, producer_id=8))
-    assert list(outbox.due({A0: 1, B0: NO_BROKER}.get, 1).requests) == [1]
-    assert outbox.deadline_ms() == RETRY_MS
-    assert list(outbox.due(LEADERS.get, RETRY_MS).requests) == [2]
+def test_partitions_without_a_leader_wait_and_hold_up_no_others() -> None:
+    pending_markers = PendingMarkers()
+    pending_markers.add(ending(B0))
+    assert pending_markers.due({B0: NO_BROKER}.get, 0) == Due({}, [])
+    pending_markers.add(ending(A0, producer_id=8))
+    assert list(pending_markers.due({A0: 1, B0: NO_BROKER}.get, 1).requests) == [1]
+    assert pending_markers.deadline_ms() == RETRY_MS
+    assert list(pending_markers.due(LEADERS.get, RETRY_MS).requests) == [2]
 
 
 def test_one_request_at_a_time_takes_what_has_gathered() -> None:
-    outbox = PendingMarkers()
-    outbox.add(ending(A0))
-    due = outbox.due(LEADERS.get, 0)
-    for each in range(100, 103):
-        outbox.add(ending(A1, producer_id=each))
-        assert outbox.due(LEADERS.get, 0).requests == {}
-    outbox.answered(1, response(due.requests[1]), 0)
-    assert len(outbox.due(LEADERS.get, 0).requests[1].markers) == 3
+    pending_markers = PendingMarkers()
+    pending_markers.add(ending(A0))
+    due = pending_markers.due(LEADERS.get, 0)
+    for producer_id in range(100, 103):
+        pending_markers.add(ending(A1, producer_id=producer_id))
+        assert pending_markers.due(LEADERS.get, 0).requests == {}
+    pending_markers.answered(1, response(due.requests[1]), 0)
+    assert len(pending_markers.due(LEADERS.get, 0).requests[1].markers) == 3
 
 
 def test_a_request_has_a_limit() -> None:
-    outbox = PendingMarkers()
-    for each in range(MOST_AT_ONCE + 1):
-        outbox.add(ending(A0, producer_id=each))
-    due = outbox.due(LEADERS.get, 0)
+    pending_markers = PendingMarkers()
+    for producer_id in range(MOST_AT_ONCE + 1):
+        pending_markers.add(ending(A0, producer_id=producer_id))
+    due = pending_markers.due(LEADERS.get, 0)
     assert len(due.requests[1].markers) == MOST_AT_ONCE
-    outbox.answered(1, response(due.requests[1]), 0)
-    assert len(outbox.due(LEADERS.get, 0).requests[1].markers) == 1
+    pending_markers.answered(1, response(due.requests[1]), 0)
+    assert len(pending_markers.due(LEADERS.get, 0).requests[1].markers) == 1
 
 
 def test_what_a_former_coordinator_left_is_dropped() -> None:
-    outbox = PendingMarkers()
+    pending_markers = PendingMarkers()
     sent, waiting = ending(A0), ending(B0, producer_id=8)
-    outbox.add(sent)
-    due = outbox.due(LEADERS.get, 0)
-    outbox.add(waiting)
-    outbox.drop([sent, waiting, replace(sent, coordinator_epoch=9)])
-    assert outbox.answered(1, response(due.requests[1]), 0) == []
-    assert outbox.due(LEADERS.get, 10**6) == Due({}, [])
+    pending_markers.add(sent)
+    due = pending_markers.due(LEADERS.get, 0)
+    pending_markers.add(waiting)
+    pending_markers.drop([sent, waiting, replace(sent, coordinator_epoch=9)])
+    assert pending_markers.answered(1, response(due.requests[1]), 0) == []
+    assert pending_markers.due(LEADERS.get, 10**6) == Due({}, [])
 
 
 # -- describing and listing --------------------------------------------------------------------
@@ -210,7 +214,10 @@ def test_a_transaction_is_described_with_its_partitions() -> None:
     assert (found.error_code, found.transaction_state) == (ErrorCode.NONE, "Ongoing")
     assert (found.producer_id, found.producer_epoch) == (2, 4)
     assert (found.transaction_start_time_ms, found.transaction_timeout_ms) == (50, 1000)
-    assert [(each.topic, each.partitions) for each in found.topics] == [("a", [0, 1]), ("b", [0])]
+    assert [(topic.topic, topic.partitions) for topic in found.topics] == [
+        ("a", [0, 1]),
+        ("b", [0]),
+    ]
     assert describe(machine, "none").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert describe(machine, "").error_code == ErrorCode.INVALID_REQUEST
     assert describe(None, "busy").error_code == ErrorCode.NOT_COORDINATOR
@@ -222,7 +229,10 @@ def test_transactions_are_listed_by_what_is_asked() -> None:
     machine.loaded(0)
 
     def names(**filters: object) -> list[str]:
-        return [each.transactional_id for each in ask(machine, **filters).transaction_states]
+        return [
+            transaction.transactional_id
+            for transaction in ask(machine, **filters).transaction_states
+        ]
 
     assert names() == ["idle", "busy"]
     assert names(state_filters=["Ongoing", "PrepareCommit"]) == ["busy"]

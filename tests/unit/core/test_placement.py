@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of new partitions."""
+"""Replica placement: which brokers get the replicas of new partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_RACKS = st.none()
 
 @st.composite
 def cases(draw, racks=NO_RACKS):
-    brokers = {each: draw(racks) for each in draw(BROKERS)}
+    brokers = {broker: draw(racks) for broker in draw(BROKERS)}
     return (
         brokers,
         draw(st.integers(1, 40)),
@@ -29,7 +29,7 @@ def cases(draw, racks=NO_RACKS):
 
 
 def spread(brokers, counts: Counter[int]) -> int:
-    return max(counts[each] for each in brokers) - min(counts[each] for each in brokers)
+    return max(counts[broker] for broker in brokers) - min(counts[broker] for broker in brokers)
 
 
 def leaders(assignment) -> Counter[int]:
@@ -37,7 +37,7 @@ def leaders(assignment) -> Counter[int]:
 
 
 def holders(assignment) -> Counter[int]:
-    return Counter(each for replicas in assignment.values() for each in replicas)
+    return Counter(broker for replicas in assignment.values() for broker in replicas)
 
 
 @given(cases(st.none() | st.sampled_from("abc")))
@@ -74,16 +74,16 @@ def test_replicas_stand_in_as_many_racks_as_there_can_be(case):
     brokers, partitions, factor, first = case
     sizes = Counter(brokers.values())
     for replicas in place(brokers, partitions, factor, first).values():
-        used = Counter(brokers[each] for each in replicas)
+        used = Counter(brokers[broker] for broker in replicas)
         assert len(used) == min(factor, len(sizes))
-        # No rack has two replicas more than another that still had a broker to offer.
+        # No rack has two replicas more than another that still had a free broker.
         for rack, size in sizes.items():
             assert used[rack] == size or used[rack] >= max(used.values()) - 1
 
 
 @given(st.integers(1, 4), st.integers(2, 4), st.integers(1, 60), st.integers(0, 100), st.data())
 def test_equal_racks_give_equal_brokers(size, rack_count, partitions, first, data):
-    brokers = {each: "abcd"[each % rack_count] for each in range(size * rack_count)}
+    brokers = {broker: "abcd"[broker % rack_count] for broker in range(size * rack_count)}
     factor = data.draw(st.integers(1, rack_count))
     assignment = place(brokers, partitions, factor, first)
     assert spread(brokers, leaders(assignment)) <= 1
@@ -93,7 +93,7 @@ def test_equal_racks_give_equal_brokers(size, rack_count, partitions, first, dat
 def test_leaders_of_neighbouring_partitions_stand_in_different_racks():
     brokers = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
     assignment = place(brokers, 6, 3, 0)
-    assert [brokers[assignment[each][0]] for each in range(6)] == list("abcabc")
+    assert [brokers[assignment[index][0]] for index in range(6)] == list("abcabc")
 
 
 def test_racks_count_only_if_every_broker_names_one():

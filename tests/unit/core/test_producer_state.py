@@ -168,7 +168,7 @@ def test_a_damaged_snapshot_is_noticed(data: st.DataObject) -> None:
 
 
 class OneProducer(RuleBasedStateMachine):
-    """A client that sends, repeats, skips and begins new epochs, against a plain list."""
+    """A client that sends, repeats, skips and starts new epochs, against a plain list."""
 
     def __init__(self) -> None:
         super().__init__()

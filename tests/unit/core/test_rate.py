@@ -60,7 +60,7 @@ def test_after_the_delay_there_is_room_again_or_less_is_remembered() -> None:
     assert measured.delay_ms(1_000, 0) == 10_500
     assert measured.delay_ms(1_000, 4_000) == 6_500
     assert not measured.exceeds(1_000, 10_500)
-    # It is more than all windows hold, so the end of the oldest one is waited for.
+    # That is more than all windows hold, so it waits for the end of the oldest one.
     measured = rate()
     measured.record(1_000_000, 300)
     assert measured.delay_ms(1_000, 300) == 11_000
@@ -79,7 +79,7 @@ RECORDS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 5000)), max_si
 
 
 @given(RECORDS, st.integers(0, 2000), st.integers(1, 5))
-def test_whoever_waits_as_told_keeps_to_the_limit(
+def test_a_caller_that_waits_as_advised_keeps_to_the_limit(
     amounts: list[tuple[int, int]], limit: int, windows: int
 ) -> None:
     measured = Rate(windows, 100)

@@ -1,8 +1,8 @@
-"""Leader and follower keep what is committed, whatever happens to a partition.
+"""Leader and follower keep committed records, whatever happens to a partition.
 
-What can happen are the moves below, on the world of `replica_world.py`.  Hypothesis plays them and
-makes a failure short; a plain random walk plays far more of them in the same time.  The known ways
-of losing records in Kafka's history are then put in one by one, and each must be found.
+The moves below are the events of the world in `replication_world.py`.  Hypothesis plays them and
+shrinks a failure; a random walk plays far more of them in the same time.  Then the known ways of
+losing records in Kafka's history are put in one by one, and each must be found.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SELDOM = (False, False, False, True)
 
 
 class Move(NamedTuple):
-    """Something that can happen, how often, and what can be chosen about it."""
+    """An event, its frequency, and its arguments."""
 
     play: Callable[..., None]
     weight: float
@@ -123,7 +123,7 @@ def a_broker_stops(world: World, number: int, is_clean: bool, lost_count: int) -
 
 @move(1.5, number=BROKERS)
 def a_broker_is_missed(world: World, number: int) -> None:
-    """Its session ends: it is dead, or it is cut off and does not know it."""
+    """A session ends: the broker is dead, or partitioned away without knowing it."""
     if number in world.controller.now.live:
         world.notice(world.brokers[number])
 
@@ -200,7 +200,7 @@ TestOnePartition = OnePartition.TestCase
 
 
 def walk(seed: int, step_count: int = 300) -> World:
-    """The same moves, one after the other as they come."""
+    """Play the same moves at random."""
     random = Random(seed)
     world = new_world(random.choice([1, 2]))
     for each in random.choices(MOVES, [each.weight for each in MOVES], k=step_count):
@@ -220,14 +220,14 @@ def test_what_is_committed_stays_on_long_walks() -> None:
 
 # The bugs ---------------------------------------------------------------------------------------
 #
-# Each is put in by a patch as small as can be.  The machines' own checks are off meanwhile: what is
-# to be found is the loss, not that a variable has the wrong value.
+# Each is a patch as small as possible.  The checks of the state machines are off meanwhile: the
+# model must find the loss, not a wrong variable.
 
 Patch = pytest.MonkeyPatch
 
 
 def truncating_to_the_high_watermark(patch: Patch) -> None:
-    """B1.  Until KIP-101 a follower began by cutting its log at the high watermark it knew."""
+    """B1.  Until KIP-101 a follower first truncated its log to its high watermark."""
 
     def follow(self: Broker, state: PartitionState) -> None:
         self.log.truncate_to(self.stored_high_watermark)
@@ -238,7 +238,7 @@ def truncating_to_the_high_watermark(patch: Patch) -> None:
 
 
 def truncating_once(patch: Patch) -> None:
-    """B2.  Until KIP-279 a follower asked once where its last epoch ends, and cut there."""
+    """B2.  Until KIP-279 a follower asked once where its last epoch ends, and truncated there."""
     cut: set[Follower] = set()
     truncated = Follower.truncated
 
@@ -247,7 +247,7 @@ def truncating_once(patch: Patch) -> None:
         truncated(self)
 
     def diverged(self: Follower, epoch: int, epoch_end: int) -> Step:
-        return self._cut(Action.TRUNCATE, min(self._log.end_offset, epoch_end))
+        return self._truncate(Action.TRUNCATE, min(self._log.end_offset, epoch_end))
 
     patch.setattr(Follower, "truncated", once)
     patch.setattr(Follower, "_diverged", diverged)
@@ -255,7 +255,7 @@ def truncating_once(patch: Patch) -> None:
 
 
 def fetching_without_epochs(patch: Patch) -> None:
-    """B3.  Until KIP-320 a follower that had cut its log once fetched without naming epochs."""
+    """B3.  Until KIP-320 a follower that had truncated once fetched without an epoch."""
     agreed: set[Follower] = set()
     appended, position, fence = Follower.appended, Follower.position, World.fence
 
@@ -280,7 +280,7 @@ def fetching_without_epochs(patch: Patch) -> None:
 
 
 def joining_below_the_start_of_the_epoch(patch: Patch) -> None:
-    """B4.  A new leader's stale high watermark is taken for what is committed."""
+    """B4.  A replica joins at the stale high watermark of a new leader."""
 
     def may_join(self: Leader, follower: RemoteReplica) -> bool:
         return follower.end_offset >= self.high_watermark and self._rules.is_eligible(follower)
@@ -289,7 +289,7 @@ def joining_below_the_start_of_the_epoch(patch: Patch) -> None:
 
 
 def counting_a_member_after_the_answer(patch: Patch) -> None:
-    """B5.  Whom the controller may already count, the leader does not."""
+    """B5.  The leader does not count a member that the controller may already count."""
     recount = Leader._recount
 
     def late(self: Leader) -> None:
@@ -301,7 +301,7 @@ def counting_a_member_after_the_answer(patch: Patch) -> None:
 
 
 def committing_with_too_few(patch: Patch) -> None:
-    """B8.  The high watermark moves below min ISR, and those eligible lack what it passed."""
+    """B8.  The high watermark moves below min ISR, and eligible replicas lack records below it."""
     commit_offset = leader.commit_offset
 
     def careless(end_offset: int, followers: Any, _is_too_small: bool, *rest: Any) -> int:
@@ -311,7 +311,7 @@ def committing_with_too_few(patch: Patch) -> None:
 
 
 def removing_within_an_epoch(patch: Patch) -> None:
-    """B11.  A replica is removed and comes again, empty, and what it asked for before counts."""
+    """B11.  A replica is removed and added again, empty, and its earlier fetches count."""
     decide = Controller.decide
 
     def same_epoch(self: Controller, state: PartitionState) -> None:
@@ -323,12 +323,12 @@ def removing_within_an_epoch(patch: Patch) -> None:
 
 
 def believing_a_refusal(patch: Patch) -> None:
-    """A copy of the proposal that was thought lost arrives after another was refused."""
+    """A copy of a proposal, believed lost, arrives after another copy was refused."""
     patch.setattr(Leader, "unanswered", lambda _: None)
 
 
-def believing_a_former_life(patch: Patch) -> None:
-    """B6, as far as a leader can do it.  Nobody looks at the broker epoch of a fetch."""
+def believing_a_former_broker_epoch(patch: Patch) -> None:
+    """B6, the leader's part.  The broker epoch of a fetch is ignored."""
     really = Leader.fetched
 
     def fetched(self: Leader, replica: int, offset: int, _: int, now_ms: int) -> Changes:
@@ -340,7 +340,7 @@ def believing_a_former_life(patch: Patch) -> None:
 
 
 def committing_beside_the_eligible(patch: Patch) -> None:
-    """The leader has heard of a smaller min ISR, the controller not, or the other way round."""
+    """Leader and controller know different values of min ISR."""
     recount = Leader._recount
 
     def without_elr(self: Leader) -> None:
@@ -353,7 +353,7 @@ def committing_beside_the_eligible(patch: Patch) -> None:
 
 
 def counting_a_diverging_fetch(patch: Patch) -> None:
-    """The end of a log that is about to be cut is taken for progress."""
+    """A diverging fetch counts as progress."""
     serve = World.serve
 
     def counted(self: World, fetch: Fetch, *how: int) -> None:
@@ -386,7 +386,7 @@ BUGS = [
     committing_with_too_few,
     removing_within_an_epoch,
     believing_a_refusal,
-    believing_a_former_life,
+    believing_a_former_broker_epoch,
     committing_beside_the_eligible,
     counting_a_diverging_fetch,
 ]

@@ -1,4 +1,4 @@
-"""Names and replica placement."""
+"""Topic names, and the partition that keeps a group or a transactional id."""
 
 from collections import Counter
 

@@ -39,14 +39,14 @@ V1, V2 = 1, 2
 
 
 class Driver:
-    """A coordinator whose every write is committed at once."""
+    """A coordinator whose writes are committed at once."""
 
     def __init__(self, *transactions: Transaction, epoch: int = 3) -> None:
         self.machine = TransactionCoordinator(epoch, LIMITS)
         self.records: list[tuple[str, Transaction | None]] = []
         self.endings: list[Ending] = []
-        for each in transactions:
-            self.machine.apply(TX, each)
+        for transaction in transactions:
+            self.machine.apply(TX, transaction)
         self.now_ms = 100
         for changes in self.machine.loaded(self.now_ms):
             self.settle(changes)
@@ -158,7 +158,7 @@ def test_a_producer_that_says_who_it_is_goes_on_with_the_next_epoch() -> None:
 
 
 def test_a_fenced_producer_cannot_abort_the_transaction_of_its_successor() -> None:
-    """Kafka looks at the epoch too late for that."""
+    """Kafka checks the epoch too late for that."""
     it = Driver()
     former = it.init().producer
     successor = it.init().producer
@@ -176,7 +176,7 @@ def test_a_repeated_question_across_a_change_of_producer_id_gets_the_same_answer
     assert it.init(expected=Producer(7, 3)).error == ErrorCode.PRODUCER_FENCED
 
 
-def test_an_id_that_was_forgotten_takes_anybody() -> None:
+def test_an_id_that_was_removed_accepts_any_producer() -> None:
     assert Driver().init(expected=Producer(4, 4), new=11) == ok(Producer(11, 0))
 
 
@@ -245,7 +245,7 @@ def test_an_unknown_id_or_another_producer_id_is_told_so() -> None:
     assert it.add(Producer(7, 1), P0) == ErrorCode.PRODUCER_FENCED, "an epoch from nowhere"
 
 
-def test_while_something_is_written_everybody_comes_again() -> None:
+def test_during_a_write_all_requests_for_the_id_are_refused() -> None:
     it = Driver()
     producer = it.init().producer
     asked = it.machine.partitions_asked(TX, producer, [P0], 100)
@@ -409,7 +409,7 @@ def test_a_write_that_failed_has_changed_nothing() -> None:
 
 
 def test_a_write_of_unknown_outcome_stays_under_way() -> None:
-    """Else a commit and an abort could both be decided."""
+    """Otherwise a commit and an abort could both be decided."""
     it = Driver()
     producer = it.begin()
     asked = it.machine.end_asked(TX, producer, True, V1, 100)
@@ -435,7 +435,7 @@ def test_a_completion_is_written_until_it_is_taken() -> None:
     assert it.state.state == State.COMPLETE_COMMIT
 
 
-def test_a_write_of_somebody_else_is_not_obeyed() -> None:
+def test_the_outcome_of_an_unknown_write_is_ignored() -> None:
     it = Driver()
     asked = TransactionCoordinator(2, LIMITS)
     asked.loaded(0)
@@ -482,8 +482,8 @@ def test_idle_ids_are_forgotten_and_others_are_not() -> None:
 
 def test_many_ids_are_not_forgotten_all_at_once() -> None:
     machine = TransactionCoordinator(1, LIMITS)
-    for each in range(MOST_EXPIRED_AT_ONCE + 1):
-        machine.apply(f"{each}", Transaction(Producer(each, 0), TIMEOUT_MS, 0))
+    for number in range(MOST_EXPIRED_AT_ONCE + 1):
+        machine.apply(f"{number}", Transaction(Producer(number, 0), TIMEOUT_MS, 0))
     machine.loaded(0)
     late_ms = LIMITS.expiration_ms
     writes = machine.tick(late_ms)
@@ -542,7 +542,7 @@ def test_a_record_of_a_state_that_is_never_written_is_damaged(status: int) -> No
         Transaction.of(value)
 
 
-# -- words -------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------
 
 
 def test_errors_of_the_log_are_told_in_the_words_of_a_coordinator() -> None:

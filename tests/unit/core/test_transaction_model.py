@@ -1,8 +1,8 @@
-"""Transactions are whole, whatever happens to producers, coordinators and partitions.
+"""Transactions are atomic, whatever happens to producers, coordinators and partitions.
 
-What can happen are the moves below, on the world of `transaction_world.py`.  Hypothesis plays them
-and makes a failure short; a plain random walk plays far more of them in the same time.  The known
-ways of breaking transactions are then put in one by one, and each must be found.
+The moves below are the events of the world in `transaction_world.py`.  Hypothesis plays them and
+shrinks a failure; a random walk plays far more of them in the same time.  Then the known ways of
+breaking transactions are put in one by one, and each must be found.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from tests.unit.core.transaction_world import (
 ANY = range(12)
 FEW = range(3)
 NAMES = PARTITIONS
-# Whose transactional id each client has: alone, side by side, and one fencing the other.
+# The transactional id of each client: alone, side by side, and one fencing the other.
 CLIENTS = ("x", "xy", "xxy")
 
 
 class Move(NamedTuple):
-    """Something that can happen, how often, and what can be chosen about it."""
+    """An event, its frequency, and its arguments."""
 
     play: Callable[..., None]
     weight: float
@@ -191,7 +191,7 @@ def a_client_restarts(world: World, which: int) -> None:
 
 
 class EveryMove(RuleBasedStateMachine):
-    """All moves above; `World` checks what must be true after each."""
+    """All moves above; `World` checks the invariants after each."""
 
     @initialize(version=st.sampled_from([1, 2]), ids=st.sampled_from(CLIENTS))
     def begin(self, version: int, ids: str) -> None:
@@ -230,7 +230,7 @@ TestEveryMove.settings = settings(
 
 
 def walk(make: type[World], version: int, seed: int, steps: int = 120) -> World:
-    """Moves at random.  Each walk has its own likes and dislikes, so that some go far without a
+    """Play moves at random.  Each walk has its own frequencies, so that some go far without a
     fault and some see the same fault again and again."""
     random = Random(seed)
     world = make(version, random.choice(CLIENTS))
@@ -257,7 +257,7 @@ def test_transactions_are_whole_on_long_walks(version: int) -> None:
 
 
 class AcknowledgedBeforeReplicated(World):
-    """B13: a batch that was sent again is acknowledged because it is there, committed or not."""
+    """B13: a repeated batch is acknowledged because it is in the log, committed or not."""
 
     class Partition(DataPartition):
         def repeated(self, request: Produce, offset: int) -> None:
@@ -265,7 +265,7 @@ class AcknowledgedBeforeReplicated(World):
 
 
 class SequencesForgotten(World):
-    """B13: a new leader does not know the sequences in its log, and takes a batch twice."""
+    """B13: a new leader does not know the sequences in its log, and appends a batch twice."""
 
     class Partition(DataPartition):
         def rebuild(self) -> None:
@@ -276,7 +276,7 @@ class SequencesForgotten(World):
 
 
 class PartitionsInMemory(World):
-    """B14: which partitions belong to a transaction is written when it ends, and not before."""
+    """B14: the partitions of a transaction are written only when it ends."""
 
     compares_replay = False
 
@@ -310,7 +310,7 @@ class EndAnsweredTooSoon(World):
 
 
 class NoVerification(World):
-    """B15: whoever writes to a partition opens a transaction in it."""
+    """B15: every transactional batch opens a transaction, verified or not."""
 
     class Partition(DataPartition):
         verifies = False
@@ -322,7 +322,7 @@ class _AnyGuard(Verification):
 
 
 class GuardsAreAllAlike(World):
-    """B15: the answer to a question that was asked before a marker lets a batch in after it."""
+    """B15: a verification from before a marker admits a batch after it."""
 
     class Partition(DataPartition):
         def rebuild(self) -> None:
@@ -331,7 +331,7 @@ class GuardsAreAllAlike(World):
 
 
 class OldCoordinatorsAreObeyed(World):
-    """A marker of a coordinator that was replaced ends the next transaction."""
+    """A marker of a replaced coordinator ends the next transaction."""
 
     class Partition(DataPartition):
         def mark(self, marker: WritableTxnMarker) -> ErrorCode:
@@ -342,7 +342,7 @@ class OldCoordinatorsAreObeyed(World):
 
 
 class LateMarkersAreObeyed(World):
-    """With version 2, a copy of a marker that comes late ends the next transaction."""
+    """With version 2, a late copy of a marker ends the next transaction."""
 
     class Partition(DataPartition):
         def mark(self, marker: WritableTxnMarker) -> ErrorCode:
@@ -358,19 +358,19 @@ class OneMarkerIsEnough(World):
 
 
 class LostMarkersAreForgotten(World):
-    """Markers whose delivery was not answered are not sent again."""
+    """Unanswered markers are not sent again."""
 
     def delivery_ends(self, delivery: Delivery, *, is_lost: bool) -> None:
         if not (is_lost and delivery.is_awaited):
             super().delivery_ends(delivery, is_lost=is_lost)
             return
         delivery.is_awaited = False
-        for ending, partitions in self.outbox._sent.pop(delivery.broker):
+        for ending, partitions in self.pending_markers._sent.pop(delivery.broker):
             self.follow(self.machine.marked(ending, partitions, self.now_ms))
 
 
 class TimeoutsDoNotFence(World):
-    """A producer that was too slow goes on in a transaction of which a part was aborted."""
+    """A slow producer continues in a transaction of which a part was aborted."""
 
     class TransactionCoordinator(TransactionCoordinator):
         def tick(self, now_ms: int) -> list[Write]:
@@ -387,7 +387,7 @@ class TimeoutsDoNotFence(World):
 
 
 class EpochsAreGivenTwice(World):
-    """Whoever comes again gets the epoch that somebody has."""
+    """InitProducerId hands out an epoch that is in use."""
 
     class TransactionCoordinator(TransactionCoordinator):
         def init_asked(self, transactional_id: str, *args: Any) -> Changes:
@@ -406,7 +406,7 @@ class EpochsAreGivenTwice(World):
 
 
 class AbortsAreNotIndexed(World):
-    """Readers are not told which transactions were aborted."""
+    """Consumers do not learn which transactions were aborted."""
 
     class Partition(DataPartition):
         def visible(self) -> list[Any]:
@@ -418,7 +418,7 @@ class AbortsAreNotIndexed(World):
 
 
 def ask(world: World, client: Client, kind: type[Request], **wanted: Any) -> Request:
-    """Have a client send what it may send now."""
+    """Let a client send its next request."""
     options = client.options()
     at = next(
         at
@@ -437,7 +437,7 @@ def answered(world: World, client: Client, kind: type[Request], **wanted: Any) -
 
 
 def begun(world: World, *partitions: Partition) -> Client:
-    """A client with a record in each of these partitions, in an open transaction."""
+    """Return a client with a record in each of these partitions, in an open transaction."""
     (client,) = world.clients
     answered(world, client, Init)
     for name in partitions:

@@ -1,12 +1,12 @@
-"""Producers, a transaction coordinator and partitions, each with its own idea of what happened.
+"""Producers, a transaction coordinator and partitions, each with its own view of what happened.
 
-The machines are the real ones; around them are logs in memory that are committed later or never,
-leaders and coordinators that are replaced by whoever has at least what was committed, and a network
-that loses, repeats and delays.  `check` holds what must be true at any time, `finish` what must be
-true when everybody has come to rest.
+The state machines are the real ones.  Around them are logs in memory that are committed later or
+never, leaders and coordinators that are replaced by brokers with at least the committed records,
+and a network that loses, repeats and delays.  `check` has what must hold at any time, `finish` what
+must hold when everything has come to rest.
 
-Clients behave like Kafka's: whoever gave up on a batch asks for another epoch before going on, and
-nobody commits with a batch unanswered.
+Clients behave like Kafka's: a client that gave up on a batch requests another epoch before it
+continues, and no client commits with an unanswered batch.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def promise(kept: bool, text: str) -> None:
 
 
 class Tag(NamedTuple):
-    """A transaction, as its client counts them."""
+    """A transaction, numbered by its client."""
 
     client: int
     number: int
 
 
 class Entry(NamedTuple):
-    """What is at one offset of a partition: a record, or a marker."""
+    """The record or the marker at one offset of a partition."""
 
     producer: Producer
     sequence: int = -1
@@ -148,7 +148,7 @@ class Client:
         return Tag(self.id, self.transactions)
 
     def next_request(self, choice: int) -> Request | None:
-        """What it does next; the same again while there is no answer."""
+        """Return the next request; the same again while it is unanswered."""
         if self.phase == "dead":
             return None
         if self.asking is None:
@@ -227,7 +227,7 @@ class Client:
 
 
 class DataPartition:
-    """A partition's leader, and what its log would be elsewhere."""
+    """A partition's leader, and its log."""
 
     verifies = True
 
@@ -239,7 +239,7 @@ class DataPartition:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Whoever leads now knows what its log says."""
+        """A new leader rebuilds its state from the log."""
         self.producers = ProducerStates()
         self.transactions = PartitionTransactions(self.producers, verifies=self.verifies)
         self.index = AbortedIndex()
@@ -284,7 +284,7 @@ class DataPartition:
         self.waiting.append((offset, request))
 
     def repeated(self, request: Produce, offset: int) -> None:
-        """It is there; acknowledged when that is committed."""
+        """The batch is in the log; acknowledge it when it is committed."""
         if offset < self.high_watermark:
             self.world.reply(request, Answer(ErrorCode.NONE))
         else:
@@ -326,7 +326,7 @@ class DataPartition:
         self.waiting.clear()
 
     def fail_over(self, kept: int) -> None:
-        """Somebody leads who has all that is committed, and perhaps more."""
+        """Another replica leads, with all committed records and perhaps more."""
         del self.log[self.high_watermark + kept :]
         self.incarnation += 1
         self.stable = 0
@@ -334,7 +334,7 @@ class DataPartition:
         self.rebuild()
 
     def visible(self) -> list[Entry]:
-        """What a reader of committed records makes of it."""
+        """Return what a read_committed consumer sees."""
         end = self.transactions.last_stable_offset(self.high_watermark)
         aborted = sorted(self.index.in_range(0, end)[0], key=lambda each: each.first_offset)
         passed_over: set[int] = set()
@@ -354,7 +354,7 @@ class DataPartition:
 
 @dataclass(eq=False)
 class Delivery:
-    """Markers on their way to one leader."""
+    """Markers in flight to one leader."""
 
     broker: int
     request: WriteTxnMarkersRequest
@@ -376,7 +376,7 @@ class World:
         self.records: list[tuple[str, Transaction | None]] = []
         self.committed = 0
         self.writes: list[tuple[Write, Request | None, int]] = []
-        self.outbox = PendingMarkers()
+        self.pending_markers = PendingMarkers()
         self.deliveries: list[Delivery] = []
         self.requests: list[Request] = []
         self.questions: list[Question] = []
@@ -396,7 +396,7 @@ class World:
         self.machine.loaded(self.now_ms)
 
     def client(self, which: int) -> Client:
-        """One of them; where one has given up another begins."""
+        """Return one of the clients; a new one replaces one that gave up."""
         client = self.clients[which % len(self.clients)]
         if client.phase == "dead":
             self.clients.remove(client)
@@ -409,7 +409,7 @@ class World:
         self.clients.append(client)
         return client
 
-    # What clients were told -------------------------------------------------------------------
+    # What clients were answered ----------------------------------------------------------------
 
     def given(self, producer: Producer, client: Client) -> None:
         holder = self.holders.setdefault(producer, client)
@@ -431,8 +431,8 @@ class World:
         if isinstance(request, Produce):
             self.partitions[request.partition].arrived(request)
             return
-        # In the first version nothing tells a late AddPartitionsToTxn or EndTxn from one for the
-        # next transaction, and clients must not let it come to that.
+        # In version 1 nothing tells a late AddPartitionsToTxn or EndTxn from one for the next
+        # transaction; clients must avoid that.
         is_late = request.client.asking is not request and not isinstance(request, Init)
         if is_late and self.version < EPOCH_BUMPS:
             return
@@ -459,7 +459,7 @@ class World:
         if changes.answer is not None and request is not None:
             self.reply(request, changes.answer)
         if changes.ending is not None:
-            self.outbox.add(changes.ending)
+            self.pending_markers.add(changes.ending)
             self.send_markers()
         if changes.write is not None:
             write = changes.write
@@ -477,7 +477,7 @@ class World:
     # The coordinator --------------------------------------------------------------------------
 
     def commit_records(self) -> None:
-        """All that is in the log of transactions is committed."""
+        """Commit all records of the transaction log."""
         while self.writes:
             write, request, end = self.writes.pop(0)
             self.committed = end
@@ -485,7 +485,7 @@ class World:
         self.committed = len(self.records)
 
     def refuse_record(self) -> None:
-        """The newest record does not get into the log."""
+        """Refuse the newest record."""
         write, request, _ = self.writes.pop()
         self.records.pop()
         error = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -497,7 +497,7 @@ class World:
         self.follow(self.machine.write_delayed(write), request)
 
     def replay(self) -> dict[str, Transaction]:
-        """What the committed records say, from their bytes."""
+        """Decode the committed records, and return the state that they give."""
         for transactional_id, after in self.records[self._replayed : self.committed]:
             self._said.pop(transactional_id, None)
             if after is not None:
@@ -507,11 +507,11 @@ class World:
         return self._said
 
     def fail_over(self, kept: int) -> None:
-        """Another broker coordinates, with all that is committed, and perhaps more."""
+        """Another broker coordinates, with all committed records and perhaps more."""
         del self.records[self.committed + kept :]
         self.committed = len(self.records)
         self.writes.clear()
-        self.outbox = PendingMarkers()
+        self.pending_markers = PendingMarkers()
         for delivery in self.deliveries:
             delivery.is_awaited = False
         self.machine = self.TransactionCoordinator(self.machine.epoch + 1, LIMITS)
@@ -540,7 +540,7 @@ class World:
     # Markers ----------------------------------------------------------------------------------
 
     def send_markers(self) -> None:
-        due = self.outbox.due(PARTITIONS.index, self.now_ms)
+        due = self.pending_markers.due(PARTITIONS.index, self.now_ms)
         assert not due.progress
         for broker, request in due.requests.items():
             self.deliveries.append(Delivery(broker, request))
@@ -549,8 +549,8 @@ class World:
             self.deliveries.remove(each)
 
     def completed(self, producer: Producer) -> None:
-        """A coordinator of the first version sees to it that no copy of its markers is still on its
-        way then.  Those of its predecessors may be."""
+        """Drop the copies of its markers in flight: in version 1 a coordinator makes sure that
+        there are none when it completes.  Copies of its predecessors may remain."""
         for delivery in self.deliveries:
             delivery.void |= {
                 marker.producer_id
@@ -571,12 +571,12 @@ class World:
         delivery.has_arrived = True
 
     def delivery_ends(self, delivery: Delivery, *, is_lost: bool) -> None:
-        """The answer comes when the markers are committed, or it never does."""
+        """The response comes when the markers are committed, or never."""
         if not delivery.is_awaited:
             return
         delivery.is_awaited = False
         if is_lost or not delivery.has_arrived:
-            self.outbox.unanswered(delivery.broker, self.now_ms)
+            self.pending_markers.unanswered(delivery.broker, self.now_ms)
             return
         self.partitions[PARTITIONS[delivery.broker]].commit()
         response = WriteTxnMarkersResponse(
@@ -603,7 +603,7 @@ class World:
                 for marker in delivery.request.markers
             ]
         )
-        for progress in self.outbox.answered(delivery.broker, response, self.now_ms):
+        for progress in self.pending_markers.answered(delivery.broker, response, self.now_ms):
             if progress.is_fenced:
                 self.machine.fenced(progress.ending)
             else:
@@ -614,7 +614,7 @@ class World:
 
     def partition_fails_over(self, name: Partition, kept: int) -> None:
         self.partitions[name].fail_over(kept)
-        # What it had not acknowledged it will not acknowledge: its answers are for another log.
+        # Unacknowledged markers stay unacknowledged: the responses are about another log.
         for delivery in self.deliveries:
             if PARTITIONS[delivery.broker] == name:
                 delivery.has_arrived = False
@@ -622,8 +622,8 @@ class World:
     # Without faults ---------------------------------------------------------------------------
 
     def calm(self, request: Request | None = None) -> None:
-        """Everything that is under way arrives and is committed, once; of questions and answers
-        those of one request alone, if one is named."""
+        """Deliver and commit everything in flight, once; of requests and responses only those of
+        `request`, if given."""
         self.commit_records()
         self.send_markers()
         for delivery in list(self.deliveries):
@@ -643,7 +643,7 @@ class World:
                 self.reply_arrives(self.replies.index(reply))
 
     def finish(self) -> None:
-        """Clients leave, what is left of their requests comes late, and time passes."""
+        """Clients leave, the rest of their requests arrives late, and time passes."""
         for _ in range(3):
             for request in list(self.requests):
                 self.arrive(request)
@@ -675,7 +675,7 @@ class World:
             if tag in self.told:
                 promise(found == {self.told[tag]}, f"I16: {tag} was told {self.told[tag]}")
 
-    # What must be true at any time ------------------------------------------------------------
+    # Invariants -------------------------------------------------------------------------------
 
     def check(self) -> None:
         self.machine.check()
@@ -702,7 +702,7 @@ class World:
         self.check_markers(name, partition)
 
     def check_markers(self, name: Partition, partition: DataPartition) -> None:
-        """Each marker ends one transaction, and coordinators do not go back."""
+        """Each marker ends one transaction, and coordinator epochs never go back."""
         opened: dict[int, Tag] = {}
         ended: set[Tag] = set()
         epochs: dict[int, int] = {}
