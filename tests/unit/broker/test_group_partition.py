@@ -141,18 +141,18 @@ def code(response: Any) -> int:
 class PendingRequest:
     """Records the response to a commit."""
 
-    def __init__(self, request: OffsetCommitRequest, told: dict[int, int]) -> None:
+    def __init__(self, request: OffsetCommitRequest, commits: dict[int, int]) -> None:
         self.request = request
-        self.told = told
+        self.commits = commits
 
     def reply(self, response: Any) -> None:
-        self.told[self.request.topics[0].partitions[0].committed_offset] = code(response)
+        self.commits[self.request.topics[0].partitions[0].committed_offset] = code(response)
 
     def refusal(self, error: ErrorCode) -> Any:
         return offset_requests.commit_response(self.request, error)
 
 
-class Commits:
+class CommitClient:
     """Sends commits, and records their responses in order."""
 
     def __init__(self, partition: GroupPartition) -> None:
@@ -204,13 +204,13 @@ def test_commits_that_come_together_are_one_batch():
     async def scenario() -> None:
         world = World()
         partition = await world.loaded()
-        told = Commits(partition)
+        commits = CommitClient(partition)
         for offset in range(5):
-            told.commit(offset, partition=offset)
-        assert not told.answers
+            commits.commit(offset, partition=offset)
+        assert not commits.answers
         await settled()
         # A connection sends its responses in one write if the first comes last.
-        assert list(told.answers.items()) == [(4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
+        assert list(commits.answers.items()) == [(4, 0), (3, 0), (2, 0), (1, 0), (0, 0)]
         assert world.batches() == [5]
         assert [fetched(partition, index) for index in range(5)] == [0, 1, 2, 3, 4]
 
@@ -221,12 +221,12 @@ def test_commits_with_long_metadata_are_several_batches():
     async def scenario() -> None:
         world = World()
         partition = await world.loaded(offset_metadata_max_bytes=100_000)
-        told = Commits(partition)
+        commits = CommitClient(partition)
         for offset in range(7):
-            told.commit(offset, note="n" * 30_000)
+            commits.commit(offset, note="n" * 30_000)
         await settled()
         assert world.batches() == [3, 3, 1]
-        assert told.answers == dict.fromkeys(range(7), 0)
+        assert commits.answers == dict.fromkeys(range(7), 0)
 
     run(scenario)
 
@@ -235,8 +235,8 @@ def test_other_requests_are_handled_after_the_commits_before_them():
     async def scenario() -> None:
         world = World()
         partition = await world.loaded()
-        told = Commits(partition)
-        told.commit(1)
+        commits = CommitClient(partition)
+        commits.commit(1)
         answer = partition.ask(
             lambda coordinator, ticket, now_ms: coordinator.leave_asked(
                 ticket, LeaveGroupRequest(group_id="g", member_id="m"), 0, now_ms
@@ -246,7 +246,7 @@ def test_other_requests_are_handled_after_the_commits_before_them():
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
         assert world.batches() == [1]
         await settled()
-        assert told.answers == {1: 0}
+        assert commits.answers == {1: 0}
 
     run(scenario)
 
@@ -255,13 +255,13 @@ def test_a_commit_is_answered_when_the_followers_have_it():
     async def scenario() -> None:
         world = World(PAIR)
         partition = await world.loaded()
-        told = Commits(partition)
-        told.commit(3)
+        commits = CommitClient(partition)
+        commits.commit(3)
         await asyncio.sleep(0.01)
-        assert (told.answers, fetched(partition)) == ({}, -1)
+        assert (commits.answers, fetched(partition)) == ({}, -1)
         world.replicate()
         await settled()
-        assert (told.answers, fetched(partition)) == ({3: 0}, 3)
+        assert (commits.answers, fetched(partition)) == ({3: 0}, 3)
 
     run(scenario)
 
@@ -271,13 +271,13 @@ def test_a_commit_that_takes_too_long_may_still_take_effect(monkeypatch: pytest.
         monkeypatch.setattr(f"{__name__}.TIMEOUT_MS", 20)
         world = World(PAIR)
         partition = await world.loaded()
-        told = Commits(partition)
-        told.commit(3)
+        commits = CommitClient(partition)
+        commits.commit(3)
         await asyncio.sleep(0.1)
-        assert told.answers == {3: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-        told.answers.clear()
+        assert commits.answers == {3: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        commits.answers.clear()
         world.replicate()
-        assert (told.answers, fetched(partition)) == ({}, 3)
+        assert (commits.answers, fetched(partition)) == ({}, 3)
         assert not partition._pending
 
     run(scenario)
@@ -293,12 +293,12 @@ def test_commits_are_refused_while_too_few_replicas_are_in_sync(
         )
         world.replica.configured(1000)
         partition = await world.loaded()
-        told = Commits(partition)
+        commits = CommitClient(partition)
         for offset in (1, 2):
-            told.commit(offset)
+            commits.commit(offset)
             await settled()
         unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert told.answers == {1: unavailable, 2: unavailable}
+        assert commits.answers == {1: unavailable, 2: unavailable}
         assert fetched(partition) == -1
         assert caplog.text.count("writing failed") == 1
 
@@ -307,9 +307,9 @@ def test_commits_are_refused_while_too_few_replicas_are_in_sync(
 
 def test_a_commit_that_is_not_allowed_is_answered_at_once():
     async def scenario() -> None:
-        told = Commits(await World().loaded())
-        told.commit(1, generation_id_or_member_epoch=4)
-        assert told.answers == {1: ErrorCode.ILLEGAL_GENERATION}
+        commits = CommitClient(await World().loaded())
+        commits.commit(1, generation_id_or_member_epoch=4)
+        assert commits.answers == {1: ErrorCode.ILLEGAL_GENERATION}
 
     run(scenario)
 
@@ -320,9 +320,9 @@ def test_a_commit_that_is_not_allowed_is_answered_at_once():
 def test_a_successor_knows_what_was_committed():
     async def scenario() -> None:
         world = World()
-        told = Commits(await world.loaded())
+        commits = CommitClient(await world.loaded())
         for offset in (1, 2, 3):
-            told.commit(offset)
+            commits.commit(offset)
             await asyncio.sleep(0)
         world.lead()
         assert fetched(await world.loaded()) == 3
@@ -333,8 +333,8 @@ def test_a_successor_knows_what_was_committed():
 def test_nothing_is_answered_before_the_whole_log_is_committed():
     async def scenario() -> None:
         world = World(PAIR)
-        told = Commits(await world.loaded())
-        told.commit(5)
+        commits = CommitClient(await world.loaded())
+        commits.commit(5)
         await asyncio.sleep(0)
         world.lead(PAIR)
         partition = world.begin()
@@ -351,7 +351,7 @@ def test_nothing_is_answered_before_the_whole_log_is_committed():
 def test_offsets_in_a_topic_that_is_deleted_during_the_load_are_forgotten():
     async def scenario() -> None:
         world = World()
-        Commits(await world.loaded()).commit(5)
+        CommitClient(await world.loaded()).commit(5)
         await settled()
         world.lead()
         partition = world.begin()
@@ -470,17 +470,17 @@ def test_pending_requests_are_refused_when_another_broker_leads():
     async def scenario() -> None:
         world = World(PAIR)
         partition = await world.loaded(initial_rebalance_delay_ms=5000)
-        told = Commits(partition)
+        commits = CommitClient(partition)
         waiting = join(partition, "another")
-        told.commit(1)
+        commits.commit(1)
         await asyncio.sleep(0)
-        told.commit(2)  # accepted and not appended yet
+        commits.commit(2)  # accepted and not appended yet
         world.lose()
         partition.resign()
         not_coordinator = ErrorCode.NOT_COORDINATOR
         assert (await waiting).error_code == not_coordinator
         await settled()
-        assert told.answers == {1: not_coordinator, 2: not_coordinator}
+        assert commits.answers == {1: not_coordinator, 2: not_coordinator}
         assert not partition._pending
         await asyncio.sleep(0)
         assert (
@@ -511,7 +511,7 @@ def test_a_committed_write_that_cannot_be_applied_makes_the_partition_load_again
         world = World()
         partition = await world.loaded()
         monkeypatch.setattr(partition.coordinator, "written", lambda *_: 1 // 0)
-        Commits(partition).commit(1)
+        CommitClient(partition).commit(1)
         await asyncio.sleep(0.01)
         assert world.reloads == ["a committed write was not applied"]
 

@@ -58,8 +58,8 @@ class World:
         assert [coordinator.error_code for coordinator in found.coordinators] == [OK]
 
     async def committed(self, group: str = "g") -> dict[int, int]:
-        asked = OffsetFetchRequestGroup(group_id=group, topics=None)
-        answer = await self.ask(OffsetFetchRequest(groups=[asked]))
+        request = OffsetFetchRequestGroup(group_id=group, topics=None)
+        answer = await self.ask(OffsetFetchRequest(groups=[request]))
         return {
             partition.partition_index: partition.committed_offset
             for topic in answer.groups[0].topics
@@ -239,9 +239,9 @@ async def test_offsets_in_a_topic_that_was_deleted_are_forgotten(world: World) -
 async def test_a_coordinator_that_loads_again_knows_the_offsets(world: World) -> None:
     await world.find()
     await world.ask(commit(("t", 0)))
-    led = world.broker.groups.find("g")
-    assert not isinstance(led, ErrorCode)
-    world.broker.groups._reload(led, "it was asked to")
+    partition = world.broker.groups.find("g")
+    assert not isinstance(partition, ErrorCode)
+    world.broker.groups._reload(partition, "it was asked to")
     assert world.broker.groups.find("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert (await world.ask(heartbeat)).error_code in (OK, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -340,8 +340,8 @@ async def test_the_consumer_protocol_can_be_disabled(world: World) -> None:
     await world.find()
     beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
     assert (await world.ask(beat)).error_code == ErrorCode.UNSUPPORTED_VERSION
-    asked = ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False)
-    assert (await world.ask(asked)).groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+    request = ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False)
+    assert (await world.ask(request)).groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_requests_that_wait_when_the_broker_stops_are_refused():
@@ -357,9 +357,9 @@ def test_requests_that_wait_when_the_broker_stops_are_refused():
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("said", [False, True])
-def test_the_transaction_topic_can_be_written_with_one_broker(said: bool):
-    settings = Settings.read({"transaction.state.log.min.isr": "2"} if said else {})
+@pytest.mark.parametrize("is_set", [False, True])
+def test_the_transaction_topic_can_be_written_with_one_broker(is_set: bool):
+    settings = Settings.read({"transaction.state.log.min.isr": "2"} if is_set else {})
     overrides = internal_overrides(settings, "__transaction_state", 1)
-    assert overrides["min.insync.replicas"] == ("2" if said else "1")
+    assert overrides["min.insync.replicas"] == ("2" if is_set else "1")
     assert overrides["cleanup.policy"] == "compact"

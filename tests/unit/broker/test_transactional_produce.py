@@ -27,11 +27,11 @@ def test_the_first_batch_of_a_transaction_in_a_partition_is_verified():
             for sequence in range(3):
                 answer = await client.send(produce_request(part(sequence)))
                 assert results(answer) == [(0, sequence)]
-            assert it.verdicts.asked == [(NAME, FIRST, ("t", 0))]
+            assert it.verdicts.requests == [(NAME, FIRST, ("t", 0))]
             assert codes(await client.send(marker_request(FIRST, True))) == [0]
             assert results(await client.send(produce_request(part(3)))) == [(0, 4)]
             assert results(await client.send(produce_request(part(4)))) == [(0, 5)]
-            assert len(it.verdicts.asked) == 2, "the marker ended the verified transaction"
+            assert len(it.verdicts.requests) == 2, "the marker ended the verified transaction"
             client.close()
 
     asyncio.run(run())
@@ -46,7 +46,7 @@ def test_a_coordinator_on_the_same_broker_is_asked_at_once():
                 (0, 0),
                 (0, 0),
             ]
-            assert [asked[2] for asked in it.verdicts.asked] == [("t", 0), ("t", 1)]
+            assert [requests[2] for requests in it.verdicts.requests] == [("t", 0), ("t", 1)]
             client.close()
 
     asyncio.run(run())
@@ -65,7 +65,7 @@ def test_batches_behind_one_that_is_being_verified_are_appended_after_it():
                     produce_request(part(0, b"c", producer=None, transactional=False), name=None),
                 )
             ]
-            await it.until(lambda: it.verdicts.asked)
+            await it.until(lambda: it.verdicts.requests)
             other = await it.client()
             plain = produce_request(part(0, b"x", producer=None, transactional=False), name=None)
             assert results(await other.send(plain)) == [(0, 0)], "other connections need not wait"
@@ -74,7 +74,7 @@ def test_batches_behind_one_that_is_being_verified_are_appended_after_it():
             answers = [results(response) for response in await asyncio.gather(*sent)]
             assert answers == [[(0, 1)], [(0, 2)], [(0, 3)]]
             assert it.values() == [b"x", b"a", b"b", b"c"]
-            assert len(it.verdicts.asked) == 1
+            assert len(it.verdicts.requests) == 1
             client.close()
             other.close()
 
@@ -89,7 +89,7 @@ def test_a_marker_that_comes_during_a_verification_voids_it():
             await coordinator.send(marker_request(FIRST, True))
             it.verdicts.may_answer.clear()
             late = asyncio.ensure_future(client.send(produce_request(part(1))))
-            await it.until(lambda: len(it.verdicts.asked) == 2)
+            await it.until(lambda: len(it.verdicts.requests) == 2)
             marker = marker_request(FIRST, False, coordinator_epoch=1)
             assert codes(await coordinator.send(marker)) == [0]
             it.verdicts.may_answer.set()
@@ -107,12 +107,12 @@ def test_a_client_that_comes_back_while_its_batch_is_verified_has_it_once():
             it.verdicts.may_answer.clear()
             client = await it.client()
             sending = asyncio.ensure_future(client.send(produce_request(part(0))))
-            await it.until(lambda: it.verdicts.asked)
+            await it.until(lambda: it.verdicts.requests)
             client.close()
             await asyncio.gather(sending, return_exceptions=True)
             client = await it.client()
             again = asyncio.ensure_future(client.send(produce_request(part(0))))
-            await it.until(lambda: len(it.verdicts.asked) == 2)
+            await it.until(lambda: len(it.verdicts.requests) == 2)
             it.verdicts.may_answer.set()
             assert results(await again) == [(0, 0)]
             assert results(await client.send(produce_request(part(1)))) == [(0, 1)]
@@ -131,7 +131,7 @@ def test_a_verification_does_not_count_for_the_next_request():
             await other.send(marker_request(FIRST, True))
             it.verdicts.may_answer.clear()
             waiting = asyncio.ensure_future(client.send(produce_request(part(1))))
-            await it.until(lambda: len(it.verdicts.asked) == 2)
+            await it.until(lambda: len(it.verdicts.requests) == 2)
             it.verdicts.is_here = True
             assert results(await other.send(produce_request(part(1)))) == [(0, 2)]
             it.verdicts.is_here, it.verdicts.code = False, ErrorCode.TRANSACTION_ABORTABLE
@@ -148,7 +148,7 @@ def test_a_verification_does_not_count_for_the_next_request():
 
 @pytest.mark.parametrize("is_here", [False, True])
 @pytest.mark.parametrize(
-    ("code", "version", "told"),
+    ("code", "version", "error"),
     [
         (ErrorCode.TRANSACTION_ABORTABLE, 10, ErrorCode.INVALID_TXN_STATE),
         (ErrorCode.TRANSACTION_ABORTABLE, 11, ErrorCode.TRANSACTION_ABORTABLE),
@@ -159,14 +159,14 @@ def test_a_verification_does_not_count_for_the_next_request():
     ],
 )
 def test_a_refusal_of_the_coordinator_becomes_an_error_that_the_client_knows(
-    code, version, told, is_here
+    code, version, error, is_here
 ):
     async def run():
         async with world() as it:
             it.verdicts.code, it.verdicts.is_here = code, is_here
             client = await it.client()
             request = produce_request(part(0))
-            assert results(await client.send(request, version=version)) == [(told, -1)]
+            assert results(await client.send(request, version=version)) == [(error, -1)]
             assert it.values() == []
             it.verdicts.code = ErrorCode.NONE
             # Later batches must not overtake a refused one.
@@ -191,7 +191,7 @@ def test_a_batch_of_a_transaction_needs_a_transactional_id():
                 request = produce_request(part(0), name=None)
                 code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
                 assert results(await client.send(request)) == [(code, -1)]
-            assert it.verdicts.asked == []
+            assert it.verdicts.requests == []
             assert it.values() == [b"v"]
             client.close()
 
@@ -235,7 +235,7 @@ def test_a_duplicate_batch_is_answered_without_verification_also_after_the_end()
             it.verdicts.code = ErrorCode.TRANSACTION_ABORTABLE
             assert results(await client.send(produce_request(part(0, b"a", b"b")))) == [(0, 0)]
             assert it.values() == [b"a", b"b"]
-            assert len(it.verdicts.asked) == 1
+            assert len(it.verdicts.requests) == 1
             client.close()
 
     asyncio.run(run())
@@ -279,7 +279,7 @@ def test_damaged_batches_are_not_verified():
             damaged.records = damaged.records[:-1] + b"\xff"
             answer = await client.send(produce_request(damaged))
             assert results(answer) == [(ErrorCode.CORRUPT_MESSAGE, -1)]
-            assert it.verdicts.asked == []
+            assert it.verdicts.requests == []
             assert len(it.replica().log.transactions.verification) == 0
             client.close()
 

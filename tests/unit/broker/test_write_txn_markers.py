@@ -95,8 +95,8 @@ def test_the_outcome_of_a_marker_is_unknown_when_another_broker_leads():
         await asyncio.sleep(0)
         replica.follow(state(leader=2, epoch=1))
         assert codes(await waiting) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        told = write_markers(broker, marker_request(FIRST, True))
-        assert codes(told) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        response = write_markers(broker, marker_request(FIRST, True))
+        assert codes(response) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
     asyncio.run(run())
 
@@ -115,8 +115,8 @@ def test_no_marker_is_written_with_too_few_replicas():
     replica, broker = led_partition(**{"min.insync.replicas": "2"})
     write(replica, 0)
     lead(replica, state(isr=(1,), epoch=1))
-    told = write_markers(broker, marker_request(FIRST, True))
-    assert codes(told) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    response = write_markers(broker, marker_request(FIRST, True))
+    assert codes(response) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert replica.log.end_offset == 1
 
 
@@ -125,8 +125,8 @@ def test_markers_over_an_old_connection_are_not_written():
     write(replica, 0)
     broker.transactions.marker_fencing.admits = lambda _connection: False
     context = Context(None, 1, "c")  # type: ignore[arg-type]
-    told = write_txn_markers(broker, marker_request(FIRST, True), context)
-    assert codes(told) == [ErrorCode.STALE_BROKER_EPOCH]
+    response = write_txn_markers(broker, marker_request(FIRST, True), context)
+    assert codes(response) == [ErrorCode.STALE_BROKER_EPOCH]
     assert replica.log.end_offset == 1
 
 
@@ -165,10 +165,10 @@ def test_a_follower_serves_decided_records_up_to_its_high_watermark():
         reader = Fetch()
         follower.purgatory.park_for_stable(reader)
         for high_watermark, stable_offset in ((0, 0), (1, 0), (2, 2)):
-            asked = follower.follower.position()
+            position = follower.follower.position()
             records = memoryview(copied) if follower.log.end_offset == 0 else memoryview(b"")
             follower.apply_response(
-                asked, received(records=records, high_watermark=high_watermark), NOW_MS
+                position, received(records=records, high_watermark=high_watermark), NOW_MS
             )
             await asyncio.sleep(0)
             assert follower.log.last_stable_offset == stable_offset
@@ -190,20 +190,20 @@ def test_a_coordinator_gets_the_committed_markers_of_its_log():
         broker = broker_of(replica, replicas)
         coordinator_log = CoordinatorLog(replica, broker.flusher)
         await coordinator_log.replay(lambda _header, _view: None)
-        told: list[tuple[int, bool]] = []
-        coordinator_log.on_marker = lambda producer_id, is_commit: told.append(
+        markers: list[tuple[int, bool]] = []
+        coordinator_log.on_marker = lambda producer_id, is_commit: markers.append(
             (producer_id, is_commit)
         )
         write(replica, 0)
         request = marker_request(FIRST, True, topic="__consumer_offsets")
         waiting = write_markers(broker, request)
-        assert told == []
+        assert markers == []
         for follower in (2, 3):
             fetched(replica, follower, 2)
-        assert told == [(FIRST.id, True)]
+        assert markers == [(FIRST.id, True)]
         assert codes(await waiting) == [0]
         write_markers(broker, request)
-        assert told == [(FIRST.id, True)], "a repeated marker is not reported again"
+        assert markers == [(FIRST.id, True)], "a repeated marker is not reported again"
 
     asyncio.run(run())
 

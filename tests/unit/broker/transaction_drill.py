@@ -184,8 +184,8 @@ class Drill:
             try:
                 self._run(until_s, rest_s)
             except BaseException as failure:
-                told = "\n".join(self.world.story)
-                raise AssertionError(f"{failure!r}\n{told}") from failure
+                story = "\n".join(self.world.story)
+                raise AssertionError(f"{failure!r}\n{story}") from failure
 
     def _run(self, until_s: float, rest_s: float) -> None:
         world = self.world
@@ -228,7 +228,7 @@ class Drill:
             self.machines[2],
         ]
 
-    # -- who and when ----------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------
 
     def replica(self, topic: str, index: int) -> Replica | None:
         """Return the replica that leads the partition in the newest epoch."""
@@ -297,7 +297,7 @@ class Drill:
             self.world.tell(f"now: {name}")
             do()
 
-    # -- accidents -------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------
 
     def kill(self, *victims: Machine | None) -> None:
         """Kill brokers; they come back some seconds later."""
@@ -311,7 +311,7 @@ class Drill:
             machine.pause()
             self.world.at(BACK_S, machine.resume)
 
-    # -- what must be true -----------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def _check(self) -> None:
         assert not self.faults, f"never happened: {self.faults[0][1]}"

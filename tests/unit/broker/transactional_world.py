@@ -38,18 +38,18 @@ class Verdicts:
     def __init__(self) -> None:
         self.code = ErrorCode.NONE
         self.is_here = False
-        self.asked: list[tuple[str, Producer, tuple[str, int]]] = []
+        self.requests: list[tuple[str, Producer, tuple[str, int]]] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
     def verify_now(self, name: str, producer: Producer, partition: tuple[str, int]):
         if not self.is_here:
             return None
-        self.asked.append((name, producer, partition))
+        self.requests.append((name, producer, partition))
         return self.code
 
     async def verify(self, name: str, producer: Producer, partition: tuple[str, int]):
-        self.asked.append((name, producer, partition))
+        self.requests.append((name, producer, partition))
         await self.may_answer.wait()
         return self.code
 

@@ -194,8 +194,8 @@ class World:
         self.tickets += 1
         self.outstanding[self.tickets] = consumer, request
         client = Client(consumer.name, "/host")
-        asked = self.coordinator.consumer_heartbeat_asked
-        self.carry_out(asked(self.tickets, request, client, self.now_ms))
+        heartbeat = self.coordinator.consumer_heartbeat_asked
+        self.carry_out(heartbeat(self.tickets, request, client, self.now_ms))
 
     def deliver_late(self, consumer: Consumer, random: Random) -> None:
         """Deliver a copy of a request that the consumer sent in an earlier epoch."""
@@ -257,7 +257,7 @@ class World:
         """Kill a consumer; it comes back as a new member."""
         consumer.restart_as(consumer.number + 1)
 
-    # -- what must hold --------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------
 
     def check(self) -> None:
         if not self.looks_for_wrong_only:

@@ -320,8 +320,8 @@ class World:
 
     def committed(self, partition: int) -> int | None:
         topic = OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[partition])
-        asked = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
-        found = self.coordinator.fetch_asked(asked, require_stable=True).topics[0].partitions[0]
+        fetch = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
+        found = self.coordinator.fetch_asked(fetch, require_stable=True).topics[0].partitions[0]
         if found.error_code:
             return None
         return max(0, found.committed_offset)
@@ -346,7 +346,7 @@ class World:
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         self.in_flight.append(Batch(None, [], producer_id, is_commit))
 
-    # -- what is told ----------------------------------------------------------------------
+    # -- responses -------------------------------------------------------------------------
 
     def answered(self, ticket: int, consumer: Consumer | None, request: Any, response: Any) -> None:
         if isinstance(response, SyncGroupResponse) and not response.error_code:
@@ -390,13 +390,13 @@ class World:
 
     def note_assignment(self, request: SyncGroupRequest, share: list[int]) -> None:
         """Record the assignment that a member got."""
-        told = self.shares.setdefault((self.incarnation, request.generation_id), {})
+        assignments = self.shares.setdefault((self.incarnation, request.generation_id), {})
         owner = request.group_instance_id or request.member_id
-        if told.setdefault(owner, share) != share:
-            raise Violation(f"{owner} got {told[owner]} and then {share}")
-        owned = [share for shares in told.values() for share in shares]
+        if assignments.setdefault(owner, share) != share:
+            raise Violation(f"{owner} got {assignments[owner]} and then {share}")
+        owned = [share for shares in assignments.values() for share in shares]
         if len(owned) != len(set(owned)):
-            raise Violation(f"two owners: {told}")
+            raise Violation(f"two owners: {assignments}")
         if not any(is_assignment_of(batch, request, share) for batch in self.log):
             raise Violation(f"{owner} got {share} before it was committed")
 
@@ -412,7 +412,7 @@ class World:
         for partition in self.progress.keys() - committed.keys():
             del self.progress[partition]
 
-    # -- what must hold --------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------
 
     def check(self) -> None:
         self.note_progress()

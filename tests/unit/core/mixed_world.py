@@ -92,12 +92,12 @@ class ClassicConsumer:
 
     @property
     def subscription(self) -> bytes:
-        said = ConsumerSubscription(
+        subscription = ConsumerSubscription(
             topics=self.names,
             owned_partitions=by_name(self.owned),
             generation_id=self.generation,
         )
-        return write(said, 3 if self.keeps else 0)
+        return write(subscription, 3 if self.keeps else 0)
 
 
 class World(consumer_world.World):
@@ -140,7 +140,7 @@ class World(consumer_world.World):
             if ticket not in self.outstanding:
                 raise Violation(f"{ticket} is answered twice")
             consumer, request = self.outstanding.pop(ticket)
-            self.told(ticket, consumer, request, response)
+            self.response_received(ticket, consumer, request, response)
         for decided in outcome.writes:
             is_classic = any(isinstance(key, GroupMetadataKey) for key, _ in decided.records)
             if is_classic and self.refuses:
@@ -163,7 +163,7 @@ class World(consumer_world.World):
     def fail_over(self, kept_count: int) -> None:
         for ticket, response in self.coordinator.resigned().answers:
             consumer, request = self.outstanding.pop(ticket)
-            self.told(ticket, consumer, request, response)
+            self.response_received(ticket, consumer, request, response)
         if self.outstanding and not self.looks_for_wrong_only:
             raise Violation(f"{self.outstanding} are never answered")
         self.outstanding.clear()
@@ -250,8 +250,8 @@ class World(consumer_world.World):
             request = min(late, key=lambda join: sum(len(o.partitions) for o in owned_by(join)))
             self.outstanding[self.tickets] = consumer, request
             client = Client(consumer.name, "/host")
-            asked = self.coordinator.join_asked
-            self.carry_out(asked(self.tickets, request, 9, client, self.now_ms))
+            join = self.coordinator.join_asked
+            self.carry_out(join(self.tickets, request, 9, client, self.now_ms))
 
     def sync(self, consumer: ClassicConsumer) -> None:
         request = SyncGroupRequest(
@@ -268,17 +268,19 @@ class World(consumer_world.World):
 
     def leader_assignments(self, leader: ClassicConsumer) -> dict[str, bytes]:
         """Compute a leader's assignment: a partition moves only after its owner has revoked it."""
-        said = {
+        subscriptions = {
             member_id.member_id: read(ConsumerSubscription, member_id.metadata)
             for member_id in leader.leads
         }
         owners: dict[tuple[str, int], str] = {}
-        for member_id in sorted(said, key=lambda member_id: said[member_id].generation_id):
-            for topic in said[member_id].owned_partitions:
+        for member_id in sorted(
+            subscriptions, key=lambda member_id: subscriptions[member_id].generation_id
+        ):
+            for topic in subscriptions[member_id].owned_partitions:
                 owners |= {(topic.topic, index): member_id for index in topic.partitions}
-        shares: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in said}
+        shares: dict[str, dict[str, list[int]]] = {member_id: {} for member_id in subscriptions}
         for name, topic in self.topics.items():
-            takers = sorted(key for key in said if name in said[key].topics)
+            takers = sorted(key for key in subscriptions if name in subscriptions[key].topics)
             for index in range(topic.partition_count if takers else 0):
                 taker = takers[index % len(takers)]
                 if owners.get((name, index), taker) == taker:
@@ -323,9 +325,9 @@ class World(consumer_world.World):
         else:
             super().give_up(consumer)
 
-    # -- what is told ----------------------------------------------------------------------
+    # -- responses -------------------------------------------------------------------------
 
-    def told(self, ticket: int, consumer: Any, request: Any, response: Any) -> None:
+    def response_received(self, ticket: int, consumer: Any, request: Any, response: Any) -> None:
         if consumer is None or consumer.waits != ticket:
             return
         if isinstance(consumer, Consumer):
@@ -427,8 +429,8 @@ class World(consumer_world.World):
         topic = OffsetFetchRequestTopics(
             name=partition.topic, partition_indexes=[partition.partition]
         )
-        asked = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
-        found = self.coordinator.fetch_asked(asked, require_stable=True).topics[0].partitions[0]
+        request = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
+        found = self.coordinator.fetch_asked(request, require_stable=True).topics[0].partitions[0]
         return None if found.error_code else max(0, found.committed_offset)
 
     def check_progress(self) -> None:
@@ -438,7 +440,7 @@ class World(consumer_world.World):
                 raise Violation(f"{partition} went back to {known.offset}")
             self.progress[partition] = known.offset
 
-    # -- what must hold --------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------
 
     def check_number(self) -> None:
         """Epochs and generations grow, unless an empty group was replaced by another."""

@@ -260,7 +260,7 @@ def test_a_new_member_that_waits_too_long_is_asked_to_try_again() -> None:
     assert harness.group().members == {}
 
 
-# -- sharing out -----------------------------------------------------------------------------
+# -- assignments -----------------------------------------------------------------------------
 
 
 def test_the_assignment_of_a_generation_is_written_once(harness: Harness) -> None:
@@ -660,7 +660,7 @@ def test_a_group_that_could_not_be_deleted_is_restored(harness: Harness) -> None
     assert harness.group().generation == 2
 
 
-# -- parts -----------------------------------------------------------------------------------
+# -- deadlines and subscriptions -------------------------------------------------------------
 
 
 def test_a_deadline_can_be_postponed_advanced_and_cancelled() -> None:

@@ -72,7 +72,7 @@ def group(harness: Harness) -> ConsumerGroup:
     return found
 
 
-# -- joining and sharing ---------------------------------------------------------------------
+# -- joining and assignments -----------------------------------------------------------------
 
 
 def test_the_first_member_gets_everything_at_once(harness: Harness) -> None:
@@ -304,7 +304,7 @@ def test_offsets_outlive_the_members_and_the_group_is_forgotten_with_them(harnes
     assert harness.moved().coordinator.consumer_groups.groups == {}
 
 
-# -- the other kind --------------------------------------------------------------------------
+# -- classic groups --------------------------------------------------------------------------
 
 
 def test_an_empty_classic_group_is_replaced_and_its_offsets_stay(harness: Harness) -> None:

@@ -124,7 +124,7 @@ def test_a_long_random_walk() -> None:
         walk(seed)
 
 
-# -- rules taken out -------------------------------------------------------------------------
+# -- removed rules ---------------------------------------------------------------------------
 
 Patch = pytest.MonkeyPatch
 

@@ -211,7 +211,7 @@ def test_a_long_random_walk() -> None:
         walk(seed)
 
 
-# -- rules taken out -------------------------------------------------------------------------
+# -- removed rules ---------------------------------------------------------------------------
 
 Patch = pytest.MonkeyPatch
 
@@ -227,8 +227,10 @@ def unassigned_partitions_are_free(patch: Patch) -> None:
     """Removed: during a rebalance members own what their subscriptions claim."""
     real = migration._assignments
 
-    def forgetful(classic: Any, members: Any, said: Any, topics: Any) -> Any:
-        silent = {key: ConsumerSubscription(topics=said[key].topics) for key in said}
+    def forgetful(classic: Any, members: Any, subscriptions: Any, topics: Any) -> Any:
+        silent = {
+            key: ConsumerSubscription(topics=subscriptions[key].topics) for key in subscriptions
+        }
         return real(classic, members, silent, topics)
 
     patch.setattr(migration, "_assignments", forgetful)
@@ -238,8 +240,8 @@ def stale_ownership_is_believed(patch: Patch) -> None:
     """B18: ownership reported in an earlier generation is taken for the current one."""
     real = classic_members._as_heartbeat
 
-    def gullible(groups: Any, asked: Any, said: Any, member: Any, now_ms: int) -> Any:
-        beat = real(groups, asked, said, member, now_ms)
+    def gullible(groups: Any, attempt: Any, subscriptions: Any, member: Any, now_ms: int) -> Any:
+        beat = real(groups, attempt, subscriptions, member, now_ms)
         beat.request.member_epoch = member.epoch
         return beat
 

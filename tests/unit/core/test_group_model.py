@@ -25,7 +25,7 @@ from hightide.core.groups.turn import Turn, Write
 from hightide.wire.errors import ErrorCode
 from tests.unit.core.group_world import Violation, World
 
-ANYBODY = range(5)
+ANY_CONSUMER = range(5)
 ANY = range(4)
 SELDOM = (False,) * 4 + (True,)
 
@@ -49,14 +49,14 @@ def move(weight: float, **choices: Any) -> Callable[[Callable[..., None]], Calla
     return add
 
 
-@move(10, who=ANYBODY, version=(3, 5, 9), topics=(("t",), ("t",), ("t",), ("t", "u")))
+@move(10, who=ANY_CONSUMER, version=(3, 5, 9), topics=(("t",), ("t",), ("t",), ("t", "u")))
 def a_consumer_joins(world: World, who: int, version: int, topics: tuple[str, ...]) -> None:
     consumer = world.consumers[who]
     if consumer.waits is None and consumer.must_join:
         world.join(consumer, version, topics)
 
 
-@move(8, who=ANYBODY, rotation=ANY, again=SELDOM)
+@move(8, who=ANY_CONSUMER, rotation=ANY, again=SELDOM)
 def a_consumer_syncs(world: World, who: int, rotation: int, again: bool) -> None:
     consumer = world.consumers[who]
     is_free = consumer.waits is None or again
@@ -64,14 +64,14 @@ def a_consumer_syncs(world: World, who: int, rotation: int, again: bool) -> None
         world.sync(consumer, rotation)
 
 
-@move(6, who=ANYBODY)
+@move(6, who=ANY_CONSUMER)
 def a_consumer_heartbeats(world: World, who: int) -> None:
     consumer = world.consumers[who]
     if consumer.waits is None and consumer.generation >= 0:
         world.heartbeat(consumer)
 
 
-@move(10, who=ANYBODY, count=(1, 2, 5), is_late=SELDOM)
+@move(10, who=ANY_CONSUMER, count=(1, 2, 5), is_late=SELDOM)
 def a_consumer_works(world: World, who: int, count: int, is_late: bool) -> None:
     world.work(world.consumers[who], count, is_late)
 
@@ -81,25 +81,25 @@ def a_late_commit_arrives(world: World, which: int) -> None:
     world.deliver(which)
 
 
-@move(6, first=ANYBODY, count=(2, 3), rounds=(1, 5))
+@move(6, first=ANY_CONSUMER, count=(2, 3), rounds=(1, 5))
 def some_consumers_make_progress(world: World, first: int, count: int, rounds: int) -> None:
     for _ in range(rounds):
         world.make_progress([world.consumers[(first + n) % 5] for n in range(count)])
         world.pass_time(2)
 
 
-@move(1, who=ANYBODY)
+@move(1, who=ANY_CONSUMER)
 def a_consumer_leaves(world: World, who: int) -> None:
     if world.consumers[who].member_id:
         world.leave(world.consumers[who])
 
 
-@move(1.5, who=ANYBODY)
+@move(1.5, who=ANY_CONSUMER)
 def a_consumer_restarts(world: World, who: int) -> None:
     world.consumers[who].reset()
 
 
-@move(0.5, who=ANYBODY)
+@move(0.5, who=ANY_CONSUMER)
 def a_consumer_joins_again(world: World, who: int) -> None:
     world.consumers[who].must_join = True
 
@@ -204,7 +204,7 @@ def test_a_long_random_walk() -> None:
         walk(seed)
 
 
-# -- rules taken out -------------------------------------------------------------------------
+# -- removed rules ---------------------------------------------------------------------------
 
 Patch = pytest.MonkeyPatch
 

@@ -138,19 +138,19 @@ class TransactionPartitions:
             return Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if changes.needs_producer_id:
             return self._ask_with_producer_id(transactional_id, decide)
-        asked = partition.carry_out(changes)
-        if waits_for_completion and _is_concurrent(asked):
+        answer = partition.carry_out(changes)
+        if waits_for_completion and _is_concurrent(answer):
             return self._retry_while_concurrent(transactional_id, decide)
-        return asked
+        return answer
 
     async def _retry_while_concurrent(self, transactional_id: str, decide: Decide) -> Answer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _COMPLETION_S
         while True:
-            asked = self.ask(transactional_id, decide)
+            answer = self.ask(transactional_id, decide)
             partition, left_s = self.find(transactional_id), deadline - loop.time()
-            if not _is_concurrent(asked) or partition is None or left_s <= 0:
-                return asked if isinstance(asked, Answer) else await asked
+            if not _is_concurrent(answer) or partition is None or left_s <= 0:
+                return answer if isinstance(answer, Answer) else await answer
             await partition.changed(transactional_id, left_s)
 
     def _answer_as_other_broker(self, decide: Decide) -> Answer:
@@ -176,8 +176,8 @@ class TransactionPartitions:
         if partition is None:
             return self._answer_as_other_broker(decide)
         now_ms = self._broker.now_ms()
-        asked = partition.carry_out(decide(partition.coordinator, now_ms, producer_id))
-        return asked if isinstance(asked, Answer) else await asked
+        answer = partition.carry_out(decide(partition.coordinator, now_ms, producer_id))
+        return answer if isinstance(answer, Answer) else await answer
 
     # -- verification by leaders of partitions ----------------------------------------------
 
@@ -248,8 +248,8 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _is_concurrent(asked: PendingAnswer) -> bool:
-    return isinstance(asked, Answer) and asked.error == ErrorCode.CONCURRENT_TRANSACTIONS
+def _is_concurrent(answer: PendingAnswer) -> bool:
+    return isinstance(answer, Answer) and answer.error == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _verify_request(

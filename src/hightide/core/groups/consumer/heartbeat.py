@@ -300,11 +300,11 @@ def _refresh(
         for expression in sorted(known.keys() | expressions.keys())
         if known.get(expression) != expressions.get(expression)
     ]
-    wanted: dict[str, Topic] = {}
+    topics_now: dict[str, Topic] = {}
     for member in group.members.values():
-        wanted |= subscribed(member, topics, expressions)
-    if wanted != group.topics:
-        records.append(topics_record(group.id, wanted))
+        topics_now |= subscribed(member, topics, expressions)
+    if topics_now != group.topics:
+        records.append(topics_record(group.id, topics_now))
     if must_grow or records:
         records.append(epoch_record(group.id, group.epoch + 1))
     return records
