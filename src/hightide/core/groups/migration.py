@@ -111,10 +111,10 @@ def _consumer_group(
 def _subscription_of(classic: ClassicGroup, member: Member) -> ConsumerSubscription:
     names = [protocol.name for protocol in member.protocols]
     protocol = classic.protocol if classic.protocol in names else names[0]
-    subscriptions = read_subscription(member.metadata(protocol))
-    if subscriptions is None:
+    subscription = read_subscription(member.metadata(protocol))
+    if subscription is None:
         raise _not_upgraded(classic, f"the subscription of {member.id} cannot be read")
-    return subscriptions
+    return subscription
 
 
 def _assignments(

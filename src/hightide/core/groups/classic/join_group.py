@@ -28,8 +28,8 @@ from hightide.core.groups.turn import Client, Ticket, Turn, client_error
 from hightide.wire.errors import ErrorCode
 from hightide.wire.messages.groups import JoinGroupRequest
 
-MEMBER_ID_REQUIRED = 4
-SKIP_ASSIGNMENT = 9
+MEMBER_ID_REQUIRED_VERSION = 4
+SKIP_ASSIGNMENT_VERSION = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def join(group: ClassicGroup, attempt: JoinAttempt, turn: Turn) -> None:
             _add(group, attempt, attempt.new_member_id, turn)
         else:
             _replace(group, attempt, group.members[old_id], turn)
-    elif attempt.version >= MEMBER_ID_REQUIRED:
+    elif attempt.version >= MEMBER_ID_REQUIRED_VERSION:
         _hand_out_id(group, attempt, turn)
     else:
         _add(group, attempt, attempt.new_member_id, turn)
@@ -229,7 +229,7 @@ def replacement_written(written: ReplacementWritten, turn: Turn) -> None:
     if not _is_current(written):
         return
     response = responses.join_response(group, member)
-    if attempt.version >= SKIP_ASSIGNMENT:
+    if attempt.version >= SKIP_ASSIGNMENT_VERSION:
         response.skip_assignment = group.leader == member.id
     else:
         # The old leader id: a member that knew itself to be the leader would assign again.

@@ -11,7 +11,7 @@ after its rebalance timeout.
 from __future__ import annotations
 
 from hightide.core.groups.classic.classic_group import CONSUMER, read_subscription
-from hightide.core.groups.classic.join_group import MEMBER_ID_REQUIRED, JoinAttempt
+from hightide.core.groups.classic.join_group import MEMBER_ID_REQUIRED_VERSION, JoinAttempt
 from hightide.core.groups.classic.leave_group import identities, leave_response
 from hightide.core.groups.consumer import heartbeat
 from hightide.core.groups.consumer.consumer_group import (
@@ -57,7 +57,11 @@ def join(groups: ConsumerGroups, attempt: JoinAttempt, turn: Turn) -> bool:
     if subscription is None or request.protocol_type != CONSUMER or not _supports(group, attempt):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     instance_id = request.group_instance_id
-    if not request.member_id and instance_id is None and attempt.version >= MEMBER_ID_REQUIRED:
+    if (
+        not request.member_id
+        and instance_id is None
+        and attempt.version >= MEMBER_ID_REQUIRED_VERSION
+    ):
         _check_size(group, turn.rules.consumer_max_size)
         raise KafkaError(ErrorCode.MEMBER_ID_REQUIRED)
     known = None if instance_id is None else group.static_member(instance_id)

@@ -300,11 +300,11 @@ def _refresh(
         for expression in sorted(known.keys() | expressions.keys())
         if known.get(expression) != expressions.get(expression)
     ]
-    topics_now: dict[str, Topic] = {}
+    resolved: dict[str, Topic] = {}
     for member in group.members.values():
-        topics_now |= subscribed(member, topics, expressions)
-    if topics_now != group.topics:
-        records.append(topics_record(group.id, topics_now))
+        resolved |= subscribed(member, topics, expressions)
+    if resolved != group.topics:
+        records.append(topics_record(group.id, resolved))
     if must_grow or records:
         records.append(epoch_record(group.id, group.epoch + 1))
     return records
