@@ -196,9 +196,9 @@ class Witness:
             return
         if shown.life is not broker:
             shown.begin(broker)
-        store = getattr(broker, "store", None)
-        if store is not None and (store.changes, len(store.logs)) != shown.noted:
-            shown.note(store)
+        logs = getattr(broker, "log_manager", None)
+        if logs is not None and (logs.changes, len(logs.logs)) != shown.noted:
+            shown.note(logs)
         seen, count = shown.seen, 0
         for replica in broker.replica_manager:
             if replica.topic not in self._topics:
