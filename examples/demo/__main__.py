@@ -96,7 +96,7 @@ def demo(
     argv = ["--brokers", str(BROKERS), "--port", str(port), "--host", host]
     argv += ["--memory"] if memory else []
     if coordinator_port is not None:
-        argv += ["--coordinator-port", str(coordinator_port)]
+        argv += ["--zookeeper-port", str(coordinator_port)]
     for setting in (*SETTINGS, *(override or ())):
         argv += ["--override", setting]
     stop = threading.Event()
@@ -145,7 +145,7 @@ def _run(
             running.start(
                 KillableBrokers(
                     cluster.brokers,
-                    cluster.coordinator,
+                    cluster.zookeeper,
                     running.events.add,
                     keeps_data=cluster.keeps_data,
                 )

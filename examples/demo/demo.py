@@ -17,7 +17,7 @@ from examples.demo.sender import Sender
 from examples.demo.snapshot import Event, EventLog, Rate, Snapshot
 from examples.demo.topics import CLICKS, DEAD_LETTERS, ENRICHED, ORDERS, REVENUE, USERS
 from examples.demo.traffic import Traffic
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 
 STALL_S = 2.0
 FLUSH_S = 10.0
@@ -44,7 +44,9 @@ class Demo:
         self._bootstrap = bootstrap
         self._folder = folder
         self._pipeline, self._no_pipeline_reason = pipeline, no_pipeline_reason
-        self._brokers = brokers({"bootstrap.servers": bootstrap, "client.id": "hightide-demo"})
+        self._brokers = shared_client(
+            {"bootstrap.servers": bootstrap, "client.id": "hightide-demo"}
+        )
         self._started = time.monotonic()
         run = f"{int(time.time()):x}"
         self.check = OrderCheck()

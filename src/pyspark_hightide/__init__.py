@@ -1,7 +1,7 @@
-"""The data source "hightide", where Spark looks for it: a top-level package whose name begins so.
+"""The data source "hightide", where Spark looks for it: a top-level package named `pyspark_*`.
 
-Spark imports it to learn the name, also for people who read something else, so nothing is imported
-here that is not needed for that.
+Spark imports it to learn the name, even for queries that read something else, so only what that
+needs is imported here.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class DefaultSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
     def _check(self, schema: StructType, headers: bool, columns: tuple[str, ...] | None) -> None:
-        """Spark lets people give a schema; a topic has but one."""
+        """Refuse another schema than the topic's."""
         from hightide.spark.columns.record_schema import arrow_schema
         from hightide.spark.source import OptionError
 
         wanted = arrow_schema(headers=headers, columns=columns).names
         if schema.fieldNames() != wanted:
             raise OptionError(
-                f"A topic has the columns {', '.join(wanted)}; no other schema can be given. "
+                f"A topic has the columns {', '.join(wanted)}; another schema cannot be set. "
                 "To leave some out, set the option columns."
             )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.sink.foreach_batch import ExactlyOnce
 from hightide.spark.sink.sink_options import of_client
 
@@ -131,7 +131,7 @@ class Copy:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def create(self) -> Copy:
-        client = brokers({"bootstrap.servers": self.bootstrap})
+        client = shared_client({"bootstrap.servers": self.bootstrap})
         client.create_topic(self.name, self.partitions, self.replicas)
         return self
 

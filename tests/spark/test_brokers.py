@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hightide.client.connection import ConnectionFailed
-from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, brokers, ignored
+from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, ignored_options, shared_client
 from hightide.testing import Cluster
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -23,7 +23,7 @@ LATEST, EARLIEST = -1, -2
 
 @pytest.fixture(scope="module")
 def one(broker):
-    return brokers({"bootstrap.servers": broker.bootstrap})
+    return shared_client({"bootstrap.servers": broker.bootstrap})
 
 
 def write(cluster, topic, partition, count, identity=None, **named):
@@ -116,10 +116,10 @@ def test_a_group_without_members_keeps_what_is_committed_for_it(one):
 CHILD = """
 import sys
 from batches import made
-from hightide.spark.blocking_client import Fenced, Identity, brokers
+from hightide.spark.blocking_client import Fenced, Identity, shared_client
 bootstrap, topic, who, epoch = sys.argv[1:]
 identity = Identity(int(who), int(epoch))
-cluster = brokers({"bootstrap.servers": bootstrap})
+cluster = shared_client({"bootstrap.servers": bootstrap})
 writer = cluster.writer(topic, 1, identity=identity, transactional_id=topic)
 try:
     writer.append(made([b"from afar"], identity, writer.next_sequence, transactional=True), 1)
@@ -165,16 +165,16 @@ def test_two_processes_write_in_one_transaction_until_another_takes_over(one, br
 FORKING = """
 import os, sys
 from batches import made, values
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 options = {"bootstrap.servers": sys.argv[1]}
 place = (sys.argv[2], 0)
-before = brokers(options)
-assert before is brokers(options)
+before = shared_client(options)
+assert before is shared_client(options)
 assert before.offsets({place: -1}) == {place: 1}
 for _ in range(2):
     if os.fork() == 0:
-        assert brokers(options) is not before
-        print(values(brokers(options).read(*place, 0, 1), 0, 1), flush=True)
+        assert shared_client(options) is not before
+        print(values(shared_client(options).read(*place, 0, 1), 0, 1), flush=True)
         sys.exit()
     os.wait()
 print(before.offsets({place: -1}) == {place: 1})
@@ -209,17 +209,17 @@ def test_what_is_wrong_is_told_in_words(one):
     with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
         writer.flush()
     with pytest.raises(ValueError, match=r"bootstrap\.servers is not set"):
-        brokers({})
-    nobody = brokers({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
+        shared_client({})
+    nobody = shared_client({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
     with pytest.raises(ConnectionFailed, match="Is a broker running there"):
         nobody.topics()
-    assert ignored({"bootstrap.servers": "a:1", "fetch.min.bytes": "7", "ssl.ca.pem": ""}) == [
-        "fetch.min.bytes"
-    ]
+    assert ignored_options(
+        {"bootstrap.servers": "a:1", "fetch.min.bytes": "7", "ssl.ca.pem": ""}
+    ) == ["fetch.min.bytes"]
 
 
 def test_a_leader_that_is_killed_costs_neither_reader_nor_writer_a_record(three):
-    cluster = brokers({"bootstrap.servers": three.bootstrap})
+    cluster = shared_client({"bootstrap.servers": three.bootstrap})
     topic, count = "brokers-killed", 4000
     cluster.create_topic(topic, 4, 3)
     leader = three.leader(topic, 0)
@@ -267,7 +267,7 @@ COMPACTED = {
 
 def test_what_compaction_has_emptied_is_passed_over():
     with Cluster(settings=COMPACTING) as broker:
-        cluster = brokers({"bootstrap.servers": broker.bootstrap})
+        cluster = shared_client({"bootstrap.servers": broker.bootstrap})
         cluster.create_topic("compacted", 1, 1, COMPACTED)
         writer = cluster.writer("compacted", 0)
         for number in range(40):

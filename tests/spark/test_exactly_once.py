@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.sink import exactly_once, foreach_batch
 from hightide.spark.sink.marker import Refused, Replaced
 from hightide.spark.sink.rows import Unwritable
@@ -215,29 +215,29 @@ def test_a_deleted_checkpoint_begins_a_new_life_and_a_restored_one_is_refused(
     copy.check(3)
     shutil.rmtree(checkpoint)
     shutil.move(backup, checkpoint)
-    with pytest.raises(Exception, match="Batch 1 comes after batch 2"):
+    with pytest.raises(Exception, match="Batch 1 is older than the last one, 2"):
         copy.live()
     shutil.rmtree(checkpoint)
     assert copy.live().replayed == []
     seen = committed(broker.bootstrap, "lives", copy.partitions)
     assert len(seen) == 4 * BATCH
-    marker = brokers({"bootstrap.servers": broker.bootstrap}).committed("lives-batches")
+    marker = shared_client({"bootstrap.servers": broker.bootstrap}).committed("lives-batches")
     assert marker["lives", 0][0] == 1
 
 
 def test_a_batch_without_rows_records_its_number(spark, broker):
-    client = brokers({"bootstrap.servers": broker.bootstrap})
+    client = shared_client({"bootstrap.servers": broker.bootstrap})
     client.create_topic("empty", 2)
     once = exactly_once("empty", bootstrap=broker.bootstrap, name="nothing")
     once(numbers(spark, 0).where("false"), 0)
     assert client.committed("nothing-batches")["empty", 0][0] == 1
     once(numbers(spark, 1).where("false"), 1)
-    with pytest.raises(Refused, match="Batch 0 comes after batch 1"):
+    with pytest.raises(Refused, match="Batch 0 is older than the last one, 1"):
         once(numbers(spark, 0), 0)
 
 
 def test_rows_choose_topic_partition_headers_and_time(spark, broker):
-    client = brokers({"bootstrap.servers": broker.bootstrap})
+    client = shared_client({"bootstrap.servers": broker.bootstrap})
     client.create_topic("chosen-a", 4)
     client.create_topic("chosen-b", 2)
     rows = spark.sql(
@@ -280,7 +280,7 @@ def test_rows_choose_topic_partition_headers_and_time(spark, broker):
     ],
 )
 def test_rows_that_cannot_be_written_are_refused_in_words(spark, broker, change, words):
-    brokers({"bootstrap.servers": broker.bootstrap}).create_topic("refused", 2)
+    shared_client({"bootstrap.servers": broker.bootstrap}).create_topic("refused", 2)
     once = exactly_once("refused", bootstrap=broker.bootstrap, name="refused")
     rows = spark.range(3).selectExpr("CAST('x' AS BINARY) AS value").selectExpr("*", change)
     with pytest.raises(Unwritable, match=words):
@@ -290,6 +290,6 @@ def test_rows_that_cannot_be_written_are_refused_in_words(spark, broker, change,
 
 def test_a_transaction_that_brokers_do_not_allow_is_refused_in_words(spark, broker):
     once = exactly_once("x", bootstrap=broker.bootstrap, name="long", timeout_s=3600)
-    brokers({"bootstrap.servers": broker.bootstrap}).create_topic("x")
+    shared_client({"bootstrap.servers": broker.bootstrap}).create_topic("x")
     with pytest.raises(Refused, match="allow no transaction of 3600 s"):
         once(numbers(spark, 0), 0)

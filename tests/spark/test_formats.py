@@ -82,11 +82,11 @@ def reasons(bad) -> list[str]:
 
 class TestJson:
     BAD = (
-        (b"nope", "the value is no JSON object: nope"),
-        (b"", "the value is no JSON object: "),
-        (b"null", "the value is no JSON object: null"),
-        (b'{"user":"u"', 'the value is no JSON object: {"user":"u"'),
-        (b'[{"user":"u","amount":1}]', 'the value is no JSON object: [{"user":"u","amount":1}]'),
+        (b"nope", "the value is not a JSON object: nope"),
+        (b"", "the value is not a JSON object: "),
+        (b"null", "the value is not a JSON object: null"),
+        (b'{"user":"u"', 'the value is not a JSON object: {"user":"u"'),
+        (b'[{"user":"u","amount":1}]', 'the value is not a JSON object: [{"user":"u","amount":1}]'),
         (b'{"user":"\xff","amount":1}', "the value is not UTF-8"),
         (b'{"user":"u"}', "amount is missing"),
         (b'{"user":null}', "user is missing; amount is missing"),
@@ -103,7 +103,7 @@ class TestJson:
         (b'{"user":"u","amount":1,"items":[{"sku":"a"},{"count":2}]}', "items[].sku is missing"),
         (
             b'{"user":"u","amount":1,"items":[{"sku":"a","count":"b"}]}',
-            "a value inside has another type than the schema says:"
+            "a nested value does not have the type than the schema says:"
             ' {"user":"u","amount":1,"items":[{"sku":"a","count":"b"}]}',
         ),
     )
@@ -227,7 +227,7 @@ class TestAvro:
         (letter,) = bad.collect()
         assert (letter.topic, letter.key, letter.value) == ("dead", b"2", b"oops")
         told = {header.key: bytes(header.value).decode() for header in letter.headers}
-        assert told.pop("hightide.error").startswith("the value is not Avro of the schema")
+        assert told.pop("hightide.error").startswith("the value does not fit the Avro schema")
         assert told == {
             "h": "2",
             "hightide.source.topic": "orders",

@@ -181,7 +181,7 @@ def test_an_app_that_is_told_to_stop_finishes_what_it_has_begun(
             assert process.wait(DEADLINE_S) == 0
         finally:
             process.kill()
-    assert "Stopping after the micro-batches" in talk.read_text()
+    assert "Stopping after the current micro-batches" in talk.read_text()
     lines = [json.loads(line) for line in data.read_text().splitlines()]
     assert lines[0]["state"] == "starting"
     assert lines[-1]["state"] == "stopped"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from tests.spark.copying_queries import DEADLINE_S, committed
 
 
 def create(cluster, topic, partitions=1):
-    brokers({"bootstrap.servers": cluster.bootstrap}).create_topic(topic, partitions)
+    shared_client({"bootstrap.servers": cluster.bootstrap}).create_topic(topic, partitions)
 
 
 def write(frame, cluster, topic=None, **options):
@@ -67,9 +67,9 @@ def test_a_stream_is_written_and_goes_on_from_its_checkpoint(spark, broker, chec
     [
         ("id AS number", {"topic": "plain-wrong"}, "There is no column value, only number"),
         ("id AS value", {"topic": "plain-wrong"}, "value is bigint; it must be string or binary"),
-        ("'x' AS value", {}, "Name a topic, or add a column topic"),
+        ("'x' AS value", {}, "set one, or add a column topic"),
         ("'x' AS value", {"topic": "plain-missing"}, "plain-missing"),
-        ("'x' AS value", {"topic": "plain-wrong", "kafka.acks": "0"}, "kafka.acks is all or 1"),
+        ("'x' AS value", {"topic": "plain-wrong", "kafka.acks": "0"}, "so set all or 1"),
     ],
 )
 def test_what_cannot_be_written_is_said_in_words(spark, broker, expression, options, words):

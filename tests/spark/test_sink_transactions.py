@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hightide.spark.blocking_client import Fenced, brokers
+from hightide.spark.blocking_client import Fenced, shared_client
 from hightide.spark.sink.delivery import deliver
 from hightide.spark.sink.marker import Claim, Replaced, Verdict
 from hightide.spark.sink.routing import Routes, encoded
@@ -28,7 +28,7 @@ class Driver:
     """One life of a driver, which writes batches of numbers."""
 
     def __init__(self, cluster, name, life, moment=None, timeout_ms=60_000):
-        self.real = brokers({"bootstrap.servers": cluster.bootstrap})
+        self.real = shared_client({"bootstrap.servers": cluster.bootstrap})
         self.name, self.life = name, life
         asked = self.real if moment is None else Mortal(self.real, *moment)
         self.transactions = Transactions(
@@ -54,7 +54,7 @@ class Driver:
 
 
 def create(cluster, name):
-    brokers({"bootstrap.servers": cluster.bootstrap}).create_topic(name, PARTITIONS)
+    shared_client({"bootstrap.servers": cluster.bootstrap}).create_topic(name, PARTITIONS)
 
 
 def check(cluster, name, batches):

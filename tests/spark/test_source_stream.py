@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.source import commit_progress
 from hightide.spark.source.batch_plan import DataLoss
 from hightide.wire.errors import KafkaError
@@ -247,11 +247,11 @@ def test_retention_that_overtakes_a_stream_stops_it_or_is_a_warning(broker, capl
     produce(broker, topic, named(*range(6)))
     delete_records(broker, topic, 4)
     start = told(1, topic=topic)
-    with pytest.raises(DataLoss, match=r"offsets 1 to 3 are not in the log any more"):
+    with pytest.raises(DataLoss, match=r"offsets 1 to 3 are no longer in the log"):
         batch(stream(broker, subscribe=topic), start)
     lenient = stream(broker, subscribe=topic, failOnDataLoss="false")
     assert batch(lenient, start) == (told(6, topic=topic), named(4, 5))
-    assert "goes on without them" in caplog.text
+    assert "continues without them" in caplog.text
 
 
 def test_a_topic_that_was_never_there_is_said_before_the_query_runs(broker):
@@ -277,7 +277,7 @@ def frame(spark, broker, **given):
 
 
 def committed(broker, group):
-    found = brokers({"bootstrap.servers": broker.bootstrap}).committed(group)
+    found = shared_client({"bootstrap.servers": broker.bootstrap}).committed(group)
     return {where: offset for where, (offset, _) in found.items()}
 
 
@@ -366,4 +366,4 @@ def test_a_running_query_reads_what_comes_and_the_partitions_that_come(spark, br
 
 
 def brokers_of(broker):
-    return brokers({"bootstrap.servers": broker.bootstrap})
+    return shared_client({"bootstrap.servers": broker.bootstrap})

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import hightide.spark.streams as st
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from tests.spark.shop_data import NOON, at, moment, order, received, send, values, window_start
 from tests.support.eventually import eventually
 
@@ -249,7 +249,7 @@ def test_rows_go_where_their_column_says_and_keep_their_key(broker, shop):
     )
     assert {row["user"] for _, row in found} == {user.upper() for user in expected.values()}
     assert all(set(row) == {"id", "user"} for _, row in found)
-    raw = brokers({"bootstrap.servers": broker.bootstrap})
+    raw = shared_client({"bootstrap.servers": broker.bootstrap})
     ends = raw.offsets({("shop-placed", number): -1 for number in range(3)})
     assert all(end > 0 for end in ends.values())
 
@@ -265,7 +265,7 @@ def test_a_bad_record_goes_to_the_dead_letters_once_with_its_reason(broker, spar
 
 
 def test_progress_shows_as_the_lag_of_a_group(broker, shop):
-    client = brokers({"bootstrap.servers": broker.bootstrap})
+    client = shared_client({"bootstrap.servers": broker.bootstrap})
     ends = client.offsets({("shop", 0): -1})
     for query in ("tumbling", "updates", "shop-dead-letters"):
         group = shop.group(query)

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from hightide.cli import table as commands
 from hightide.cli.options import Failed
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.tables import read
 from hightide.spark.tables.parquet import ParquetStore
 from hightide.spark.tables.staged_files import StagedFiles
@@ -71,7 +71,7 @@ def test_a_topic_of_json_becomes_parquet_that_grows_with_it(spark, broker, table
     assert [(table["table"], table["rows"], table["state"]) for table in listed] == [
         ("clicks", 7, "finished")
     ]
-    client = brokers({"bootstrap.servers": broker.bootstrap})
+    client = shared_client({"bootstrap.servers": broker.bootstrap})
     partitions = [("clicks-table", 0), ("clicks-table", 1)]
     reached = client.committed("clicks-table", partitions)
     assert [reached[partition][0] for partition in partitions] == [5, 2]
@@ -124,7 +124,7 @@ def test_bad_records_go_to_their_own_topic_and_lines_of_text_are_never_bad(
     send(broker, "orders-table", [("a", {"n": 1}), ("b", b"nonsense"), ("c", {"n": 2})])
     target = f"iceberg:{tmp_path / 'orders'}"
     create = ("create", "orders-table", "--to", target, "--schema", "n BIGINT")
-    with pytest.raises(Failed, match="cannot be read as json"):
+    with pytest.raises(Failed, match="cannot be decoded as json"):
         table(*create)
     table(*create, "--on-error", "dlq:orders-dead")
     assert sorted(row.n for row in read(spark, target).collect()) == [1, 2]

@@ -47,7 +47,7 @@ class Format(StrEnum):
 @app.command()
 def files(
     patterns: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="Files; * and ** may be in them.")
+        list[str], typer.Argument(metavar="PATH...", help="Files; * and ** are wildcards.")
     ],
     to: To,
     key: Annotated[
@@ -55,39 +55,44 @@ def files(
         typer.Option("--key", "-k", metavar="RULE", help="path, none, or json:FIELD of the line."),
     ] = "path",
     format: Annotated[
-        Format, typer.Option("--format", "-f", help="The line alone, or JSON about it.")
+        Format, typer.Option("--format", "-f", help="The line itself, or JSON with its origin.")
     ] = Format.RAW,
-    once: Annotated[bool, typer.Option("--once", help="Read what is there and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and end.")] = False,
     exactly_once: Annotated[
         bool, typer.Option("--exactly-once", help="Lines and positions in transactions.")
     ] = False,
     from_end: Annotated[
-        bool, typer.Option("--from-end", help="At the first start, only what is new.")
+        bool, typer.Option("--from-end", help="At the first start, skip existing lines.")
     ] = False,
     begins: Annotated[
         str | None,
-        typer.Option("--begins", metavar="REGEX", help="What the first of several lines has."),
+        typer.Option("--begins", metavar="REGEX", help="Pattern of the first line of an event."),
     ] = None,
     quiet_s: Annotated[
-        float, typer.Option("--quiet", min=0, help="Seconds until a rotated file is let go.")
+        float,
+        typer.Option(
+            "--quiet", min=0, help="Seconds without writes until a rotated file is closed."
+        ),
     ] = 5.0,
     line_bytes: LineBytes = 900_000,
     name: Annotated[
-        str | None, typer.Option("--name", help="Who collects. Default: the topic.")
+        str | None, typer.Option("--name", help="Name of the collector. Default: the topic.")
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option("--state", help="Where positions are. Default: .hightide/ingest/NAME.json."),
+        typer.Option(
+            "--state", help="Where positions are stored. Default: .hightide/ingest/NAME.json."
+        ),
     ] = None,
     settings: ClientSettings = None,
     bootstrap: Bootstrap = LOCALHOST,
 ) -> None:
     """Follow files into a topic, across rotation and restarts.
 
-    Patterns should be quoted, so that files that come later are found too. A line is sent when it
-    is complete. Positions are kept when the broker has acknowledged the lines before them: after a
-    crash some lines may be sent again; with --exactly-once none are, for readers of committed
-    records.
+    Quote patterns, so that files that are created later are found too. A line is sent when it is
+    complete. Positions are stored when the brokers have acknowledged the lines before them: after a
+    crash some lines may be sent again; with --exactly-once none are, for consumers with
+    read_committed.
     """
     from hightide.ingest.file_follower import FollowRules
     from hightide.ingest.records import RecordFormat, check_key
@@ -113,7 +118,7 @@ def files(
         sent: int = made.run(once=once)
         return sent
 
-    _told(collect, to)
+    _run(collect, to)
 
 
 def _at_least_once(
@@ -151,7 +156,7 @@ def _exactly_once(
     from hightide.ingest.sender import ExactlyOnceSender
 
     ask(bootstrap, _positions_topic)
-    # First the sender: what a dead collector left open has to end before positions are read.
+    # The sender first: it aborts the transaction of a dead collector before positions are read.
     sender = ExactlyOnceSender(
         bootstrap,
         to,
@@ -209,7 +214,7 @@ def stdin(
         sender = Sender(bootstrap, to, client, say=say)
         return collect_stdin(sender, key, line_bytes, stopping)
 
-    _told(collect, to)
+    _run(collect, to)
 
 
 @app.command()
@@ -221,16 +226,16 @@ def http(
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535)] = 8092,
     key: Key = "none",
     body_bytes: Annotated[
-        int, typer.Option("--max-body", min=1, help="Of one request, in bytes.")
+        int, typer.Option("--max-body", min=1, help="Largest body of a request, in bytes.")
     ] = 10 << 20,
     connections: Annotated[int, typer.Option("--max-connections", min=1)] = 256,
     settings: ClientSettings = None,
     bootstrap: Bootstrap = LOCALHOST,
 ) -> None:
-    """Take records by HTTP: POST to / or /topics/TOPIC.
+    """Receive records by HTTP: POST to / or /topics/TOPIC.
 
-    Bodies of text/plain or application/x-ndjson are one record per line, all others one record.
-    The answer comes when the broker has acknowledged the records, and says where they are.
+    Bodies of text/plain or application/x-ndjson are one record per line, all others one record. The
+    response comes when the brokers have acknowledged the records, and has their offsets.
     """
     from hightide.ingest.http_server import IngestServer, Limits
     from hightide.ingest.records import check_key
@@ -263,15 +268,15 @@ def http(
         )
         return server.records
 
-    _told(lambda: asyncio.run(serve()), ", ".join(to))
+    _run(lambda: asyncio.run(serve()), ", ".join(to))
 
 
 def _ensure(bootstrap: str, topic: str) -> None:
-    """Before anything is read: a wrong address or topic should be said at once."""
+    """Check the topic first, to report a wrong address or topic at once."""
     ask(bootstrap, lambda admin: admin.topics.ensure(topic))
 
 
-def _told(collect: Callable[[], int], to: str) -> None:
+def _run(collect: Callable[[], int], to: str) -> None:
     from hightide.ingest.sender import IngestError
 
     try:
@@ -284,18 +289,18 @@ def _told(collect: Callable[[], int], to: str) -> None:
 
 
 def _for_lines(line_bytes: int) -> dict[str, Any]:
-    """The library refuses records that are bigger than it was told."""
+    """Return the setting that lets librdkafka produce lines of this size."""
     return {"message.max.bytes": max(1_000_000, line_bytes + (64 << 10))}
 
 
 def _until_signal() -> Callable[[], bool]:
-    """Whether somebody wants to end; the first signal is a wish, a second one is not."""
-    told: list[int] = []
+    """Return whether a signal has come; the second signal ends the process."""
+    received: list[int] = []
 
     def on_signal(number: int, _: Any) -> None:
-        told.append(number)
+        received.append(number)
         signal.signal(number, signal.SIG_DFL)
 
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, on_signal)
-    return lambda: bool(told)
+    return lambda: bool(received)

@@ -1,4 +1,4 @@
-"""`hightide pipeline …`: run the apps of `hightide.spark.streams`, and see how they are doing.
+"""`hightide pipeline …`: run the apps of `hightide.spark.streams`, and show their status.
 
 Spark is imported only inside the commands that need it: `list` and `status` read files that a
 running app writes, and answer at once.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Run apps that read topics and write topics and tables, on Spark, and look at them.",
+    help="Run apps on Spark that read topics and write topics and tables, and show their status.",
 )
 
 UNHEALTHY = 3
@@ -43,7 +43,7 @@ Bootstrap = Annotated[
         "-b",
         envvar="HIGHTIDE_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="A broker of the cluster. Default: what the app says.",
+        help="A broker of the cluster. Default: the app's.",
     ),
 ]
 Master = Annotated[
@@ -52,7 +52,7 @@ Master = Annotated[
         "--master",
         envvar="HIGHTIDE_MASTER",
         metavar="URL",
-        help="Where Spark runs: local[2], spark://HOST:PORT. Default: what the app says, or here.",
+        help="Where Spark runs: local[2], spark://HOST:PORT. Default: the app's, or local.",
     ),
 ]
 StateOption = Annotated[
@@ -61,8 +61,7 @@ StateOption = Annotated[
         "--state",
         envvar="HIGHTIDE_STATE",
         metavar="DIR",
-        help="Where progress and state are kept. Default: what the app says, or "
-        "./.hightide/pipelines.",
+        help="Where progress and state are kept. Default: the app's, or ./.hightide/pipelines.",
     ),
 ]
 Conf = Annotated[
@@ -72,13 +71,13 @@ Conf = Annotated[
 Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="QUERY", help="Only this query; repeatable.")
 ]
-Trace = Annotated[bool, typer.Option("--trace", help="On an error, print all that Spark says.")]
+Trace = Annotated[bool, typer.Option("--trace", help="On an error, print the whole trace.")]
 
 
 def load(
     file: Path, bootstrap: str | None, master: str | None, state: str | None, conf: Any
 ) -> App:
-    """The app of a file, with what the command line says about it."""
+    """Load the app of a file, with the settings of the command line."""
     require_spark()
     from hightide.spark.pipelines.app_loader import LoadError
     from hightide.spark.pipelines.app_loader import load as load_file
@@ -90,7 +89,7 @@ def load(
         raise Failed(str(error)) from None
     found.configure(brokers=bootstrap, master=master, state=state, settings=settings)
     if "://" not in found.state:
-        # Spark's processes need not be where this one is.
+        # Spark's processes may have another working directory.
         found.configure(state=Path(found.state).absolute())
     return found
 
@@ -98,13 +97,13 @@ def load(
 def check_names(found: App, only: list[str] | None) -> list[str]:
     for name in only or ():
         if name not in found.queries:
-            wrong_usage(f"there is no query {name!r}; there is {', '.join(found.queries)}")
+            wrong_usage(f"there is no query {name!r}; expected one of {', '.join(found.queries)}")
     return list(only or ())
 
 
 @contextlib.contextmanager
 def explained(found: App, file: Path, *, trace: bool) -> Iterator[None]:
-    """Say what went wrong in words, and keep the rest in a file."""
+    """Explain an error in a few lines, and log the whole trace."""
     from hightide.spark import explain
     from hightide.spark.pipelines import logs
     from hightide.spark.pipelines.app_runner import RunFailed, folder_of
@@ -129,7 +128,7 @@ def explained(found: App, file: Path, *, trace: bool) -> Iterator[None]:
         return
     if trace:
         render.say(whole.rstrip())
-    raise Failed(f"{text}\nAll of it is in {log}." if not trace else text)
+    raise Failed(f"{text}\nThe whole trace is in {log}." if not trace else text)
 
 
 @app.command()
@@ -137,11 +136,11 @@ def run(
     file: File,
     master: Master = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Work off what is there now, and end.")
+        bool, typer.Option("--once", help="Process what is there now, and end.")
     ] = False,
     only: Only = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="First forget progress and state: begin anew.")
+        bool, typer.Option("--reset", help="First delete progress and state: start over.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -150,21 +149,23 @@ def run(
     conf: Conf = None,
     grace: Annotated[
         float,
-        typer.Option("--grace", min=0, metavar="SECONDS", help="To finish a micro-batch in."),
+        typer.Option(
+            "--grace", min=0, metavar="SECONDS", help="How long micro-batches may take to finish."
+        ),
     ] = 30.0,
     trace: Trace = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run an app until Ctrl-C, with its progress on stderr.
 
-    Ctrl-C or SIGTERM lets the micro-batches that are under way finish; a second one stops at once.
-    -o json prints the status as JSON lines on stdout.
+    Ctrl-C or SIGTERM lets the current micro-batches finish; a second one stops at once. -o json
+    prints the status as JSON lines on stdout.
     """
     found = load(file, bootstrap, master, state, conf)
     names = check_names(found, only)
     if dry_run and not reset:
         wrong_usage(
-            "--dry-run is for --reset; `hightide pipeline plan` looks at an app without running"
+            "--dry-run needs --reset; to look at an app without running it, use `hightide pipeline plan`"
         )
     with explained(found, file, trace=trace):
         if reset:
@@ -208,15 +209,15 @@ def _reset(found: App, only: list[str], *, yes: bool, dry_run: bool) -> None:
 
     try:
         with app_lock(folder_of(found), found.name):
-            due = checkpoint_reset.stored_progress(found, only)
-            for entry in due:
+            progress = checkpoint_reset.stored_progress(found, only)
+            for entry in progress:
                 render.say(f"{entry.query}: {entry.kind} {entry.name} {entry.result}")
-            if not due:
-                render.say(f"App {found.name} has nothing to forget.")
+            if not progress:
+                render.say(f"App {found.name} has no stored progress.")
             elif not dry_run:
-                confirm(f"Forget the progress and state of {found.name}?", yes=yes)
-                checkpoint_reset.delete(found, due)
-                render.say("Forgotten. Topics and tables that were written are still there.")
+                confirm(f"Delete the progress and state of {found.name}?", yes=yes)
+                checkpoint_reset.delete(found, progress)
+                render.say("Deleted. Topics and tables that were written are kept.")
     except checkpoint_reset.ResetFailed as error:
         raise Failed(str(error)) from None
 
@@ -227,7 +228,7 @@ def plan(
     master: Master = None,
     only: Only = None,
     logical: Annotated[
-        bool, typer.Option("--logical", help="Also the logical plan that Spark makes.")
+        bool, typer.Option("--logical", help="Also show Spark's logical plan.")
     ] = False,
     state: StateOption = None,
     bootstrap: Bootstrap = None,
@@ -235,9 +236,9 @@ def plan(
     trace: Trace = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Look at what an app would do: what is read, written, and of which columns.
+    """Show what an app would do: what it reads and writes, and with which columns.
 
-    Finds unknown columns, impossible output modes and the like. Asks no broker.
+    Finds unknown columns, impossible output modes and other mistakes. Asks no broker.
     """
     found = load(file, bootstrap, master, state, conf)
     names = check_names(found, only)
@@ -262,14 +263,14 @@ def try_(
 ) -> None:
     """Run the tests of an app: its functions test_…, or the tests of its YAML.
 
-    A test gives a query rows and looks at what comes out; no broker is asked.
+    A test gives rows to a query and checks the result; no broker is asked.
     """
     found = load(file, None, "local[1]", None, conf)
     if not found.tests:
         raise Failed(f"{file} has no tests: functions test_… in Python, tests: in YAML.")
     for name in names or ():
         if name not in found.tests:
-            wrong_usage(f"there is no test {name!r}; there is {', '.join(found.tests)}")
+            wrong_usage(f"there is no test {name!r}; expected one of {', '.join(found.tests)}")
     with explained(found, file, trace=trace):
         _start_spark(found, file)
         rows = [pipeline_rows.tried(name, found.tests[name], file) for name in names or found.tests]
@@ -297,7 +298,7 @@ def _state(given: str | None) -> Path:
 
 @app.command("list")
 def list_(state: StateOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the apps that have run with a state folder, and whether they do now."""
+    """List the apps that have run with a state folder, and their state."""
     from hightide.spark.pipelines.status import known
 
     rows = [pipeline_rows.app_row(status) for status in known(_state(state))]
@@ -314,10 +315,10 @@ def status(
     interval: Interval = 2.0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show how apps and their queries are doing: rates, lag, batch time, watermark, state.
+    """Show the status of apps and their queries: rates, lag, batch time, watermark, state.
 
-    The lag is asked of the brokers, the rest is what the app last wrote down. Exit code 3 if an app
-    that was named has failed or died.
+    The lag is asked of the brokers, the rest is what the app last wrote. Exit code 3 if an app that
+    was named has failed or died.
     """
     from hightide.spark.pipelines.status import State, known
 
@@ -325,8 +326,8 @@ def status(
         while True:
             found = [status for status in known(_state(state)) if name in (None, status.app)]
             if not found and not watch:
-                who = f"App {name!r} has never" if name else "No app has"
-                raise Failed(f"{who} run with its state in {_state(state)}.")
+                never = f"App {name!r} has never" if name else "No app has"
+                raise Failed(f"{never} run with its state in {_state(state)}.")
             _show_status([await _with_lag(status) for status in found], output, watch=watch)
             if not watch:
                 return found
@@ -346,7 +347,7 @@ async def _with_lag(found: AppStatus) -> AppStatus:
     try:
         return await refresh(found)
     except (ConnectionFailed, KafkaError, OSError) as error:
-        render.say(f"The lag of {found.app} is as old as its last micro-batch. {error}")
+        render.say(f"The lag of {found.app} is that of its last micro-batch: {error}")
     return found
 
 

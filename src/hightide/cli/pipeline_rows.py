@@ -1,4 +1,4 @@
-"""What `hightide pipeline` prints: rows and pages made of plans, tests and statuses."""
+"""Rows and pages of `hightide pipeline`, made of plans, tests and statuses."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def plan_page(row: PlanRow, *, logical: bool) -> str:
 
 
 def tried(name: str, test: Callable[[], Any], file: Path) -> TrialRow:
-    """Run one test, and say what came of it."""
+    """Run one test, and return its result."""
     from hightide.spark import explain
 
     began = time.monotonic()
@@ -130,7 +130,7 @@ def app_row(status: AppStatus) -> AppRow:
 
 
 def status_page(status: AppStatus, now_ms: int) -> str:
-    """One app: a line about it, a table of its queries, and what went wrong."""
+    """Return one app as text: a line about it, a table of its queries, and its error."""
     from hightide.spark.pipelines import display
 
     seconds = max(0, now_ms - status.updated_ms) / 1000

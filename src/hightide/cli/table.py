@@ -1,6 +1,6 @@
-"""`hightide table …`: keep topics as Parquet, Delta or Iceberg tables, and look after them.
+"""`hightide table …`: keep topics as Parquet, Delta or Iceberg tables, and maintain them.
 
-Spark is started by `create` alone; the others read what it wrote down and the tables themselves.
+Only `create` starts Spark; the others read the stored definition and the tables themselves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ColumnRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One table as it is, and the work that fills it."""
+    """One table, and the app that fills it."""
 
     table: str
     topic: str | None
@@ -103,10 +103,10 @@ def create(
         str, typer.Option("--on-error", metavar="fail|skip|dlq:TOPIC", help="For bad records.")
     ] = "fail",
     start: Annotated[
-        str, typer.Option("--from", metavar="earliest|latest", help="Where to begin, if new.")
+        str, typer.Option("--from", metavar="earliest|latest", help="Where to start, if new.")
     ] = "earliest",
     once: Annotated[
-        bool, typer.Option("--once", help="Work off what is there now, and end.")
+        bool, typer.Option("--once", help="Process what is there now, and end.")
     ] = False,
     every: Annotated[
         str, typer.Option("--every", metavar="DURATION", help="How often rows are added.")
@@ -115,25 +115,26 @@ def create(
         int, typer.Option("--buckets", min=1, max=9999, help="With --key: files to keep keys in.")
     ] = 16,
     name: Annotated[
-        str | None, typer.Option("--name", help="Of the work. Default: the folder's.")
+        str | None,
+        typer.Option("--name", help="Name of the app that fills it. Default: the folder's."),
     ] = None,
     master: Annotated[
         str | None, typer.Option("--master", envvar="HIGHTIDE_MASTER", metavar="URL")
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; repeatable."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable."),
     ] = None,
     state: StateOption = STATE,
     bootstrap: Bootstrap = LOCALHOST,
 ) -> None:
-    """Make a table of a topic and keep filling it until Ctrl-C.
+    """Create a table from a topic, and fill it until Ctrl-C.
 
-    Every record is in the table exactly once, whatever dies. The same command goes on where it
+    Every record is in the table exactly once, whatever fails. The same command continues where it
     stopped.
     """
     require_spark()
-    with _words():
+    with _explained():
         from hightide.spark.tables.table_app import Definition, TableApp
 
         definition = Definition(
@@ -168,32 +169,32 @@ def _run(made: TableApp, *, once: bool) -> None:
 
 @app.command("list")
 def list_(state: StateOption = STATE, output: OutputOption = Output.TABLE) -> None:
-    """List the tables that were made with a state folder."""
+    """List the tables of a state folder."""
     require_spark()
-    with _words():
+    with _explained():
         rows = [_row(folder, _known(folder)) for folder in _folders(state)]
     if not rows:
-        render.say(f"No table was made with its state in {state}.")
+        render.say(f"There is no table with its state in {state}.")
     render.show(rows, output, ("table", "topic", "state", "batch", "lag", "rows", "files", "to"))
 
 
 @app.command()
 def status(which: Which, state: StateOption = STATE, output: OutputOption = Output.TABLE) -> None:
-    """Show a table: how far it is, how large, and its columns."""
+    """Show a table: its progress, size and columns."""
     require_spark()
-    with _words():
+    with _explained():
         folder, to = _found(which, state)
         render.show_one(_row(folder, to), output)
 
 
 @app.command()
 def compact(which: Which, state: StateOption = STATE) -> None:
-    """Join small files now, and remove what is kept of earlier versions if it is old enough.
+    """Merge small files now, and delete what is kept of earlier versions if it is old enough.
 
     A table that is being filled does that by itself.
     """
     require_spark()
-    with _words():
+    with _explained():
         from hightide.spark.tables.compaction import compact as join_files
         from hightide.spark.tables.table_access import open_table
 
@@ -201,29 +202,29 @@ def compact(which: Which, state: StateOption = STATE) -> None:
         store = open_table(to)
         fewer = join_files(store)
         store.clean()
-    render.say(f"{to} has {fewer} files less." if fewer else f"{to} has no small files to join.")
+    render.say(f"{to} has {fewer} fewer files." if fewer else f"{to} has no small files to merge.")
 
 
 @app.command()
 def drop(which: Which, state: StateOption = STATE, yes: Yes = False) -> None:
-    """Remove a table, and the progress of what fills it. The topic stays."""
+    """Delete a table and the progress of the app that fills it. The topic stays."""
     require_spark()
-    with _words():
+    with _explained():
         from hightide.spark.pipelines.status import app_lock
         from hightide.spark.tables.table_access import open_table
 
         folder, to = _found(which, state)
-        confirm(f"Remove {to} and all of its rows?", yes=yes)
+        confirm(f"Delete {to} and all of its rows?", yes=yes)
         with app_lock(folder, folder.name) if folder else contextlib.nullcontext():
             open_table(to).drop()
             if folder:
-                _forget(folder, state)
+                _delete_groups(folder, state)
                 shutil.rmtree(folder)
-    render.say(f"{to} is gone.")
+    render.say(f"Deleted {to}.")
 
 
-def _forget(folder: Path, state: Path) -> None:
-    """The groups that show its progress; without brokers they stay, which harms nothing."""
+def _delete_groups(folder: Path, state: Path) -> None:
+    """Delete the groups that show its progress; without brokers they stay, which does no harm."""
     from hightide.spark.pipelines import checkpoint_reset
     from hightide.spark.pipelines.status import read
 
@@ -244,8 +245,8 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _words() -> Iterator[None]:
-    """What can go wrong, in one sentence."""
+def _explained() -> Iterator[None]:
+    """Turn errors into one sentence."""
     from hightide.spark.pipelines.app_runner import RunFailed
     from hightide.spark.pipelines.status import AlreadyRunning
     from hightide.spark.session import NoJava
@@ -255,7 +256,7 @@ def _words() -> Iterator[None]:
     try:
         yield
     except RunFailed as error:
-        raise Failed(f"{error}\nAll of it is in {error.log}.") from None
+        raise Failed(f"{error}\nThe whole trace is in {error.log}.") from None
     except (AlreadyRunning, NoJava, StreamsError, TableError) as error:
         raise Failed(str(error)) from None
 
@@ -278,7 +279,7 @@ def _known(folder: Path) -> str:
 
 
 def _found(which: str, state: Path) -> tuple[Path | None, str]:
-    """The folder of the work and the table that somebody means, by name or by place."""
+    """Return the folder and the target of a table, by its name or its path."""
     from hightide.spark.tables.table_target import is_table, parse
 
     for folder in _folders(state):
@@ -287,7 +288,9 @@ def _found(which: str, state: Path) -> tuple[Path | None, str]:
             return folder, to
     if not is_table(which):
         known = ", ".join(folder.name for folder in _folders(state)) or "none"
-        wrong_usage(f"there is no table {which!r} with its state in {state}; there is {known}")
+        wrong_usage(
+            f"there is no table {which!r} with its state in {state}; expected one of {known}"
+        )
     return None, str(parse(which))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hightide.ingest.file_follower import FileFollower, OpenFile
 from hightide.ingest.file_identity import Identity
 from hightide.ingest.lines import Line, Splitter
-from hightide.ingest.positions import StateFile, written
+from hightide.ingest.positions import StateFile, to_json
 from hightide.ingest.records import Record, RecordFormat, key_of
 from hightide.ingest.sender import Sender, Stopped
 
@@ -23,25 +23,25 @@ STDIN_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class Collector:
-    """Follows files, and sends what is new in them in rounds.
+    """Follows files, and sends their new lines in rounds.
 
-    A round is what there is to read, up to some megabytes: it waits for nothing, so a line is on
-    its way at once, and when there is much to do rounds are big.
+    A round is what there is to read, up to some megabytes. It waits for nothing, so a line is sent
+    at once, and under load rounds are large.
     """
 
     follower: FileFollower
     sender: Sender
     shape: RecordFormat
-    # None if the sender keeps positions with the records.
+    # None if the sender stores positions with the records.
     state: StateFile | None
-    # Positions that nobody needs any more; those who keep them with the records drop them.
+    # Positions of deleted files; the sender deletes them if it stores positions in a topic.
     forgotten: list[Identity] = field(default_factory=list)
     is_stopping: Callable[[], bool] = lambda: False
     sent: int = 0
     _scanned_s: float = field(default=-SCAN_S)
 
     def run(self, *, once: bool = False) -> int:
-        """Collect until it is time to stop; with `once`, until what is there has been read."""
+        """Collect until it is time to stop; with `once`, until the existing data is read."""
         try:
             while not self.is_stopping():
                 found = self._round()
@@ -51,7 +51,7 @@ class Collector:
                 if not found:
                     time.sleep(PAUSE_S)
         except Stopped:
-            pass  # What was not delivered will be read again.
+            pass  # Undelivered lines are read again at the next start.
         finally:
             self.follower.close()
             if self.state is not None:
@@ -75,7 +75,7 @@ class Collector:
         read = {id(it): it for it, _ in found}
         places = self.follower.places(read.values())
         positions: dict[str, bytes | None] = {str(key): None for key in self.forgotten}
-        positions |= {str(key): written(it) for key, it in places.items()}
+        positions |= {str(key): to_json(it) for key, it in places.items()}
         self.sender.send(records, positions)
         self.forgotten.clear()
         self.follower.known.update(places)
@@ -87,7 +87,7 @@ class Collector:
 def collect_stdin(
     sender: Sender, key: str, line_bytes: int, is_stopping: Callable[[], bool]
 ) -> int:
-    """Lines of stdin until its end; how many.  The library sends while this waits for more."""
+    """Send the lines of stdin until its end, and return how many; librdkafka sends meanwhile."""
     splitter = Splitter(line_bytes=line_bytes)
     sent = 0
     data = b"-"

@@ -1,9 +1,9 @@
 """Files that match patterns, followed across rotation.
 
-A file that was renamed is read to its end and then let go, when nobody has written to it for a
-while.  A file that was cut begins anew, and what it had beyond the position is looked for in the
-copy that was made of it.  A file that was rotated while nobody looked is found again by its inode
-or by its contents, in the directory where it was.
+A renamed file is read to its end and closed when it has been quiet for a while. A truncated file is
+read from its beginning, and its unread rest is looked for in the copy that was made of it. A file
+that was rotated while the collector was down is found again by its inode or its contents, in the
+same directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hightide.ingest.file_identity import EDGE_BYTES, FilePosition, Identity, di
 from hightide.ingest.lines import LINE_BYTES, Joiner, Line, Splitter
 
 READ_BYTES = 1 << 18
-# A file that nobody has written to for so long is not kept open.
+# A file without writes for this long is closed.
 IDLE_S = 60
 
 
@@ -28,10 +28,10 @@ class FollowRules:
     """How files are followed."""
 
     patterns: tuple[str, ...]
-    # Whether files that are there before the first start are read from their beginning.
+    # Whether files that exist before the first start are read from their end.
     from_end: bool = False
-    # How long a rotated file must be quiet before its last, incomplete line is taken and it is let
-    # go; and how long any file must be quiet before its last event of several lines is taken.
+    # How long a rotated file must be quiet before its last, incomplete line is sent and it is
+    # closed; and how long any file must be quiet before its last event of several lines is sent.
     quiet_s: float = 5.0
     begins: re.Pattern[bytes] | None = None
     line_bytes: int = LINE_BYTES
@@ -46,18 +46,18 @@ class OpenFile:
     descriptor: int
     splitter: Splitter
     joiner: Joiner | None
-    # The first bytes of the file, and those around the position up to where the next read begins:
-    # what was read is known also after somebody has cut the file.
+    # The first bytes of the file, and those from before the position to the next read: they are
+    # still known after the file was truncated.
     head: bytes
     recent: bytearray
     offset: int
-    # Up to where lines were given out.
+    # The end of the last line that was returned.
     position: int
     last_data_s: float
     is_rotated: bool = False
 
     def read(self, now_s: float) -> list[Line]:
-        """What can be given out of the next piece; nothing at the end of the file."""
+        """Read the next piece and return the complete lines; empty at the end of the file."""
         data = os.pread(self.descriptor, READ_BYTES, self.offset)
         if not data:
             return []
@@ -67,20 +67,20 @@ class OpenFile:
         if len(self.head) < EDGE_BYTES:
             self.head = (self.head + data)[:EDGE_BYTES]
         found = self.splitter.feed(data)
-        return self._given(found if self.joiner is None else self.joiner.feed(found))
+        return self._returned(found if self.joiner is None else self.joiner.feed(found))
 
     def finish(self) -> list[Line]:
-        """What is left, when nothing more is awaited."""
+        """Return the rest, when no more data is expected."""
         rest = self.splitter.finish()
         if self.joiner is not None:
             rest = self.joiner.feed(rest) + self.joiner.finish()
-        return self._given(rest)
+        return self._returned(rest)
 
     def end_event(self) -> list[Line]:
-        """The event of several lines that is held back, without waiting for the next."""
-        return [] if self.joiner is None else self._given(self.joiner.finish())
+        """Return the event of several lines that is held back, without waiting for the next."""
+        return [] if self.joiner is None else self._returned(self.joiner.finish())
 
-    def _given(self, lines: list[Line]) -> list[Line]:
+    def _returned(self, lines: list[Line]) -> list[Line]:
         if lines:
             self.position = lines[-1].end
             needed = self.offset - self.position + EDGE_BYTES
@@ -88,7 +88,7 @@ class OpenFile:
         return lines
 
     def is_cut(self) -> bool:
-        """Whether what was read is no longer what is there."""
+        """Return whether the data that was read is no longer there."""
         last = self.recent[-EDGE_BYTES:]
         return os.pread(self.descriptor, len(last), self.offset - len(last)) != last
 
@@ -104,7 +104,7 @@ class OpenFile:
 
 @dataclass(slots=True)
 class FileFollower:
-    """All files of some patterns.  `known` are the places of files, open or not."""
+    """All files of some patterns. `known` are the positions of files, open or not."""
 
     rules: FollowRules
     known: dict[Identity, FilePosition]
@@ -113,7 +113,7 @@ class FileFollower:
     is_first_scan: bool = True
 
     def scan(self, now_s: float) -> None:
-        """Look which files there are."""
+        """Find the matching files."""
         seen = dict(_matching(self.rules.patterns))
         for identity, (path, size) in seen.items():
             if identity in self.open:
@@ -127,21 +127,21 @@ class FileFollower:
             self.is_first_scan = False
 
     def _is_read(self, identity: Identity, path: str, size: int) -> bool:
-        """Whether a file needs not to be opened: its end is known, and was so at the start."""
+        """Return whether a file need not be opened: it was read to its end."""
         place = self.known.get(identity)
         if place is None or place.position != size:
             return False
         return not self.is_first_scan or _fits(path, place)
 
     def lines(self, now_s: float, byte_limit: int) -> Iterator[tuple[OpenFile, Line]]:
-        """What is new in all files, in turns, until it is enough."""
+        """Yield the new lines of all files in turn, up to a number of bytes."""
         taken = 0
         ended: set[Identity] = set()
-        # A file that was cut may bring its copy with it, so what is open is looked at anew.
+        # A truncated file may add its copy to the open files, so list them again.
         while taken < byte_limit and (busy := [it for it in self.open if it not in ended]):
             for followed in [self.open[identity] for identity in busy]:
                 if followed.is_cut():
-                    for line in self._begin_anew(followed, now_s):
+                    for line in self._restart(followed, now_s):
                         yield followed, line
                 before = followed.offset
                 for line in followed.read(now_s):
@@ -154,13 +154,13 @@ class FileFollower:
                 yield followed, line
 
     def finish(self) -> Iterator[tuple[OpenFile, Line]]:
-        """The incomplete lines at the ends of files."""
+        """Yield the incomplete lines at the ends of files."""
         for followed in self.open.values():
             for line in followed.finish():
                 yield followed, line
 
     def places(self, of: Iterable[OpenFile]) -> dict[Identity, FilePosition]:
-        """The places to be kept when what was given out of some files has been delivered."""
+        """Return the positions to store when the lines of these files are delivered."""
         return {followed.identity: followed.place() for followed in of}
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class FileFollower:
         rest = followed.finish() if followed.is_rotated else followed.end_event()
         is_idle = now_s - followed.last_data_s >= max(IDLE_S, self.rules.quiet_s)
         if not rest and (followed.is_rotated or (is_idle and self._is_delivered(followed))):
-            # It is opened again if it grows; until then it costs nothing.
+            # It is opened again if it grows.
             del self.open[followed.identity]
             if followed.is_gone():
                 self.known.pop(followed.identity, None)
@@ -186,7 +186,7 @@ class FileFollower:
         return place is not None and place.position == followed.position == followed.offset
 
     def _begin(self, path: str, now_s: float, place: FilePosition | None = None) -> OpenFile | None:
-        """Open a file where reading has to go on."""
+        """Open a file at the position where reading continues."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -208,7 +208,7 @@ class FileFollower:
             return place.position
         for other in self.known.values():
             if other.is_telling and other.fits(descriptor):
-                return other.position  # A copy of a file that was read that far.
+                return other.position  # A copy of a file that was read to there.
         if self.is_first_scan and self.rules.from_end and not self.known:
             return os.fstat(descriptor).st_size
         return 0
@@ -231,8 +231,8 @@ class FileFollower:
             last_data_s=now_s,
         )
 
-    def _begin_anew(self, followed: OpenFile, now_s: float) -> list[Line]:
-        """A file was cut.  What it had beyond the position is in a copy, or only here."""
+    def _restart(self, followed: OpenFile, now_s: float) -> list[Line]:
+        """Start a truncated file from its beginning; return the rest that no copy holds."""
         is_copied = self._find_copy(followed.place(), followed.identity, now_s)
         rest = [] if is_copied else followed.finish()
         anew = self._followed(followed.path, followed.identity, followed.descriptor, 0, now_s)
@@ -242,7 +242,7 @@ class FileFollower:
         return rest
 
     def _find_copy(self, place: FilePosition, original: Identity, now_s: float) -> bool:
-        """Go on in a copy that has all that was read of the original."""
+        """Continue in a copy that holds everything that was read of the original."""
         if not place.is_telling:
             return False
         for path, identity, size in _beside(place.path):
@@ -256,7 +256,7 @@ class FileFollower:
         return False
 
     def _find_rotated(self, now_s: float) -> None:
-        """Files that were rotated away while nobody looked: the rest of each has to be read."""
+        """Find the files that were rotated while the collector was down, to read their rest."""
         for identity, place in list(self.known.items()):
             if identity in self.open:
                 if self.open[identity].position != place.position:
@@ -270,7 +270,7 @@ class FileFollower:
 
 
 def existing(known: Mapping[Identity, FilePosition]) -> dict[Identity, FilePosition]:
-    """The places of files that are still there; the others need not be remembered."""
+    """Return the positions of files that still exist."""
     inodes: dict[str, set[Identity]] = {}
     kept = {}
     for identity, place in known.items():
@@ -288,13 +288,13 @@ def _matching(patterns: Iterable[str]) -> Iterator[tuple[Identity, tuple[str, in
             try:
                 found = os.stat(path)
             except OSError:
-                continue  # It has gone since.
+                continue  # It is gone meanwhile.
             if modes.S_ISREG(found.st_mode):
                 yield Identity.of(found), (os.path.abspath(path), found.st_size)
 
 
 def _beside(path: str) -> Iterator[tuple[str, Identity, int]]:
-    """The plain files in the directory of a path, with their identities and sizes."""
+    """Yield the regular files in the directory of a path, with identities and sizes."""
     try:
         with os.scandir(os.path.dirname(path) or ".") as entries:
             for entry in entries:

@@ -1,9 +1,9 @@
-"""Which file it is.
+"""Recognise a file.
 
-A name says little: logs are renamed when they are rotated, or copied and then cut to nothing.  An
-inode says more, but is used again.  So a position in a file carries a fingerprint of what was read
-up to there, its first and its last bytes; where the fingerprint fits, reading goes on, be it under
-another name or in a copy, and where it does not, the file is a new one.
+A name says little: logs are renamed when they are rotated, or copied and then truncated. An inode
+says more, but is reused. So a position in a file carries a fingerprint of what was read up to
+there, its first and its last bytes. Where the fingerprint fits, under any name or in a copy,
+reading continues; where it does not, the file is a new one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EDGE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the file system calls a file, as long as it is there."""
+    """The device and inode of a file, valid as long as the file exists."""
 
     device: int
     inode: int
@@ -37,24 +37,24 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """How far a file has been read, and how to know it again."""
+    """How far a file was read, and how to recognise it."""
 
     path: str
     position: int
     fingerprint: str
 
     def fits(self, descriptor: int) -> bool:
-        """Whether an open file has, up to the position, what was read."""
+        """Return whether an open file has the data that was read, up to the position."""
         return self.fingerprint == fingerprint(descriptor, self.position)
 
     @property
     def is_telling(self) -> bool:
-        """Whether enough was read to know it in a copy; files often begin with the same words."""
+        """Whether enough was read to recognise a copy; files often start with the same text."""
         return self.position >= EDGE_BYTES
 
 
 def fingerprint(descriptor: int, position: int) -> str | None:
-    """Of what is before a position; None if the file is shorter."""
+    """Return the fingerprint of the data before a position; None if the file is shorter."""
     size = min(EDGE_BYTES, position)
     head = os.pread(descriptor, size, 0)
     tail = os.pread(descriptor, size, position - size)

@@ -1,7 +1,7 @@
-"""Bytes into lines, and lines into events that span several.
+"""Bytes into lines, and lines into events of several lines.
 
-Both keep what is not complete yet.  Every line says where it lies in its file, because a position
-may be kept only at the end of a line that was delivered.
+Both hold incomplete data back. Every line has its position in the file, because a position may be
+stored only at the end of a delivered line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LINE_BYTES = 900_000
 
 
 class Line(NamedTuple):
-    """Text without its newline, and where it begins and ends in the file, newline included."""
+    """Text without its newline, and its start and end in the file, including the newline."""
 
     start: int
     end: int
@@ -23,7 +23,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Splitter:
-    """Lines out of pieces of a file.  A line that is too long is cut, and nothing of it is lost."""
+    """Splits pieces of a file into lines. A line that is too long is cut; nothing is lost."""
 
     position: int = 0
     line_bytes: int = LINE_BYTES
@@ -34,7 +34,7 @@ class Splitter:
         whole = self.pending.rfind(b"\n") + 1
         found: list[Line] = []
         if whole:
-            # The last piece is what stands behind the last newline: nothing.
+            # The last piece, after the last newline, is empty.
             for text in bytes(self.pending[:whole]).split(b"\n")[:-1]:
                 self._take(text, 1, found)
             del self.pending[:whole]
@@ -45,7 +45,7 @@ class Splitter:
         return found
 
     def finish(self) -> list[Line]:
-        """What is left when nothing more can come."""
+        """Return the rest when no more data can come."""
         found: list[Line] = []
         if self.pending:
             text = bytes(self.pending)
@@ -67,10 +67,10 @@ class Splitter:
 
 @dataclass(slots=True)
 class Joiner:
-    """Events out of lines: one begins where a line matches, and has all lines up to the next.
+    """Joins lines to events: an event starts with a matching line and has all lines up to the next.
 
-    The last event is held back until another begins or `finish` is called, so its lines are not
-    delivered yet and will be read again after a restart.
+    The last event is held back until another starts or `finish` is called, so its lines are not
+    delivered yet and are read again after a restart.
     """
 
     begins: re.Pattern[bytes]

@@ -1,7 +1,7 @@
-"""Where the positions in files are kept: in a file beside the collector, or in a compacted topic.
+"""Where the positions in files are stored: in a file beside the collector, or in a compacted topic.
 
-The file is written anew and put in the place of the old one, so that one of the two is always
-whole, and it is locked: two collectors that share it would both be wrong.
+The file is written to a temporary file that replaces it, so it is always whole. It is locked: two
+collectors that share it would both be wrong.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hightide.ingest.sender import IngestError
 
 POSITIONS_TOPIC = "hightide-ingest-positions"
 DEADLINE_S = 120
-Places = dict[Identity, FilePosition]
+Positions = dict[Identity, FilePosition]
 
 
-def written(place: FilePosition) -> bytes:
+def to_json(place: FilePosition) -> bytes:
     made = {
         "path": place.path,
         "position": place.position,
@@ -31,13 +31,13 @@ def written(place: FilePosition) -> bytes:
     return json.dumps(made).encode()
 
 
-def read(data: bytes | str) -> FilePosition:
+def from_json(data: bytes | str) -> FilePosition:
     found = json.loads(data)
     return FilePosition(found["path"], int(found["position"]), found["fingerprint"])
 
 
 class StateFile:
-    """Positions in a file of JSON."""
+    """Positions in a JSON file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,22 +48,22 @@ class StateFile:
         except OSError:
             os.close(self._lock)
             raise IngestError(
-                f"Another `hightide ingest` keeps its positions in {path}; give --name or --state."
+                f"Another `hightide ingest` stores its positions in {path}; set --name or --state."
             ) from None
 
-    def load(self) -> Places:
+    def load(self) -> Positions:
         try:
             found: dict[str, Any] = json.loads(self.path.read_text("utf-8"))
-            return {Identity.parse(key): read(json.dumps(it)) for key, it in found.items()}
+            return {Identity.parse(key): from_json(json.dumps(it)) for key, it in found.items()}
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IngestError(
-                f"{self.path} cannot be understood ({error}); without it, all files are read anew."
+                f"{self.path} is invalid ({error}); delete it to read all files from the beginning."
             ) from None
 
     def save(self, places: Mapping[Identity, FilePosition]) -> None:
-        text = json.dumps({str(key): json.loads(written(it)) for key, it in places.items()})
+        text = json.dumps({str(key): json.loads(to_json(it)) for key, it in places.items()})
         fresh = self.path.with_name(self.path.name + ".new")
         with fresh.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -75,11 +75,13 @@ class StateFile:
         os.close(self._lock)
 
 
-def load_from_topic(bootstrap: str, topic: str, name: str, settings: Mapping[str, Any]) -> Places:
-    """The positions that committed transactions have left under a name.
+def load_from_topic(
+    bootstrap: str, topic: str, name: str, settings: Mapping[str, Any]
+) -> Positions:
+    """Return the positions that committed transactions have stored under a name.
 
-    Transactions of other collectors may be open at the end of the topic, and ours be behind them,
-    so reading goes on to what is the end for those who see all.
+    Transactions of other collectors may be open at the end of the topic, with ours behind them. So
+    this reads up to the end that `read_uncommitted` sees.
     """
     kafka = library()
     wanted = {
@@ -98,7 +100,7 @@ def load_from_topic(bootstrap: str, topic: str, name: str, settings: Mapping[str
         if start == end:
             return {}
         reading.assign([kafka.TopicPartition(topic, 0, start)])
-        return _places(_messages(reading, end), f"{name}/")
+        return _positions(_messages(reading, end), f"{name}/")
     except kafka.KafkaException as error:
         raise IngestError(
             f"The positions in {topic} cannot be read: {error.args[0].str()}."
@@ -113,7 +115,7 @@ def _messages(reading: Any, end: int) -> Iterable[Any]:
     while True:
         message = reading.poll(DEADLINE_S)
         if message is None:
-            raise IngestError("The positions were not to be had in time; is a transaction open?")
+            raise IngestError("The positions could not be read in time; a transaction may be open.")
         error = message.error()
         if error is None:
             yield message
@@ -123,8 +125,8 @@ def _messages(reading: Any, end: int) -> Iterable[Any]:
             return
 
 
-def _places(messages: Iterable[Any], prefix: str) -> Places:
-    found: Places = {}
+def _positions(messages: Iterable[Any], prefix: str) -> Positions:
+    found: Positions = {}
     for message in messages:
         key = (message.key() or b"").decode()
         if not key.startswith(prefix):
@@ -133,5 +135,5 @@ def _places(messages: Iterable[Any], prefix: str) -> Places:
         if message.value() is None:
             found.pop(identity, None)
         else:
-            found[identity] = read(message.value())
+            found[identity] = from_json(message.value())
     return found

@@ -1,4 +1,4 @@
-"""A line as a record: what its key, its value and its headers are."""
+"""A line as a record: its key, value and headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = "hightide.host"
 
 
 class Record(NamedTuple):
-    """What is produced.  Like a line, it is a tuple because there are many of them."""
+    """A record to produce. Like a line, it is a tuple because there are many of them."""
 
     value: bytes
     key: bytes | None = None
@@ -28,7 +28,7 @@ class RecordFormat:
     """How lines become records.
 
     The key is the path of the file, which keeps a file's lines in order; or a member of the JSON
-    object that the line is (`json:user`); or nothing, and lines are spread over all partitions.
+    object in the line (`json:user`); or none, and lines are spread over all partitions.
     """
 
     host: str
@@ -47,26 +47,26 @@ class RecordFormat:
             "position": line.start,
             "host": self.host,
             "at": datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(),
-            # Bytes that are no text are written in a way that can be read back.
+            # Bytes that are not UTF-8 are escaped, so that they can be read back.
             "line": line.text.decode(errors="backslashreplace"),
         }
         return json.dumps(made, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def check_key(key: str, *words: str) -> None:
-    """Refuse a rule that is none of the words and no field of JSON."""
+    """Raise ValueError if a key rule is neither one of the words nor a JSON field."""
     if key not in words and (not key.startswith("json:") or key == "json:"):
-        raise ValueError(f"{key!r} is no key; it should be {', '.join(words)} or json:FIELD")
+        raise ValueError(f"{key!r} is not a key; expected {', '.join(words)} or json:FIELD")
 
 
 @lru_cache(maxsize=1024)
 def encoded(name: str) -> bytes:
-    """A path as the bytes that the file system has; the same few come again and again."""
+    """Return a path as the file system's bytes; cached, because the same few paths recur."""
     return name.encode(errors="surrogateescape")
 
 
 def key_of(key: str, value: bytes, path: bytes | None = None) -> bytes | None:
-    """The key of a record by its rule; null where the rule finds none."""
+    """Return the key of a record by its rule; None if the rule finds none."""
     if key == "path":
         return path
     if key == "none":

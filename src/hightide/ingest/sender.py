@@ -1,11 +1,11 @@
-"""Records to a topic, in rounds: a round is delivered whole before its positions are kept.
+"""Records to a topic, in rounds: a round is delivered whole before its positions are stored.
 
-At least once: every record of the round is acknowledged, then the positions go to a file.  If the
+At least once: every record of the round is acknowledged, then the positions go to a file. If the
 process dies between the two, the round is sent again.
 
 Exactly once: records and positions, which are records of a compacted topic, are one transaction.
-The transactional id is the name under which somebody collects: a second collector of that name ends
-the first one, and what a dead one left open is aborted before positions are read.
+The transactional id is the name of the collector: a second collector of that name fences the first,
+and the open transaction of a dead one is aborted before positions are read.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from hightide.ingest.records import Record
 
 ROUND_RETRIES = 20
 TRANSACTION_MS = 60_000
-# What librdkafka may hold before `send` waits.
+# How much librdkafka queues before `send` waits.
 QUEUE_KBYTES = 64 << 10
 
 
 class IngestError(Exception):
-    """Collecting cannot go on; the text is a sentence for a person."""
+    """Collecting cannot continue; the text is for the user."""
 
 
 class Refused(IngestError):
-    """Brokers did not take some records."""
+    """The brokers rejected some records."""
 
 
 class Stopped(Exception):
-    """Somebody wants to end while brokers cannot be reached."""
+    """The collector is to stop while brokers cannot be reached."""
 
 
 class Sender:
-    """At least once."""
+    """Sends records at least once."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Sender:
         self._producer = producer(
             bootstrap,
             {
-                # The errors alone: a call for each record would cost more than producing it.
+                # Errors only: a callback for each record would cost more than producing it.
                 "delivery.report.only.error": True,
                 **settings,
             },
@@ -63,12 +63,12 @@ class Sender:
         )
 
     def send(self, records: Iterable[Record], positions: Mapping[str, bytes | None]) -> None:  # noqa: ARG002
-        """Deliver a round.  Positions are for those who keep them with the records."""
+        """Deliver a round; this sender does not store the positions."""
         self.queue(records)
         self.flush()
 
     def flush(self) -> None:
-        """Wait until all is acknowledged, however long brokers are away."""
+        """Wait until all records are acknowledged, without a time limit."""
         while self._in_words(lambda: self._producer.flush(0.5)):
             if self._is_stopping():
                 raise Stopped
@@ -94,21 +94,21 @@ class Sender:
                 )
                 return
             except BufferError:
-                # The queue is full: wait until brokers have taken some of it.
+                # The queue is full: wait until some records are acknowledged.
                 self._producer.poll(0.2)
                 self._check()
                 if self._is_stopping():
                     raise Stopped from None
 
     def _in_words(self, call: Callable[[], Any]) -> Any:
-        """Call the library; what it raises becomes a sentence."""
+        """Call librdkafka, and turn its exceptions into sentences."""
         try:
             return call()
         except (library().KafkaException, SystemError) as error:
             raise self._judged(raised(error) or self._asked(error)) from None
 
     def _asked(self, error: BaseException) -> Any:
-        """Why the library has ended the producer, where a call did not tell."""
+        """Return why librdkafka has ended the producer, if a call did not say."""
         if not self._refusals:
             raise error
         return self._refusals[0]
@@ -123,11 +123,11 @@ class Sender:
     def _check(self) -> None:
         if self._refusals:
             count = len(self._refusals)
-            raise Refused(f"{count} records were not taken: {sentence(self._refusals[0])}")
+            raise Refused(f"{count} records were rejected: {sentence(self._refusals[0])}")
 
 
 class ExactlyOnceSender(Sender):
-    """Records and positions in transactions."""
+    """Sends records and positions in transactions."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class ExactlyOnceSender(Sender):
     ) -> None:
         made = {
             "transaction.timeout.ms": TRANSACTION_MS,
-            # An abort is how a round is given up, so a record must not outlive its transaction.
+            # A record must not outlive its transaction, which an abort ends.
             "message.timeout.ms": TRANSACTION_MS,
             **settings,
             "transactional.id": f"hightide-ingest-{name}",
@@ -160,7 +160,7 @@ class ExactlyOnceSender(Sender):
                 return
             except _Abortable as error:
                 if attempt == 0:
-                    self._say(f"A transaction is done again: {error}")
+                    self._say(f"Repeating a transaction: {error}")
                 self._refusals.clear()
                 self._in_words(lambda: self._retry(self._producer.abort_transaction))
         raise IngestError(f"A transaction failed {ROUND_RETRIES} times.")
@@ -182,7 +182,7 @@ class ExactlyOnceSender(Sender):
         self._retry(self._producer.commit_transaction)
 
     def _retry(self, call: Callable[[float], Any]) -> None:
-        """Calls about transactions are repeated until they have an answer."""
+        """Repeat a transactional call until it succeeds or cannot be retried."""
         kafka = library()
         while True:
             try:
@@ -195,7 +195,7 @@ class ExactlyOnceSender(Sender):
                     raise Stopped from None
 
     def _asked(self, error: BaseException) -> Any:
-        """A producer that has been ended says why to whoever wants to abort; others can abort."""
+        """Ask a fenced producer for the reason, by an abort, which it refuses with it."""
         try:
             self._producer.abort_transaction(0)
         except library().KafkaException as told:
@@ -208,13 +208,13 @@ class ExactlyOnceSender(Sender):
             return _Abortable(sentence(error))
         if error.code() in (kafka._FENCED, kafka.INVALID_PRODUCER_EPOCH):
             return IngestError(
-                f"Another `hightide ingest` has begun as {self.name}; this one ends."
+                f"Another `hightide ingest` has started as {self.name}; this one stops."
             )
         return IngestError(sentence(error))
 
 
 class _Abortable(Exception):
-    """The transaction has to be aborted, and can be done again."""
+    """The transaction must be aborted, and can be repeated."""
 
 
 def producer(bootstrap: str, settings: Mapping[str, Any], say: Callable[[str], None]) -> Any:
@@ -224,7 +224,7 @@ def producer(bootstrap: str, settings: Mapping[str, Any], say: Callable[[str], N
         "acks": "all",
         "linger.ms": 5,
         "queue.buffering.max.kbytes": QUEUE_KBYTES,
-        # A collector waits for brokers as long as it takes.
+        # A collector waits for brokers without limit.
         "message.timeout.ms": 0,
         **settings,
     }

@@ -1,12 +1,12 @@
-"""The brokers as Spark's driver and executors see them: functions that block.
+"""A synchronous client for Spark's driver and executors.
 
-    task's thread ── read(…) ──▶ ┌ the loop, in a thread of its own ┐ ──▶ brokers
-                  ◀── Fetched ── └ one per process and options ─────┘
+    task's thread ── read(…) ──▶ ┌ event loop in its own thread ┐ ──▶ brokers
+                  ◀── batches ── └ one per process and options ─┘
 
 Spark calls Python sources and sinks from ordinary threads, and keeps its Python workers from one
-micro-batch to the next; so what was learned of a cluster, and the connections, are kept with them.
-Workers are forked from a daemon.  A fork copies no threads, so what a process finds from before its
-own beginning it leaves alone and begins anew.
+micro-batch to the next. So metadata and connections are kept with the process. Workers are forked
+from a daemon, and a fork copies no threads: a process does not touch clients from before its own
+fork, and makes new ones.
 """
 
 from __future__ import annotations
@@ -39,34 +39,36 @@ __all__ = [
     "OffsetOutOfRange",
     "PartitionWriter",
     "TopicPartition",
-    "brokers",
-    "ignored",
+    "ignored_options",
+    "shared_client",
 ]
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
 
-HEEDED = ("bootstrap.servers", "client.id", "request.timeout.ms")
+USED_OPTIONS = ("bootstrap.servers", "client.id", "request.timeout.ms")
 SEQUENCES = 2**31
 STOP_S = 5.0
 DOUBT_S = 2.0
-"""A topic is looked for this long, since not all brokers hear of a new one at once."""
+"""How long to look for a topic: a new topic does not reach all brokers at once."""
 
 
-def brokers(options: Mapping[str, str]) -> BlockingClient:
-    """The brokers that the options lead to; they are named as for Kafka's clients."""
-    return _KEPT.get(options)
+def shared_client(options: Mapping[str, str]) -> BlockingClient:
+    """Return this process's client for these options, which have the names of Kafka's clients."""
+    return _CLIENTS.get(options)
 
 
-def ignored(options: Mapping[str, str]) -> list[str]:
-    """Those of the options that change nothing here; whoever set them may want to know."""
+def ignored_options(options: Mapping[str, str]) -> list[str]:
+    """Return the options that have no effect here, so that the user can be warned."""
     return sorted(
-        option for option in options if option not in HEEDED and not option.startswith(FAMILIES)
+        option
+        for option in options
+        if option not in USED_OPTIONS and not option.startswith(FAMILIES)
     )
 
 
-class _Kept:
-    """The clusters that this process knows."""
+class _SharedClients:
+    """The clients of this process, by their options."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,9 +83,12 @@ class _Kept:
                 found = self._known[key] = BlockingClient(options)
             return found
 
-    def begin_anew(self) -> None:
-        """After a fork.  What was there is neither used nor closed nor dropped: its sockets belong
-        to the process that this one was copied from, as may a lock that another thread held."""
+    def reset_after_fork(self) -> None:
+        """Start empty in a forked child.
+
+        The inherited clients are not used, closed or freed: their sockets belong to the parent
+        process, and another thread of the parent may have held the lock.
+        """
         self._inherited.append(self._known)
         self._lock, self._known = threading.Lock(), {}
 
@@ -93,23 +98,23 @@ class _Kept:
         self._known.clear()
 
 
-_KEPT = _Kept()
-os.register_at_fork(after_in_child=_KEPT.begin_anew)
-atexit.register(_KEPT.close)
+_CLIENTS = _SharedClients()
+os.register_at_fork(after_in_child=_CLIENTS.reset_after_fork)
+atexit.register(_CLIENTS.close)
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="hightide-brokers", daemon=True
+            target=self._loop.run_forever, name="hightide-client", daemon=True
         )
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have it done there; an interrupt of the one who waits ends it there too."""
+        """Run a coroutine there and wait for it; interrupting the caller cancels the coroutine."""
         done = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return done.result()
@@ -118,7 +123,7 @@ class _Loop:
             raise
 
     def call(self, work: Callable[[], None]) -> None:
-        """Have it done there, and do not wait; nothing is left to do in a loop that has ended."""
+        """Call a function there without waiting; does nothing once the loop is closed."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work)
 
@@ -149,12 +154,12 @@ async def _cancel_others() -> None:
 
 
 class BlockingClient:
-    """A cluster.  Everything blocks, and may be called from any thread."""
+    """A client of one cluster. All methods block, and any thread may call them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         bootstrap = options.get("bootstrap.servers", "")
         if not bootstrap:
-            raise ValueError("bootstrap.servers is not set; it should be host:port,host:port.")
+            raise ValueError("bootstrap.servers is not set; expected host:port,host:port.")
         self._timeout_ms = int(options.get("request.timeout.ms", TIMEOUT_MS))
         self._admin = Admin(
             bootstrap,
@@ -172,7 +177,7 @@ class BlockingClient:
         self._loop.stop()
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until an attempt succeeds or the error is final."""
+        """Call until it succeeds or fails with an error that cannot be retried."""
         backoff = Backoff(limit_s=RETRY_MS / 1000, doubt_s=DOUBT_S)
         while True:
             try:
@@ -183,7 +188,9 @@ class BlockingClient:
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
-        """How many partitions topics have; without names all topics that are not internal."""
+        """Return the partition counts of topics; without names, of all topics that are not
+        internal.
+        """
 
         async def ask() -> dict[str, int]:
             if names is None:
@@ -202,7 +209,7 @@ class BlockingClient:
         replication_factor: int = -1,
         settings: Mapping[str, str] | None = None,
     ) -> bool:
-        """Create a topic; False if there is one of this name."""
+        """Create a topic; return False if it exists."""
 
         async def ask() -> bool:
             try:
@@ -227,8 +234,10 @@ class BlockingClient:
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, int]:
-        """The first offset at or after a timestamp, -1 if there is none; the timestamp -1 stands
-        for the end and -2 for the beginning."""
+        """Return the first offset at or after each timestamp, -1 if there is none.
+
+        Timestamp -1 means the end of the log and -2 its beginning.
+        """
         question = list_offsets(self._timeout_ms, read_committed=read_committed)
         found = self._loop.run(self._leaders.ask(wanted, question))
         return {partition: at.offset for partition, at in found.items()}
@@ -244,10 +253,11 @@ class BlockingClient:
         max_bytes: int = FETCH_BYTES,
         retry_ms: int = RETRY_MS,
     ) -> Iterator[FetchedBatches]:
-        """All record batches with offsets from `start` up to `end`, fetched ahead.
+        """Yield all record batches with offsets from `start` up to `end`, fetched ahead.
 
-        The first and the last may hold records outside of the range.  Raises `OffsetOutOfRange`
-        when retention has taken what is to be read, or the log ends before `end` for `patience_ms`.
+        The first and the last batch may hold records outside of the range. Raises
+        `OffsetOutOfRange` if retention has deleted part of the range, or if the log ends before
+        `end` for `patience_ms`.
         """
         reader = RangeFetcher(
             self._leaders,
@@ -274,7 +284,7 @@ class BlockingClient:
         *,
         require_stable: bool = True,
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Offset and metadata that a group has committed; what it has not is left out.
+        """Return the offsets and metadata that a group has committed, without missing ones.
 
         `require_stable` waits for open transactions that commit offsets of the named partitions.
         """
@@ -284,7 +294,7 @@ class BlockingClient:
         return {key: (commit.offset, commit.metadata) for key, commit in found.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int | tuple[int, str]]) -> None:
-        """Commit in the name of a group that has no members."""
+        """Commit offsets for a group without members."""
         told = self._loop.run(self._admin.groups.commit(group, offsets))
         for refusal in told.values():
             if refusal is not None:
@@ -293,8 +303,11 @@ class BlockingClient:
     # -- writing -----------------------------------------------------------------------------
 
     def producer(self, transactional_id: str | None = None, timeout_ms: int = 60_000) -> Identity:
-        """A producer id and epoch.  With a transactional id this fences all who had it before,
-        aborts what they left open, and returns when what they committed is complete."""
+        """Return a producer id and epoch (InitProducerId).
+
+        With a transactional id, this fences earlier producers, aborts their open transaction, and
+        returns when their committed transaction is complete.
+        """
         return self._loop.run(self._transactional.init_producer(transactional_id, timeout_ms))
 
     def writer(
@@ -307,9 +320,9 @@ class BlockingClient:
         acks: int = -1,
         first_sequence: int = 0,
     ) -> PartitionWriter:
-        """A way into one partition.  Batches carry the identity and `next_sequence` already."""
+        """Return a writer for a partition; batches must carry the identity and `next_sequence`."""
         if transactional_id is not None and identity is None:
-            raise ValueError("Who writes in a transaction needs the identity of its producer.")
+            raise ValueError("A transactional writer needs the identity of its producer.")
         begin = None
         if transactional_id is not None and identity is not None:
             begin = partial(
@@ -332,14 +345,17 @@ class BlockingClient:
         group: str,
         offsets: Mapping[TopicPartition, tuple[int, str]],
     ) -> None:
-        """Offsets of a group without members that count if and when the transaction commits."""
+        """Commit offsets of a group without members as part of a transaction."""
         self._loop.run(
             self._transactional.commit_in_transaction(transactional_id, identity, group, offsets)
         )
 
     def end_transaction(self, transactional_id: str, identity: Identity, *, commit: bool) -> None:
-        """Commit or abort.  `Fenced` if another has taken over; then nothing was committed here,
-        unless an earlier attempt was, whose answer was lost: the group's offsets tell."""
+        """Commit or abort a transaction.
+
+        Raises `Fenced` if another producer has taken over. Then nothing was committed here, unless
+        an earlier attempt committed and its response was lost: the offsets of the group tell.
+        """
         self._loop.run(
             self._transactional.end_transaction(transactional_id, identity, commit=commit)
         )
@@ -355,24 +371,24 @@ class PartitionWriter:
 
     @property
     def written(self) -> int:
-        """How many records are acknowledged by now, in the order in which they were given."""
+        """How many records are acknowledged, counted in the order of `append`."""
         return self._producer.written
 
     def append(self, batch: bytes, count: int) -> None:
-        """Take a batch of `count` records; returns before it is acknowledged."""
+        """Send a batch of `count` records, without waiting for the acknowledgement."""
         self.next_sequence = (self.next_sequence + count) % SEQUENCES
         self._loop.run(self._producer.append(batch, count))
 
     def flush(self) -> int:
-        """Wait until all is acknowledged; how many records that are."""
+        """Wait until all batches are acknowledged, and return how many records that are."""
         self._loop.run(self._producer.flush())
         return self._producer.written
 
     def close(self) -> None:
-        """Stop; what was not flushed may or may not be written."""
+        """Stop; batches that were not flushed may or may not be written."""
         self._loop.call(self._producer.close)
 
-    # A task of the loop is all that would be left of a writer that nobody closed.
+    # A writer that is not closed would leave a task in the loop.
     __del__ = close
 
     def __enter__(self) -> PartitionWriter:

@@ -1,9 +1,8 @@
-"""A Spark session with the settings that the pipeline wants.
+"""The Spark session with the settings that pipelines need.
 
-Two of them halve the time of a micro-batch on one machine: Unix sockets between Spark and its
-Python workers, and a writer of checkpoints that does not fork `chmod` for each local file.  The
-workers run the interpreter that runs this, because the `python3` on somebody's PATH knows nothing
-of Hightide.
+Two settings halve the time of a micro-batch on one machine: Unix sockets between Spark and its
+Python workers, and a checkpoint writer that does not fork `chmod` for each local file. The workers
+run the interpreter that runs this, because the `python3` on the PATH may not have Hightide.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-EVERYWHERE = {
+ALWAYS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -33,10 +32,10 @@ EVERYWHERE = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # What pyiceberg takes: Spark's own choice has nanoseconds.
+    # pyiceberg reads microseconds; Spark's default, INT96, has nanoseconds.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-LOCALLY = {
+IF_LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
@@ -49,20 +48,20 @@ class NoJava(Exception):
 
 
 def java_version() -> int | None:
-    """The major version of the Java that Spark would run on; None if there is none."""
+    """Return the major version of the Java that Spark would run on; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
         return None
     try:
-        told = subprocess.run(
+        process = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=30, check=False
         )
     except OSError:
         return None
-    words = told.stderr.split('"')
+    words = process.stderr.split('"')
     parts = words[1].split(".") if len(words) > 1 else []
-    if len(parts) > 1 and parts[0] == "1":  # 1.8.0 is what Java 8 calls itself.
+    if len(parts) > 1 and parts[0] == "1":  # Java 8 calls itself 1.8.0.
         parts = parts[1:]
     digits = "".join(part for part in parts[0] if part.isdecimal()) if parts else ""
     return int(digits) if digits else None
@@ -76,13 +75,13 @@ def check_java() -> None:
     if found is None:
         raise NoJava(f"No Java was found. {advice}")
     if found < OLDEST_JAVA:
-        raise NoJava(f"The Java that was found is version {found}. {advice}")
+        raise NoJava(f"Java {found} is too old. {advice}")
 
 
 def session(
     name: str, master: str = "local[*]", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The Spark session of this process, made if there is none yet."""
+    """Return this process's Spark session; create it if there is none."""
     check_java()
     from pyspark.sql import SparkSession
 
@@ -91,10 +90,10 @@ def session(
     is_local = master.startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    wanted = EVERYWHERE | (LOCALLY if is_local else {}) | dict(settings or {})
+    wanted = ALWAYS | (IF_LOCAL if is_local else {}) | dict(settings or {})
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in wanted.items():
         builder = builder.config(key, value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    return made
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

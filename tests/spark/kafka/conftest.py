@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from tests.spark.apache import Kafka, NoKafka
 
 
@@ -24,7 +24,7 @@ class Node:
     def create_topic(self, name=None, *, partitions=1, config=None):
         chosen = name or f"test-{next(self._numbers)}"
         settings = {key: str(value) for key, value in (config or {}).items()}
-        made = brokers({"bootstrap.servers": self.bootstrap}).create_topic(
+        made = shared_client({"bootstrap.servers": self.bootstrap}).create_topic(
             chosen, partitions, settings=settings
         )
         assert made, f"{chosen} was there already"

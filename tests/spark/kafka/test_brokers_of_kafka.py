@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from hightide.client.connection import ConnectionFailed
-from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, brokers
+from hightide.spark.blocking_client import Fenced, OffsetOutOfRange, shared_client
 from hightide.wire.errors import KafkaError
 from tests.spark.apache import PASSWORD, USER, escaped
 from tests.spark.batches import made, values
@@ -19,7 +19,7 @@ JAAS = f'some.LoginModule required username="{USER}" password="{escaped(PASSWORD
 
 @pytest.fixture(scope="module")
 def cluster(kafka):
-    return brokers({"bootstrap.servers": kafka.address()})
+    return shared_client({"bootstrap.servers": kafka.address()})
 
 
 def write(cluster, place, letters, identity, sequence=0, **named):
@@ -105,7 +105,7 @@ def test_a_user_is_let_in(kafka, protocol, mechanism):
         "ssl.truststore.location": str(kafka.authority),
         "ssl.truststore.type": "PEM",
     }
-    place, cluster = (f"{protocol}-{mechanism}", 0), brokers(options)
+    place, cluster = (f"{protocol}-{mechanism}", 0), shared_client(options)
     cluster.create_topic(place[0])
     write(cluster, place, "abc", cluster.producer(place[0]), transactional_id=place[0])
     assert read(cluster, place) == [b"a", b"b", b"c"]
@@ -120,11 +120,11 @@ def test_a_wrong_password_is_told(kafka):
         "sasl.password": "wrong",
     }
     with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
-        brokers(options).topics()
+        shared_client(options).topics()
     options["sasl.mechanism"] = "OAUTHBEARER"
     options["sasl.oauthbearer.token"] = "x"
     with pytest.raises(KafkaError, match="does not offer OAUTHBEARER, only"):
-        brokers(options).topics()
+        shared_client(options).topics()
 
 
 def test_tls_trusts_whom_it_is_told_to(kafka):
@@ -132,9 +132,9 @@ def test_tls_trusts_whom_it_is_told_to(kafka):
     trusted = {"ssl.ca.location": str(kafka.authority)}
     own = {"ssl.keystore.location": str(kafka.client_store)}
     for extra in (trusted, trusted | own):
-        cluster = brokers(options | extra)
+        cluster = shared_client(options | extra)
         cluster.create_topic("tls")
         write(cluster, ("tls", 0), "x" * 50, cluster.producer())
-    assert set(read(brokers(options | own | trusted), ("tls", 0))) == {b"x"}
+    assert set(read(shared_client(options | own | trusted), ("tls", 0))) == {b"x"}
     with pytest.raises(ConnectionFailed, match="TLS handshake failed"):
-        brokers(options).topics()
+        shared_client(options).topics()

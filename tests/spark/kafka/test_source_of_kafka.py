@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from tests.spark.apache import PASSWORD, USER
 from tests.spark.topics import create_topic, grow, named, produce, read, rows, stream, transaction
 from tests.spark.topics import values as values_of
@@ -62,7 +62,7 @@ def test_a_stream_keeps_its_limit_finds_new_partitions_and_shows_its_progress(cl
     eventually(lambda: one() == {topic: {"0": 5, "1": 1}})
     assert sorted(seen) == named(*range(6))
     one()
-    committed = brokers({"bootstrap.servers": cluster.bootstrap}).committed("kafka-watched")
+    committed = shared_client({"bootstrap.servers": cluster.bootstrap}).committed("kafka-watched")
     assert {where: offset for where, (offset, _) in committed.items()} == {
         (topic, 0): 5,
         (topic, 1): 1,

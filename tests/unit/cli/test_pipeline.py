@@ -82,7 +82,7 @@ def test_an_unknown_query_or_setting_is_wrong_usage(folder, capsys) -> None:
 
 def test_a_reset_needs_the_broker_and_says_so(folder, capsys) -> None:
     assert cli.run(["pipeline", "run", "shop.py", "--reset", "--yes"]) == 1
-    assert "cannot be looked up" in capsys.readouterr().err
+    assert "cannot be listed" in capsys.readouterr().err
 
 
 def test_apps_are_listed_from_what_they_wrote_down(folder, capsys) -> None:

@@ -63,5 +63,5 @@ def test_what_is_no_json_has_no_key() -> None:
 def test_other_rules_are_refused() -> None:
     check_key("json:a", "none")
     for wrong in ("json:", "path", "", "a"):
-        with pytest.raises(ValueError, match="it should be none or json:FIELD"):
+        with pytest.raises(ValueError, match="expected none or json:FIELD"):
             check_key(wrong, "none")

@@ -185,8 +185,8 @@ class TestBatches:
             {"headers": [[{"key": None, "value": b""}]]},
             "the column headers.key|a header has no key",
         ),
-        ({"timestamp": ["now"]}, "must be a time or milliseconds"),
-        ({"timestamp": [-2]}, "-2 ms lies before 1970"),
+        ({"timestamp": ["now"]}, "must be a timestamp or milliseconds"),
+        ({"timestamp": [-2]}, "-2 ms is before 1970"),
     ],
 )
 def test_what_no_record_can_hold_is_refused_in_words(
@@ -203,7 +203,7 @@ def test_a_header_without_a_key_is_refused() -> None:
 
 
 def test_an_unknown_codec_is_refused_with_the_ones_there_are() -> None:
-    with pytest.raises(ValueError, match="'br' is no codec; these are: none, gzip, snappy"):
+    with pytest.raises(ValueError, match="'br' is not a codec; expected one of none, gzip, snappy"):
         list(encode(pa.record_batch({"value": [b""]}), codec="br", now_ms=0))
 
 

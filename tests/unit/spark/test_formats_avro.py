@@ -113,7 +113,7 @@ def test_bad_values_are_named_and_the_rest_is_read() -> None:
     assert [row is None for row in rows(found)] == [False, True, True, True, True, False]
     assert errors[0] is errors[5] is None
     assert "1 bytes are left over" in str(errors[2])
-    assert all("not Avro of the schema" in str(errors[at]) for at in (1, 3, 4))
+    assert all("does not fit the Avro schema" in str(errors[at]) for at in (1, 3, 4))
 
 
 def test_a_number_too_big_for_its_column_is_a_bad_record() -> None:
@@ -157,7 +157,7 @@ class TestPrefix:
     def test_can_be_wanted_or_not(self) -> None:
         plain = written(ORDER, ROW)
         _, errors = codec(ORDER, prefix="confluent").decode([plain, b"\0\0\0\0\x07" + plain])
-        assert errors == ["the value has no prefix with the id of a schema", None]
+        assert errors == ["the value has no prefix with a schema id", None]
         _, errors = codec(ORDER, prefix="none").decode([plain, b"\0\0\0\0\x07" + plain])
         assert errors[0] is None
         assert errors[1] is not None

@@ -148,15 +148,15 @@ class Defaulted:
     [
         (Loop, "Loop contains itself"),
         (Mixed, r"Mixed\.it is a union of several types"),
-        (Odd, r"Odd\.it has the type complex; it should be str, int"),
+        (Odd, r"Odd\.it has the type complex; expected str, int"),
         (Keyed, r"Keyed\.it: the keys of a dict"),
         (Empty, "Empty has no fields"),
         (Lost, "Lost has a type that cannot be found"),
         (Listed, "mixes types"),
         (Defaulted, "cannot be written as JSON"),
-        (17, "17 is no schema"),
-        ("", "no schema"),
-        (str, "no schema"),
+        (17, "17 is not a schema"),
+        ("", "is not a schema"),
+        (str, "is not a schema"),
     ],
 )
 def test_what_cannot_be_a_schema_is_refused_in_words(given, words) -> None:

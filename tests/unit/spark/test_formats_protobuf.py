@@ -162,7 +162,7 @@ def test_bad_values_are_named_and_the_rest_is_read() -> None:
     found, errors = codec().decode([good, b"\xff", good[:-1], b"\0", good])
     assert [row is None for row in rows(found)] == [False, True, True, True, False]
     assert [error is None for error in errors] == [True, False, False, False, True]
-    assert all("no message shop.Order" in error for error in errors if error)
+    assert all("not a message shop.Order" in error for error in errors if error)
 
 
 def test_a_moment_too_far_away_for_its_column_is_a_bad_record() -> None:
@@ -203,9 +203,9 @@ def test_no_bytes_make_the_decoder_fail(values) -> None:
         (SHOP, "shop.Empty", "no fields"),
         (SHOP, "shop.Nothing", "shop.Nothing"),
         (SHOP, None, "name of the message"),
-        (b"\xff\xff", "shop.Order", "no set of Protobuf descriptors"),
+        (b"\xff\xff", "shop.Order", "not a set of Protobuf descriptors"),
         ("no/such.desc", "shop.Order", "No such file"),
-        (dict, None, "no class"),
+        (dict, None, "not a generated message class"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_in_words(given, message, words) -> None:

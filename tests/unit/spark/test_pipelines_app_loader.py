@@ -75,7 +75,7 @@ def test_an_app_can_have_modules_beside_it(write) -> None:
         (GOOD + "again = st.App('two')\n", "has 2 apps (again, app)"),
         ("from hightide.spark.streams import App\napp = App('a')\n", "without a query"),
         ("x = 1\nprint(y)\n", "shop.py:2: NameError: name 'y' is not defined"),
-        ("import sys\nsys.exit(1)\n", "shop.py:2: the file ends the program"),
+        ("import sys\nsys.exit(1)\n", "shop.py:2: the file exits while it is loaded"),
         (GOOD.replace('to="copies"', 'to="co pies"'), "shop.py:14: 'co pies' cannot be"),
     ],
 )

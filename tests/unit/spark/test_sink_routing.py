@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hightide.spark.blocking_client import Identity
 from hightide.spark.columns.partitioner import partitions_of
 from hightide.spark.sink.delivery import stamped
-from hightide.spark.sink.routing import LEAST_RUN, Routes, encoded, spread
+from hightide.spark.sink.routing import MIN_RUN, Routes, encoded, spread
 from hightide.spark.sink.rows import Unwritable
 from hightide.spark.sink.tasks import first_numbers
 from hightide.wire.batch import TRANSACTIONAL_FLAG, check, records
@@ -93,11 +93,11 @@ def test_rows_without_a_key_are_spread_in_long_runs(rows, count, start):
     chosen = spread(rows, count, start)
     sizes = Counter(chosen.tolist())
     assert sum(sizes.values()) == rows
-    if rows >= LEAST_RUN * count:
+    if rows >= MIN_RUN * count:
         assert len(sizes) == count
         assert max(sizes.values()) <= -(-rows // count)
     changes = np.count_nonzero(np.diff(chosen)) if rows else 0
-    assert changes <= min(count, -(-rows // LEAST_RUN))
+    assert changes <= min(count, -(-rows // MIN_RUN))
 
 
 def test_a_task_that_goes_on_spreads_on():
@@ -117,8 +117,8 @@ def test_a_topic_for_all_weighs_more_than_what_rows_say():
     ("row", "words"),
     [
         ({"topic": None, "partition": None}, "its column topic is null"),
-        ({"topic": "nowhere", "partition": None}, "no topic 'nowhere'"),
-        ({"topic": "a", "partition": 3}, "partition 3 of 'a', which has 3: 0 to 2"),
+        ({"topic": "nowhere", "partition": None}, "topic 'nowhere', which does not exist"),
+        ({"topic": "a", "partition": 3}, "partition 3 of 'a', which has the partitions 0 to 2"),
         ({"topic": "a", "partition": -1}, "partition -1 of 'a'"),
     ],
 )

@@ -25,7 +25,10 @@ def test_rows_say_their_topic_only_where_it_is_not_said_for_all():
 @pytest.mark.parametrize(
     ("types", "words"),
     [
-        ({"key": "string", "total": "bigint"}, "no column value, only key, total.*to_json"),
+        (
+            {"key": "string", "total": "bigint"},
+            "no column value; the columns are key, total.*to_json",
+        ),
         ({"value": "bigint"}, "value is bigint; it must be string or binary"),
         ({"value": "string", "key": "struct<a:int>"}, "key is struct<a:int>"),
         ({"value": "string", "headers": "map<string,string>"}, "headers is map<string,string>"),
@@ -39,7 +42,7 @@ def test_what_is_wrong_with_a_column_is_said_in_words(types, words):
 
 
 def test_rows_without_any_topic_are_refused():
-    with pytest.raises(Unwritable, match="Name a topic, or add a column topic"):
+    with pytest.raises(Unwritable, match="set one, or add a column topic"):
         checked({"value": "string"}, None)
 
 
@@ -57,12 +60,12 @@ def test_options_have_the_names_of_sparks_kafka_sink():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "Where are the brokers"),
-        (BROKERS | {"kafka.acks": "0"}, "all or 1, not '0'"),
+        ({}, "bootstrap.servers is missing"),
+        (BROKERS | {"kafka.acks": "0"}, "'0'.*set all or 1"),
         (BROKERS | {"kafka.compression.type": "brotli"}, "one of none, gzip"),
         (BROKERS | {"kafka.max.request.size": "12"}, "at least 1024"),
-        (BROKERS | {"bootstrap.servers": "x"}, "have a prefix: kafka.bootstrap.servers"),
-        (BROKERS | {"subscribe": "x"}, "is for reading; where to write is said by topic"),
+        (BROKERS | {"bootstrap.servers": "x"}, "need the prefix kafka.: kafka.bootstrap.servers"),
+        (BROKERS | {"subscribe": "x"}, "is for reading; set topic to write"),
         (BROKERS | {"topics": "x"}, "There is no option 'topics'"),
     ],
 )

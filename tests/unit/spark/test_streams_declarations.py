@@ -47,7 +47,7 @@ def test_what_is_no_length_of_time_is_said_to_be_none(text: str) -> None:
 
 def test_only_a_trigger_may_take_no_time() -> None:
     assert interval("0 s", "every=", zero=True) == "0 seconds"
-    with pytest.raises(StreamsError, match="longer than nothing"):
+    with pytest.raises(StreamsError, match="longer than zero"):
         interval("0 minutes", "The size of a window")
 
 
@@ -80,7 +80,7 @@ def test_a_target_is_a_topic_unless_it_says_otherwise(to: str, meant: Target) ->
 @pytest.mark.parametrize(
     ("to", "words"),
     [
-        ("", "wanted is a topic, or one of parquet:PATH"),
+        ("", "expected a topic, or one of parquet:PATH"),
         ("parket:x", "no kind of target 'parket'.*Did you mean parquet"),
         ("delta:", 'write "delta:PATH"'),
         ("my topic", "cannot be the name of a topic"),
@@ -102,12 +102,15 @@ def test_the_words_of_a_target_are_those_it_was_written_with() -> None:
 @pytest.mark.parametrize(
     ("declaration", "words"),
     [
-        ({"mode": "upsert"}, "no mode for query q 'upsert'; there is: append, update, complete"),
+        (
+            {"mode": "upsert"},
+            "no mode for query q 'upsert'; expected one of: append, update, complete",
+        ),
         ({"guarantee": "hopefully"}, "guarantee"),
         ({"every": "often"}, "every= of query q"),
-        ({"to": "delta:x", "partition": "p"}, "partition= of query q is about topics.*delta:x"),
-        ({"to": "print:", "guarantee": "at-least-once"}, "guarantee= of query q is about topics"),
-        ({"partition_by": "day"}, "partition_by= of query q is about tables"),
+        ({"to": "delta:x", "partition": "p"}, "partition= of query q applies to topics.*delta:x"),
+        ({"to": "print:", "guarantee": "at-least-once"}, "guarantee= of query q applies to topics"),
+        ({"partition_by": "day"}, "partition_by= of query q applies to tables"),
     ],
 )
 def test_a_declaration_that_makes_no_sense_is_refused_when_it_is_made(
@@ -189,12 +192,12 @@ def test_a_topic_is_read_committed_with_the_options_of_app_and_topic() -> None:
     [
         (lambda app: app.topic("orders", "id INT"), "Topic orders is declared twice"),
         (lambda app: app.topic("a b", "id INT"), "'a b' cannot be the name of a topic"),
-        (lambda app: app.topic("x", ""), "Topic x: '' is no schema"),
+        (lambda app: app.topic("x", ""), "Topic x: '' is not a schema"),
         (lambda app: app.topic("x", "id INT", on_error="ignore"), "on_error is 'ignore'"),
         (lambda app: app.topic("x", "id INT", late="soon"), "late= of topic x"),
         (lambda app: app.sql("q", "SELECT 1", to="out"), "Query q is declared twice"),
         (lambda app: app.sql("r", "SELECT 1", to="out", kye="x"), "Query r: .*'kye'"),
-        (lambda app: app.find("p"), "no query 'p'; there is: q"),
+        (lambda app: app.find("p"), "no query 'p'; expected one of: q"),
     ],
 )
 def test_what_is_wrong_with_an_app_is_said_where_it_is_declared(declare: Any, words: str) -> None:
@@ -232,5 +235,5 @@ def test_a_place_in_a_topic_is_a_word_or_a_time() -> None:
     assert position("ending", noon) == {"endingTimestamp": at_ms}
     assert position("starting", "2026-01-31T12:00:00")["startingTimestamp"] == at_ms
     assert position("starting", '{"t": {"0": 5}}') == {"startingOffsets": '{"t": {"0": 5}}'}
-    with pytest.raises(StreamsError, match="'yesterday' is no place to read from"):
+    with pytest.raises(StreamsError, match="'yesterday' is not a position"):
         position("starting", "yesterday")

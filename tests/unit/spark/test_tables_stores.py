@@ -104,7 +104,7 @@ def test_what_a_crash_left_behind_is_removed_and_nothing_else(store):
 
 
 def test_small_files_are_joined_in_the_background(store):
-    background = Background(store, fewest=4)
+    background = Background(store, min_files=4)
     for n in range(6):
         store.commit(Change((staged(store, [n]),)))
     background.consider(store.snapshot().files)
@@ -117,12 +117,12 @@ def test_small_files_are_joined_in_the_background(store):
 def test_a_failure_to_join_costs_nothing(store, monkeypatch, caplog):
     for n in range(2):
         store.commit(Change((staged(store, [n]),)))
-    background = Background(store, fewest=2)
+    background = Background(store, min_files=2)
     with monkeypatch.context() as patch:
         patch.setattr(pq, "ParquetWriter", None)
         background.consider(store.snapshot().files)
         background.settle()
-    assert "could not be joined" in caplog.text
+    assert "could not be merged" in caplog.text
     assert ids_in(store) == [0, 1]
 
 

@@ -1,14 +1,14 @@
-"""Record batches ⇄ Arrow at native speed: what lies between a broker's bytes and Spark's rows.
+"""Record batches ⇄ Arrow at native speed: between a broker's bytes and Spark's rows.
 
-    schema        the columns of Spark's Kafka source, as Arrow and as DDL
-    decode        record batches → `pa.RecordBatch`
-    encode        `pa.RecordBatch` → record batches
-    partitioner   keys → partitions, as Kafka's default partitioner
-    plain         all of it without numba
-    kernels       the loops over bytes, compiled by numba where it is installed
+    record_schema   the columns of Spark's Kafka source, as Arrow and as DDL
+    decode          record batches → `pa.RecordBatch`; arrow_buffers are what it fills
+    encode          `pa.RecordBatch` → record batches; arrow_input is what it reads
+    partitioner     keys → partitions, as Kafka's default partitioner
+    without_numba   all of it in plain Python
+    kernels         the loops over bytes, compiled by numba if it is installed
 
-The loops are Python that numba compiles when they are first used.  A compiled module of our own
-would have to be built for every platform, and vectorised numpy cannot follow numbers of variable
-length: where a record begins is known only when the one before it has been read.  numba comes as a
-wheel, needs no compiler, and without it the plain decoder of `hightide.wire.batch` stands in.
+The loops are Python that numba compiles on first use. A compiled extension would have to be built
+for every platform. Vectorised numpy cannot follow varints: where a record begins is known only when
+the one before it has been read. numba comes as a wheel and needs no compiler; without it, the
+decoder of `hightide.wire.batch` is used.
 """

@@ -1,8 +1,7 @@
 """The Arrow buffers that a decoder fills, with one kernel call for several record batches.
 
-The buffers come from Arrow's own memory pool, which hands out again what Spark's worker has sent
-away, so that filling them costs few page faults.  How large they became last time is how large they
-are made the next time.
+The buffers come from Arrow's memory pool, which reuses what Spark's worker has sent, so filling
+them costs few page faults. Their sizes start at those of the last time.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from hightide.wire.compression import Codec, decompress
 from hightide.wire.errors import Corrupt
 
 Run: TypeAlias = Sequence[tuple[int, BatchHeader]]
-"""Places and headers of batches of one answer: uncompressed ones, or one that is compressed."""
+"""Positions and headers of batches of one response: uncompressed ones, or one compressed."""
 
-# The arrays of a filling in the order in which the kernel takes them: the type of their items,
-# which count of `filled` their length follows, and how many items they have besides.
+# The arrays in the order of the kernel's parameters: their item type, the count of `filled` that
+# gives their length, and how many more items they have.
 _ARRAYS: tuple[tuple[str, type[np.generic], int, int], ...] = (
     ("offset", np.int64, kernels.ROWS, 0),
     ("timestamp", np.int64, kernels.ROWS, 0),
@@ -49,12 +48,12 @@ _BYTES = (
     kernels.HEADER_KEY_BYTES,
     kernels.HEADER_VALUE_BYTES,
 )
-_LARGEST_COLUMN = 2**31 - 1
-"""What Arrow's offsets of 32 bits can count."""
+_MAX_COLUMN_BYTES = 2**31 - 1
+"""The limit of Arrow's 32-bit offsets."""
 
 
 class Constant:
-    """A column that is the same in every row: slices of one array."""
+    """A column with the same value in every row: slices of one array."""
 
     def __init__(self, value: str | int, kind: pa.DataType) -> None:
         self._scalar = pa.scalar(value, kind)
@@ -67,7 +66,7 @@ class Constant:
 
 
 class CompiledBuffers:
-    """Arrow's buffers, filled by the kernel."""
+    """Arrow buffers, filled by the compiled kernel."""
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
         self.rows = 0
@@ -107,7 +106,7 @@ class CompiledBuffers:
             raise _damage(view, *run[plans.index(None)])
         numbers = np.array(plans, np.int64)
         size = int((numbers[:, kernels.END] - numbers[:, kernels.AT]).sum())
-        if size > _LARGEST_COLUMN - self.bytes:
+        if size > _MAX_COLUMN_BYTES - self.bytes:
             raise corrupt_batch(header, f"with {size} bytes it is too large for a column")
         self._make_room(int(numbers[:, kernels.COUNT].sum()), size)
         place = kernels.decode(
@@ -120,7 +119,7 @@ class CompiledBuffers:
         self.bytes = sum(counts[name] for name in _BYTES)
 
     def _make_room(self, rows: int, size: int) -> None:
-        """For more rows with so many bytes, of which all may be keys, or values, or headers."""
+        """Make room for more rows; all of the `size` bytes may be keys, values or headers."""
         more = {kernels.ROWS: rows}
         if self._wanted & kernels.WANT_KEY:
             more[kernels.KEY_BYTES] = size
@@ -198,19 +197,19 @@ class CompiledBuffers:
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
-    """Keys of headers are text only by convention; what is not becomes a question mark."""
+    """Decode header keys, which are text only by convention; invalid bytes become U+FFFD."""
     raw = keys.view(pa.binary()).to_pylist()
     return pa.array([entry.decode("utf-8", "replace") for entry in raw], pa.string())
 
 
 def _allocate(dtype: type[np.generic], items: int) -> tuple[pa.Buffer, np.ndarray[Any, Any]]:
-    # numpy makes no array of an empty buffer.
+    # numpy cannot make an array of an empty buffer.
     buffer = pa.allocate_buffer(max(1, items) * np.dtype(dtype).itemsize)
     return buffer, np.frombuffer(buffer, dtype)
 
 
 def _read_only(data: memoryview) -> np.ndarray[Any, Any]:
-    """Numba compiles once more for an array that may be written to, so this one may not."""
+    """Return an array that cannot be written to: numba compiles again for a writable one."""
     array = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
     array.flags.writeable = False
     return array
@@ -227,7 +226,7 @@ def _unpacked(view: memoryview, at: int, header: BatchHeader) -> memoryview:
 
 
 def _plan(at: int, end: int, header: BatchHeader) -> tuple[int, ...] | None:
-    """What the kernel must know of a batch; None if its count of records cannot be."""
+    """Return what the kernel must know of a batch; None if its record count is impossible."""
     count = header.record_count
     if not 0 <= count <= (end - at) // kernels.MIN_RECORD_BYTES:
         return None
@@ -244,7 +243,7 @@ def _plan(at: int, end: int, header: BatchHeader) -> tuple[int, ...] | None:
 
 
 def _damage(view: memoryview, at: int, header: BatchHeader) -> Corrupt:
-    """The reason in words, which the plain decoder gives."""
+    """Return the reason in words, which the plain decoder finds."""
     try:
         for _ in records(view, at):
             pass

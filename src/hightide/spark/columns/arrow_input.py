@@ -1,7 +1,7 @@
-"""Arrow columns as the kernels read them: ends, bytes and which items are there.
+"""Arrow columns as the kernels read them: offsets, bytes and validity.
 
-Whatever Spark or a caller calls text or binary, with 32-bit or 64-bit offsets, sliced or not, comes
-out in one shape, so that one compiled kernel suits all.
+Text and binary columns with 32-bit or 64-bit offsets, sliced or not, get one form, so that one
+compiled kernel fits all.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _NO_BYTES.flags.writeable = False
 _NO_ENDS = np.empty(0, np.int64)
 
 _MILLIS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
-"""By what a unit of time is multiplied and divided to make milliseconds."""
+"""The factor and the divisor that turn a unit of time into milliseconds."""
 
 
 class Items(NamedTuple):
     """Item i is data[ends[i] : ends[i + 1]]; it is null if `valid` is not empty and 0 at i.
 
-    A column that is not there has no ends.
+    A missing column has no ends.
     """
 
     valid: Bytes
     ends: Longs
     data: Bytes
 
-    def item(self, place: int) -> bytes | None:
-        if not len(self.ends) or (len(self.valid) and not self.valid[place]):
+    def item(self, index: int) -> bytes | None:
+        if not len(self.ends) or (len(self.valid) and not self.valid[index]):
             return None
-        return self.data[self.ends[place] : self.ends[place + 1]].tobytes()
+        return self.data[self.ends[index] : self.ends[index + 1]].tobytes()
 
 
 ABSENT = Items(_NO_BYTES, _NO_ENDS, _NO_BYTES)
 
 
 class Rows(NamedTuple):
-    """What records are made of; row i has the headers from header_ends[i] to header_ends[i + 1]."""
+    """The parts of records; row i has the headers from header_ends[i] to header_ends[i + 1]."""
 
     timestamps: Longs
     key: Items
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
 
 
 def read_rows(batch: pa.RecordBatch, now_ms: int) -> Rows:
-    """ValueError if a column has a type that no record has."""
+    """Return the columns of a batch; raise ValueError if a column has a wrong type."""
     names = batch.schema.names
     key = items(batch.column("key"), "key") if "key" in names else ABSENT
     value = items(batch.column("value"), "value") if "value" in names else ABSENT
@@ -67,7 +67,7 @@ def read_rows(batch: pa.RecordBatch, now_ms: int) -> Rows:
 
 
 def items(column: pa.Array, name: str) -> Items:
-    """ValueError if the column holds neither text nor bytes."""
+    """Return a column; raise ValueError if it holds neither text nor bytes."""
     kind = column.type
     if pa.types.is_null(kind):
         return ABSENT
@@ -91,7 +91,7 @@ def _valid(column: pa.Array) -> Bytes:
 
 
 def _read_only(buffer: pa.Buffer | None) -> Bytes:
-    """Numba compiles once more for an array that may be written to, so none may."""
+    """Return an array that cannot be written to: numba compiles again for a writable one."""
     if buffer is None or buffer.size == 0:
         return _NO_BYTES
     array = np.frombuffer(buffer, np.uint8)
@@ -100,22 +100,24 @@ def _read_only(buffer: pa.Buffer | None) -> Bytes:
 
 
 def _timestamps(batch: pa.RecordBatch, now_ms: int) -> Longs:
-    """Milliseconds; where there is no time, now."""
+    """Return milliseconds; `now_ms` where there is no timestamp."""
     if "timestamp" not in batch.schema.names:
         return np.full(batch.num_rows, now_ms, np.int64)
     column = batch.column("timestamp")
     kind = column.type
     if pa.types.is_timestamp(kind):
         times, parts = _MILLIS[kind.unit]
-        # numpy divides downwards, so that -1 µs stays before 1970.
+        # numpy rounds down, so that -1 µs stays before 1970.
         known = column.cast(pa.int64()).fill_null(0).to_numpy() * times // parts
         millis = np.where(column.is_valid().to_numpy(zero_copy_only=False), known, now_ms)
     elif pa.types.is_integer(kind) or pa.types.is_null(kind):
         millis = column.cast(pa.int64()).fill_null(now_ms).to_numpy()
     else:
-        raise ValueError(f"the column timestamp is {kind}; it must be a time or milliseconds")
+        raise ValueError(f"the column timestamp is {kind}; it must be a timestamp or milliseconds")
     if len(millis) and millis.min() < NO_TIMESTAMP:
-        raise ValueError(f"the timestamp {millis.min()} ms lies before 1970; Kafka has none such")
+        raise ValueError(
+            f"the timestamp {millis.min()} ms is before 1970, which Kafka does not allow"
+        )
     return np.ascontiguousarray(millis, np.int64)
 
 

@@ -1,13 +1,12 @@
-"""Record batches as they come from a broker → Arrow batches, with the columns of Spark's source.
+"""Record batches from a broker → Arrow batches with the columns of Spark's source.
 
-A fetch answer is walked batch by batch: header, checksum, transaction.  Runs of batches are then
-appended to the Arrow buffers that are being filled.  An Arrow batch is handed out when these hold
-enough, over the borders of record batches and of answers, because a small one costs Spark as much
-as a large one.
+A fetch response is walked batch by batch: header, checksum, transaction. Runs of batches are then
+appended to Arrow buffers. An Arrow batch is emitted when the buffers hold enough, across record
+batches and responses, because a small Arrow batch costs Spark as much as a large one.
 
-Which records are left out is what a Kafka consumer leaves out: control batches always, and with
-`aborted` the batches of a producer between the first offset of its aborted transaction and the
-marker that ends it.
+Records are left out as a Kafka consumer leaves them out: control batches always, and with `aborted`
+the batches of a producer between the first offset of its aborted transaction and the marker that
+ends it.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ _LARGEST_BASE = 2**63 - 2**32
 
 
 class RowBuffers(Protocol):
-    """Rows on their way into an Arrow batch."""
+    """Rows that are collected for an Arrow batch."""
 
     rows: int
     bytes: int
 
     def append(self, view: memoryview, run: Run, first: int, stop: int) -> None:
-        """Take the records with first <= offset < stop; Corrupt if a batch is damaged."""
+        """Append the records with first <= offset < stop; raise Corrupt if a batch is damaged."""
 
     def take(self) -> list[pa.Array]:
-        """The columns of all rows so far, which are then none again."""
+        """Return the columns of all rows so far, and start empty again."""
 
 
 class Decoder:
-    """The records of one partition as Arrow batches; after Corrupt it is of no more use."""
+    """Decodes the records of one partition to Arrow batches; not usable after Corrupt."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Decoder:
     ) -> None:
         self.schema = record_schema.arrow_schema(headers=headers, columns=columns)
         self.next_offset = 0
-        """Where to fetch on: the offset after the last whole batch that was seen."""
+        """Where to fetch next: the offset after the last whole batch."""
         self._where = f"{topic}-{partition}"
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
@@ -87,10 +86,11 @@ class Decoder:
         end: int,
         aborted: Sequence[tuple[int, int]] | None,
     ) -> Iterator[pa.RecordBatch]:
-        """The records with start <= offset < end of one fetch answer, as far as they fill a batch.
+        """Decode the records with start <= offset < end of one fetch response; yield full Arrow
+        batches.
 
-        The last record batch may be cut off and is then left for the next fetch.  `aborted` are the
-        answer's pairs of producer id and first offset, or None to read what is uncommitted too.
+        The last record batch may be cut off; it is left for the next fetch. `aborted` are the
+        response's pairs of producer id and first offset, or None to read uncommitted records too.
         """
         self.next_offset = start
         transactions = None if aborted is None else _Aborted(aborted)
@@ -106,7 +106,7 @@ class Decoder:
             raise Corrupt(f"{self._where}: {damage}") from None
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """What is left; a very large record batch is handed out in slices, which copy nothing."""
+        """Yield the remaining rows; a very large batch comes in slices, without a copy."""
         if not self._filling.rows:
             return
         whole = pa.RecordBatch.from_arrays(self._filling.take(), schema=self.schema)
@@ -119,7 +119,7 @@ class Decoder:
     def _wanted(
         self, view: memoryview, start: int, end: int, transactions: _Aborted | None
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """The batches whose records count, checked; `next_offset` goes on with them."""
+        """Yield the batches whose records count, checked, and advance `next_offset`."""
         for at, header in _batches(view):
             if header.base_offset >= end:
                 self.next_offset = max(self.next_offset, header.base_offset)
@@ -135,19 +135,19 @@ class Decoder:
 
 
 def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch; old formats are told from a cut-off batch."""
+    """Yield position and header of each whole batch; raise Corrupt for old message formats."""
     at = 0
     end = len(view)
     while end - at > _MAGIC_AT:
         if view[at + _MAGIC_AT] != MAGIC:
             raise Corrupt(
-                f"there are records in format {view[at + _MAGIC_AT]}; only format {MAGIC}, that of "
-                "Kafka 0.11 and later, is read"
+                f"there are records of message format {view[at + _MAGIC_AT]}; only format {MAGIC} "
+                "(Kafka 0.11 and later) is supported"
             )
         (length,) = _LENGTH.unpack_from(view, at)
         after = at + LOG_OVERHEAD + length
         if after < at + HEADER_BYTES:
-            raise Corrupt(f"there is a batch of impossible length {length}")
+            raise Corrupt(f"there is a batch with the invalid length {length}")
         if after > end:
             return
         yield at, BatchHeader._make(HEADER.unpack_from(view, at))
@@ -155,9 +155,9 @@ def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def _runs(
-    batches: Iterator[tuple[int, BatchHeader]], most_rows: int, most_bytes: int
+    batches: Iterator[tuple[int, BatchHeader]], max_rows: int, max_bytes: int
 ) -> Iterator[Run]:
-    """Uncompressed batches together, so that one call decodes many; compressed ones alone."""
+    """Group uncompressed batches, so that one call decodes many; compressed ones stay alone."""
     run: list[tuple[int, BatchHeader]] = []
     rows = size = 0
     for at, header in batches:
@@ -168,7 +168,7 @@ def _runs(
         run.append((at, header))
         rows += header.record_count
         size += header.batch_length
-        if is_compressed or rows >= most_rows or size >= most_bytes:
+        if is_compressed or rows >= max_rows or size >= max_bytes:
             yield run
             run, rows, size = [], 0, 0
     if run:
@@ -180,26 +180,24 @@ def _check(view: memoryview, at: int, header: BatchHeader) -> None:
     if crc != header.crc:
         raise corrupt_batch(header, f"it has CRC {crc:#010x} but claims {header.crc:#010x}")
     if header.last_offset_delta < 0 or not 0 <= header.base_offset <= _LARGEST_BASE:
-        raise corrupt_batch(
-            header, f"it claims to end {header.last_offset_delta} offsets further on"
-        )
+        raise corrupt_batch(header, f"its last offset delta is {header.last_offset_delta}")
 
 
 class _Aborted:
-    """Which batches of one fetch answer belong to aborted transactions.
+    """Which batches of one fetch response belong to aborted transactions.
 
-    A producer's id is under its aborted transaction from that one's first offset until an abort
-    marker of the same producer; the answer's list is complete for the answer.
+    A producer id is in its aborted transaction from the transaction's first offset until the
+    producer's abort marker; the list of a response is complete for that response.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        # The next to begin is at the end, to be popped.
-        self._to_come = sorted(((first, producer) for producer, first in pairs), reverse=True)
+        # Sorted so that pop() returns the next transaction.
+        self._upcoming = sorted(((first, producer) for producer, first in pairs), reverse=True)
         self._open: set[int] = set()
 
     def cover(self, view: memoryview, at: int, header: BatchHeader) -> bool:
-        while self._to_come and self._to_come[-1][0] <= header.last_offset:
-            self._open.add(self._to_come.pop()[1])
+        while self._upcoming and self._upcoming[-1][0] <= header.last_offset:
+            self._open.add(self._upcoming.pop()[1])
         if header.producer_id not in self._open:
             return False
         if header.is_control:

@@ -1,8 +1,8 @@
-"""Arrow rows → record batches: what a Kafka producer would have made of them.
+"""Arrow rows → record batches, as a Kafka producer would make them.
 
-One kernel call makes one batch and stops where the next record would make it too large.  The size
-is taken before compression, so that no batch is larger than `max_bytes` on its way, unless it is
-one record; a batch that compression would make larger goes uncompressed.
+One kernel call makes one batch and stops where the next record would make it too large. The size is
+measured before compression, so no batch is larger than `max_bytes`, unless it is one record; a
+batch that compression would make larger stays uncompressed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SEQUENCES = 2**31
 
 
 class _Producer(NamedTuple):
-    """What batches say about who wrote them; the names are those of `hightide.wire.batch.build`."""
+    """The producer fields of a batch; the names are those of `hightide.wire.batch.build`."""
 
     producer_id: int
     producer_epoch: int
@@ -46,7 +46,7 @@ class _Producer(NamedTuple):
 
 
 def following(sequence: int, count: int) -> int:
-    """The sequence number `count` records on; after the largest comes 0, after none comes none."""
+    """Return the sequence number `count` records later; it wraps to 0, and -1 stays -1."""
     return sequence if sequence < 0 else (sequence + count) % _SEQUENCES
 
 
@@ -61,14 +61,15 @@ def encode(
     now_ms: int,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[tuple[bytes, int]]:
-    """Record batches and how many records each holds; sequences go on from `base_sequence`.
+    """Yield record batches with their record counts; sequences continue from `base_sequence`.
 
-    Columns: `value`, and where they are there `key`, `headers` (a list of structs of key and value)
-    and `timestamp` (a time, or milliseconds).  A null key or value is Kafka's null; a record that
-    has no time gets `now_ms`.  ValueError for other columns and for headers without a key.
+    Columns: `value`, and optionally `key`, `headers` (a list of structs of key and value) and
+    `timestamp` (a timestamp, or milliseconds). A null key or value is Kafka's null; a record
+    without a timestamp gets `now_ms`. Raises ValueError for other columns and for headers without a
+    key.
     """
     if codec not in CODECS:
-        raise ValueError(f"{codec!r} is no codec; these are: {', '.join(CODECS)}")
+        raise ValueError(f"{codec!r} is not a codec; expected one of {', '.join(CODECS)}")
     producer = _Producer(producer_id, producer_epoch, base_sequence, is_transactional)
     writer = _Writer(CODECS[codec], max_bytes)
     for part in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
@@ -90,24 +91,24 @@ class _Writer:
         self._buffer = np.empty(max(max_bytes, HEADER_BYTES), np.uint8)
 
     def write(self, read: Rows, first: int, producer: _Producer) -> tuple[int, bytes]:
-        """The first row that is not in the batch, and the batch."""
+        """Return the first row that is not in the batch, and the batch."""
         if not kernels.is_compiled:
-            who = producer._asdict()
-            return without_numba.encoded(read, first, self._max_bytes, self._codec, **who)
-        told = np.zeros(2, np.int64)
-        while (after := self._fill(read, first, told)) == first:
-            self._buffer = np.empty(int(told[0]), np.uint8)
-        end, largest = told.tolist()
+            fields = producer._asdict()
+            return without_numba.encoded(read, first, self._max_bytes, self._codec, **fields)
+        sizes = np.zeros(2, np.int64)
+        while (after := self._fill(read, first, sizes)) == first:
+            self._buffer = np.empty(int(sizes[0]), np.uint8)
+        end, largest = sizes.tolist()
         times = int(read.timestamps[first]), largest
         return after, self._seal(end, after - first, times, producer)
 
-    def _fill(self, read: Rows, first: int, told: np.ndarray[Any, Any]) -> int:
+    def _fill(self, read: Rows, first: int, sizes: np.ndarray[Any, Any]) -> int:
         after: int = kernels.encode(
             self._buffer,
             HEADER_BYTES,
             self._max_bytes,
             first,
-            told,
+            sizes,
             read.timestamps,
             *read.key,
             *read.value,

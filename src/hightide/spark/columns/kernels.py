@@ -1,15 +1,15 @@
-"""The loops over the bytes of records, compiled by numba where it is installed.
+"""The loops over the bytes of records, compiled by numba if it is installed.
 
-Written so that numba makes machine code of them and that they also run as they stand:
+They are written so that numba can compile them and that they also run as plain Python:
 
 * every number is an int64 and no step overflows, so both ways give the same result;
-* no byte is touched before its place has been compared with the end of the array, since compiled
-  code checks no index by itself;
-* damage is a return value.  Whoever called then asks `hightide.wire.batch` for the reason in words.
+* every position is compared with the end of the array before a byte is read, because compiled code
+  does not check indexes;
+* damage is a return value. The caller then asks `hightide.wire.batch` for the reason in words.
 
-Compilation happens on the first call and takes seconds; numba keeps the result in a folder beside
-this file or in the user's own cache.  Where no such folder can be written, or what is kept there
-cannot be read, the kernel is compiled in memory: a cache may make nothing fail.
+Compilation happens on the first call and takes seconds; numba caches the result in a folder beside
+this file or in the user's cache. If no such folder is writable, or its content cannot be read, the
+kernel is compiled in memory: a cache must not make anything fail.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Long: TypeAlias = "int | np.int64"
 
 DAMAGED = -1
 WHOLE = -1
-"""No batch is damaged."""
+"""Returned if no batch is damaged."""
 
-# What the decoder must know of a batch: its place in the data, and from its header.
+# The columns of `plans`: a batch's position in the data, and fields of its header.
 AT, END, COUNT, BASE_OFFSET, LAST_DELTA = 0, 1, 2, 3, 4
 BASE_TIMESTAMP, MAX_TIMESTAMP, IS_APPEND_TIME = 5, 6, 7
 
 MIN_RECORD_BYTES = 7
-"""Length, attributes, two deltas, two lengths and the count of headers, a byte each at least."""
+"""Length, attributes, two deltas, two lengths and the header count, at least one byte each."""
 
-# What a decoder has filled so far: places in the array `filled`.
+# How much a decoder has filled so far: indexes of the array `filled`.
 ROWS, KEY_BYTES, VALUE_BYTES, KEY_NULLS, VALUE_NULLS = 0, 1, 2, 3, 4
 HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, HEADER_VALUE_NULLS, BARE_ROWS = 5, 6, 7, 8, 9
 FILLED = 10
@@ -58,7 +58,7 @@ _MAX_MICROS = _MAX // 1000
 
 
 class Kernel:
-    """A function that is compiled when first called; itself where there is no numba."""
+    """A function that is compiled when first called; the plain function without numba."""
 
     __slots__ = ("_run", "plain")
 
@@ -70,8 +70,8 @@ class Kernel:
         return self._run(*arguments)
 
     def _first(self, *arguments: Any) -> Any:
-        # No kernel raises, so whatever comes out of the first call comes from the cache: no folder
-        # for it, a full disk, a file that another version left behind.
+        # No kernel raises, so an exception of the first call comes from the cache: no folder for
+        # it, a full disk, a file that another version left behind.
         try:
             run = numba.njit(nogil=True, cache=True)(self.plain)
             result = run(*arguments)
@@ -84,10 +84,10 @@ class Kernel:
 
 
 def _spare_the_collector() -> None:
-    """Take what is there out of the collector's sight, in a Python worker of Spark.
+    """In a Python worker of Spark, exclude the existing objects from garbage collection.
 
-    After each task a worker collects its garbage.  numba alone brings 120,000 objects that live as
-    long as the process, and looking at them takes longer than a small micro-batch.
+    A worker collects garbage after each task. numba alone brings 120,000 objects that live as long
+    as the process, and scanning them takes longer than a small micro-batch.
     """
     if "pyspark.worker" in sys.modules:
         gc.collect()
@@ -101,7 +101,7 @@ def _step(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_step
 def _number(data: Bytes, at: Long, end: Long, bits: int) -> tuple[Long, Long]:
-    """The unsigned number of variable length at `at` and where it ends, or DAMAGED."""
+    """Return the unsigned varint at `at` and its end, or DAMAGED as the end."""
     value = np.int64(0)
     shift = 0
     while at < end:
@@ -126,14 +126,14 @@ def _zigzag(n: Long) -> Long:
 
 @_step
 def _copy(source: Bytes, at: Long, size: Long, target: Bytes, to: Long) -> None:
-    # Indexes without a sign cannot mean a place counted from the end; only then does the compiler
-    # move many bytes at a time.
+    # An unsigned index cannot count from the end of the array; only then does the compiler move
+    # many bytes at a time.
     start, place = np.uint64(at), np.uint64(to)
     for i in range(np.uint64(size)):
         target[place + i] = source[start + i]
 
 
-# hot path: one pass over each record's headers, which are checked even if nobody wants them.
+# hot path: one pass over each record's headers, which are checked even if they are not wanted.
 @_step
 def _headers(
     data: Bytes,
@@ -148,7 +148,7 @@ def _headers(
     value_bytes: Bytes,
     value_valid: Bytes,
 ) -> Long:
-    """Where the headers end, or DAMAGED."""
+    """Return where the headers end, or DAMAGED."""
     for _ in range(count):
         n, at = _number(data, at, end, 32)
         if at < 0 or n & 1 or (n >> 1) > end - at:
@@ -202,10 +202,11 @@ def _decode(
     header_value_bytes: Bytes,
     header_value_valid: Bytes,
 ) -> int:
-    """Append the records of all batches of `plans`; the place of the first damaged one, or WHOLE.
+    """Append the records of all batches of `plans`; return the index of the first damaged one, or
+    WHOLE.
 
-    The caller has compared the plans with the length of `data` and has made room for all that it
-    can hold.
+    The caller has compared the plans with the length of `data` and has made room for everything
+    that `data` can hold.
     """
     for place in range(len(plans)):
         at, size, count = plans[place, AT], plans[place, END], plans[place, COUNT]
@@ -224,7 +225,7 @@ def _decode(
                 return place
             end = at + (n >> 1)
 
-            # The record's own attributes are passed over: none is defined.
+            # The attributes of a record are skipped: none is defined.
             n, at = _number(data, at + 1, end, 64)
             if at < 0:
                 return place
@@ -321,7 +322,7 @@ decode = Kernel(_decode)
 
 @_step
 def _size(n: Long) -> int:
-    """How many bytes the unsigned number takes; `n` may be one whose highest bit is set."""
+    """Return how many bytes the unsigned varint takes; the highest bit of `n` may be set."""
     size = 1
     n = (n >> 7) & (_MAX >> 6)
     while n:
@@ -332,7 +333,7 @@ def _size(n: Long) -> int:
 
 @_step
 def _put(out: Bytes, at: Long, n: Long) -> Long:
-    """Write the unsigned number; where it ends."""
+    """Write the unsigned varint and return its end."""
     while n & ~0x7F:
         out[at] = (n & 0x7F) | 0x80
         n = (n >> 7) & (_MAX >> 6)
@@ -343,7 +344,7 @@ def _put(out: Bytes, at: Long, n: Long) -> Long:
 
 @_step
 def _put_bytes(out: Bytes, at: Long, data: Bytes, start: Long, size: Long) -> Long:
-    """Write a length, -1 for null, and as many bytes; where they end."""
+    """Write a length, -1 for null, and that many bytes; return their end."""
     if size < 0:
         out[at] = 1
         return at + 1
@@ -354,7 +355,7 @@ def _put_bytes(out: Bytes, at: Long, data: Bytes, start: Long, size: Long) -> Lo
 
 @_step
 def _length(valid: Bytes, ends: Longs, row: Long) -> Any:
-    """The length of an item, -1 for null; `valid` is empty if nothing is null."""
+    """Return the length of an item, -1 for null; `valid` is empty if nothing is null."""
     if len(valid) and not valid[row]:
         return -1
     return ends[row + 1] - ends[row]
@@ -366,7 +367,7 @@ def _encode(
     at: int,
     limit: int,
     row: int,
-    told: Longs,
+    sizes: Longs,
     timestamps: Longs,
     key_valid: Bytes,
     key_ends: Longs,
@@ -381,12 +382,12 @@ def _encode(
     header_value_ends: Longs,
     header_value_bytes: Bytes,
 ) -> int:
-    """Write the rows from `row` on as records of one batch; the first row that is not in it.
+    """Write the rows from `row` on as records of one batch; return the first row that is not in it.
 
-    The batch ends before the record that would pass `limit`, but holds one record at least.  If
-    `out` is too small for that one, nothing is written and `told` says how large it must be;
-    otherwise `told` says where the records end and the largest timestamp.  An `ends` without items
-    stands for a column that is not there.
+    The batch ends before the record that would pass `limit`, but holds at least one record. If
+    `out` is too small for that one, nothing is written and `sizes` says how large it must be;
+    otherwise `sizes` holds the end of the records and the largest timestamp. An `ends` without
+    items stands for a missing column.
     """
     first = row
     base = timestamps[row]
@@ -416,7 +417,7 @@ def _encode(
         if after > limit and row > first:
             break
         if after > len(out):
-            told[0] = after
+            sizes[0] = after
             return first
         at = _put(out, at, size << 1)
         out[at] = 0
@@ -435,20 +436,20 @@ def _encode(
             at = _put_bytes(out, at, header_value_bytes, header_value_ends[index], length)
         largest = max(largest, timestamp)
         row += 1
-    told[0], told[1] = at, largest
+    sizes[0], sizes[1] = at, largest
     return row
 
 
 @_step
 def _times(n: Long) -> Long:
-    """32 bits of n times the multiplier of murmur2, in halves so that nothing overflows."""
+    """Multiply 32 bits of n by the multiplier of murmur2, in halves so that nothing overflows."""
     low = (n & 0xFFFF) * 0x5BD1E995
     high = ((n >> 16) * 0x5BD1E995) & 0xFFFF
     return (low + (high << 16)) & 0xFFFFFFFF
 
 
 def _murmur2(valid: Bytes, ends: Longs, data: Bytes, count: int, out: Ints) -> None:
-    """The partition of each key as Kafka's default partitioner chooses it; -1 for null."""
+    """Set the partition of each key as Kafka's default partitioner does; -1 for null."""
     for row in range(len(out)):
         if len(valid) and not valid[row]:
             out[row] = -1

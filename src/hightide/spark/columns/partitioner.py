@@ -1,6 +1,6 @@
 """Keys → partitions, as Kafka's default partitioner chooses them.
 
-Writers in Java, in C and here thus send one key to one partition.
+So producers in Java, in C and here send a key to the same partition.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hightide.spark.columns import kernels, without_numba
 from hightide.spark.columns.arrow_input import items
 
 NO_KEY = -1
-"""For a record without a key, which may go anywhere."""
+"""Marks a record without a key, which may go anywhere."""
 
 
 def partitions_of(keys: pa.Array, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The partition of each key among `count`; NO_KEY for a null."""
+    """Return the partition of each key among `count`; NO_KEY for a null."""
     if count < 1:
-        raise ValueError(f"a topic has one partition at least, not {count}")
+        raise ValueError(f"a topic has at least one partition, not {count}")
     chosen = np.full(len(keys), NO_KEY, np.int32)
     read = items(keys, "key")
     if not len(chosen) or not len(read.ends):

@@ -1,7 +1,7 @@
-"""The columns of Spark's Kafka source: their order, their names and their types.
+"""The columns of Spark's Kafka source: their order, names and types.
 
-Spark compares the schema of the first Arrow batch of a Python source with its own, field by field,
-so the types here are exactly those that PySpark makes of the DDL.
+Spark compares the schema of a Python source's first Arrow batch with its own, field by field, so
+the types here are exactly those that PySpark makes of the DDL.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _TYPES: dict[str, tuple[pa.DataType, str]] = {
 
 
 def chosen(*, headers: bool = False, columns: Sequence[str] | None = None) -> tuple[str, ...]:
-    """The columns that are wanted, in Spark's order; ValueError for a name that is none of them."""
+    """Return the wanted columns in Spark's order; raise ValueError for an unknown name."""
     every = (*COLUMNS, HEADERS) if headers else COLUMNS
     if columns is None:
         return every
     for name in columns:
         if name not in _TYPES:
             known = ", ".join((*COLUMNS, HEADERS))
-            raise ValueError(f"{name!r} is no column of a topic; these are: {known}")
+            raise ValueError(f"{name!r} is not a column of a topic; expected one of {known}")
     return tuple(name for name in (*COLUMNS, HEADERS) if name in columns)
 
 
 def arrow_schema(*, headers: bool = False, columns: Sequence[str] | None = None) -> pa.Schema:
-    """What a decoder with the same arguments yields."""
+    """Return the schema of a decoder with the same arguments."""
     names = chosen(headers=headers, columns=columns)
     return pa.schema([pa.field(name, _TYPES[name][0]) for name in names])
 
 
 def ddl(*, headers: bool = False, columns: Sequence[str] | None = None) -> str:
-    """The same for Spark."""
+    """Return the same schema as DDL, for Spark."""
     names = chosen(headers=headers, columns=columns)
     return ", ".join(f"{name} {_TYPES[name][1]}" for name in names)

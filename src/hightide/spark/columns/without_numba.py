@@ -1,8 +1,8 @@
 """Decoding, encoding and partitioning without numba.
 
-Uncompiled, the kernels would pass some ten thousand records a second.  The decoder and the builder
-of `hightide.wire.batch` pass half a million, and numpy could not do better: where a record begins
-is known only when the one before it has been read.
+Uncompiled, the kernels process some ten thousand records per second. The decoder and the builder of
+`hightide.wire.batch` process half a million. numpy could not do better: where a record begins is
+known only when the one before it has been read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hightide.wire.errors import Corrupt
 
 _MICROS = 1000
 _MAX_MILLIS = (2**63 - 1) // _MICROS
-_MOST_NUMBERS_BYTES = 32
-"""What lengths, deltas and counts of a record take at most."""
+_MAX_NUMBERS_BYTES = 32
+"""The maximum size of the lengths, deltas and counts of a record."""
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
@@ -30,7 +30,7 @@ _MASK = 0xFFFFFFFF
 
 
 class PythonBuffers:
-    """Lists of what the plain decoder reads."""
+    """Collects the records of `hightide.wire.batch` in lists."""
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
         self.rows = 0
@@ -82,7 +82,7 @@ def _micros(timestamp: int) -> int:
 
 
 def _header_entries(record: Record) -> list[dict[str, str | bytes | None]] | None:
-    """As in Spark's Kafka source, no headers are a null."""
+    """Return the headers, or None if there are none, as Spark's Kafka source does."""
     if not record.headers:
         return None
     return [{"key": _readable(key), "value": value} for key, value in record.headers]
@@ -95,13 +95,13 @@ def _readable(key: str) -> str:
 def encoded(
     read: Rows, first: int, max_bytes: int, codec: Codec, **producer: Any
 ) -> tuple[int, bytes]:
-    """The first row that is not in the batch, and the batch."""
+    """Return the first row that is not in the batch, and the batch."""
     taken: list[tuple[int, int, bytes | None, bytes | None, Headers]] = []
     size = HEADER_BYTES
     for row in range(first, len(read.timestamps)):
         key, value = read.key.item(row), read.value.item(row)
         headers = tuple(_headers(read, row))
-        size += _MOST_NUMBERS_BYTES + len(key or b"") + len(value or b"")
+        size += _MAX_NUMBERS_BYTES + len(key or b"") + len(value or b"")
         size += sum(10 + len(name) + len(content or b"") for name, content in headers)
         if size > max_bytes and taken:
             break

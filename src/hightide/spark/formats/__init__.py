@@ -1,8 +1,8 @@
-"""What the values of a topic are: JSON, Avro, Protobuf or plain text; and records that are not.
+"""The formats of a topic's values: JSON, Avro, Protobuf or plain text; and bad records.
 
 schema_of(Order)                          a dataclass: JSON
 schema_of("user STRING NOT NULL, n INT")  a DDL: JSON
-schema_of("text"), schema_of("raw")       values as they are
+schema_of("text"), schema_of("raw")       values unchanged
 avro("order.avsc"), protobuf("shop.desc", "shop.Order")
 decoded(raw, schema, on_error="dlq:bad")  records to rows
 encoded(rows, schema, key="user")         rows to records

@@ -1,6 +1,6 @@
 """Decoders that run in Python: a column of bytes in, a column of structs out, a batch at a time.
 
-Only the column `value` passes through Python; key and origin of a record stay where they are.  The
+Only the column `value` passes through Python; the key and the origin of a record do not. The
 decoder is made once for each schema and process.
 """
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DECODED = "_hightide_decoded"
-# From values to the array of structs and what is wrong with each value; null where nothing is.
+# From values to the array of structs, and the error of each value; None if there is none.
 Decode = Callable[[list[bytes | None]], tuple[pa.Array, Sequence[str | None]]]
 
 
 class BadRecord(Exception):
-    """A value that cannot be read; the text says why."""
+    """A value that cannot be decoded; the text says why."""
 
 
 def decoded_by(rows: DataFrame, wanted: StructType, decoder: Callable[[], Decode]) -> DataFrame:
-    """The rows with VALUE and ERROR, as a decoder finds them."""
+    """Return the rows with VALUE and ERROR, as a decoder finds them."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas import functions as vectorised
 
@@ -39,7 +39,7 @@ def decoded_by(rows: DataFrame, wanted: StructType, decoder: Callable[[], Decode
             [found, pa.array(errors, pa.string())], names=["value", "error"]
         )
 
-    # Were it deterministic, Spark would run it again for the filter on its errors.
+    # Spark would run a deterministic function again for the filter on its errors.
     make: Any = vectorised.arrow_udf
     function = make(decode, struct).asNondeterministic()
     rows = rows.withColumn(DECODED, function("value"))
@@ -51,7 +51,7 @@ def decoded_by(rows: DataFrame, wanted: StructType, decoder: Callable[[], Decode
 def encoded_by(
     row: Column, encoder: Callable[[], Callable[[dict[str, Any]], bytes]], what: str
 ) -> Column:
-    """A struct as bytes, as an encoder makes them; a row that does not fit stops the query."""
+    """Return a struct as bytes, by an encoder; a row that does not fit stops the query."""
     from pyspark.sql.pandas import functions as vectorised
 
     def encode(rows: pa.Array) -> pa.Array:
@@ -70,7 +70,7 @@ def encoded_by(
 
 
 def spread(found: pa.Array, errors: Sequence[str | None], is_null: Sequence[bool]) -> pa.Array:
-    """Put the rows that could be read back among those that could not."""
+    """Put the decoded rows back between those that could not be decoded."""
     positions: list[int | None] = []
     at = 0
     for error, null in zip(errors, is_null, strict=True):

@@ -1,11 +1,11 @@
-"""Avro values, read and written by fastavro in Arrow batches: no jar.
+"""Avro values, decoded and encoded by fastavro in Arrow batches: no jar.
 
-The schema that is given is the reader's.  With a registry, the writer's is looked up by the id in
-front of each value and Avro's rules of resolution lead from one to the other; without one, the
-writer's schema is taken to be the same.
+The given schema is the reader's. With a registry, the writer's schema is looked up by the id in
+front of each value, and Avro's rules of resolution apply; without one, the writer's schema is
+assumed to be the same.
 
-A value that begins with a zero byte may have Confluent's prefix, or be Avro that begins so.  With
-`prefix="auto"` it is read as the first, to its last byte, and if that cannot be, as the second.
+A value that starts with a zero byte may have Confluent's prefix, or be Avro that starts so. With
+`prefix="auto"` it is decoded with the prefix, to its last byte, and if that fails, without.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Prefix = Literal["auto", "confluent", "none"]
-# What fastavro may raise over bytes that are not of the schema.
+# What fastavro raises for bytes that do not fit the schema.
 UNREADABLE = (
     EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, ArithmeticError,
     fastavro.read.SchemaResolutionError,
@@ -39,7 +39,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class AvroSchema(Schema):
-    """The text of the schema is what travels to executors; it is parsed there once."""
+    """An Avro schema; its text is sent to executors and parsed there once."""
 
     text: str
     registry: str | None = None
@@ -66,17 +66,20 @@ def avro(
     prefix: Prefix = "auto",
     prefix_id: int | None = None,
 ) -> Schema:
-    """Values that are Avro: a schema as dict, JSON or path of an .avsc file; or the newest that a
-    registry has under a subject.  With `prefix_id` what is written has Confluent's prefix."""
+    """Return the schema of Avro values.
+
+    It is a dict, JSON or the path of an .avsc file, or the latest of a subject in a registry. With
+    `prefix_id`, encoded values get Confluent's prefix.
+    """
     if schema is None:
         if registry is None or subject is None:
-            raise BadSchema("avro() wants a schema, or a registry and a subject.")
+            raise BadSchema("avro() needs a schema, or a registry and a subject.")
         found = confluent.Registry(registry).version(subject)
         schema, prefix_id = found["schema"], prefix_id or found.get("id")
     if prefix not in ("auto", "confluent", "none"):
-        raise BadSchema(f"prefix is {prefix!r}; it should be auto, confluent or none.")
+        raise BadSchema(f"prefix is {prefix!r}; expected auto, confluent or none.")
     made = AvroSchema(json.dumps(avro_types.read_schema(schema)), registry, prefix, prefix_id)
-    _codec(made)  # What is wrong with a schema is said where it is written down.
+    _codec(made)  # Report a wrong schema where it is declared.
     return made
 
 
@@ -86,13 +89,13 @@ def _codec(schema: AvroSchema) -> AvroCodec:
 
 
 class AvroCodec:
-    """A schema parsed, with the writers' schemas that were met so far."""
+    """A parsed schema, with the writers' schemas seen so far."""
 
     def __init__(self, schema: AvroSchema) -> None:
         self.schema = schema
         self.whole = _parsed(json.loads(schema.text))
         kind = avro_types.kind_of(self.whole)
-        # A schema that is no record has one column.
+        # A schema that is not a record has one column.
         self.is_record = isinstance(kind.spark, StructType)
         self.type = (
             kind.spark
@@ -111,7 +114,7 @@ class AvroCodec:
         try:
             return self._array(rows), errors
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            # Something does not fit into a column: find out which record it is.
+            # Some value does not fit into its column: find out which.
             rows, errors = self._rows(values, self._read_and_fit)
             return self._array(rows), errors
 
@@ -139,7 +142,7 @@ class AvroCodec:
         schema_id = None if self.schema.prefix == "none" else confluent.prefixed(value)
         if schema_id is None:
             if self.schema.prefix == "confluent":
-                raise BadRecord("the value has no prefix with the id of a schema")
+                raise BadRecord("the value has no prefix with a schema id")
             return self._read_as(value, self.plain, None)
         bare = value[confluent.PREFIX.size :]
         try:
@@ -160,10 +163,10 @@ class AvroCodec:
             row = fastavro.schemaless_reader(stream, writer, reader)
         except UNREADABLE as error:
             words = str(error) or type(error).__name__
-            raise BadRecord(f"the value is not Avro of the schema: {words}") from None
+            raise BadRecord(f"the value does not fit the Avro schema: {words}") from None
         if stream.tell() != len(value):
             more = len(value) - stream.tell()
-            raise BadRecord(f"the value is not Avro of the schema: {more} bytes are left over")
+            raise BadRecord(f"the value does not fit the Avro schema: {more} bytes are left over")
         return row if self.is_record else {"value": row}
 
     def _read_and_fit(self, value: bytes) -> Any:
@@ -176,7 +179,7 @@ class AvroCodec:
 
     def _array(self, rows: list[Any]) -> pa.Array:
         found = pa.array(rows, self.arrow)
-        # Nanoseconds have no place in Spark; nothing else is lost by the cast.
+        # Spark has no nanoseconds; the cast loses nothing else.
         return found if found.type == self.target else found.cast(self.target, safe=False)
 
     def _writer(self, schema_id: int) -> Any:
@@ -192,7 +195,7 @@ class AvroCodec:
         return self.writers[schema_id]
 
     def _references(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The named types of other subjects that a schema uses."""
+        """Return the named types of other subjects that a schema uses."""
         assert self.registry is not None
         named: dict[str, Any] = {}
         for reference in found.get("references") or ():
@@ -210,7 +213,7 @@ def _parsed(schema: Any, named: dict[str, Any] | None = None) -> Any:
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
         raise BadSchema(f"The Avro schema cannot be used: {error}.") from None
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadSchema(f"The Avro schema lacks something: {error}.") from None
+        raise BadSchema(f"The Avro schema is incomplete: {error}.") from None
 
 
 def _plain(schema: Any, *names: str) -> Any:

@@ -1,8 +1,7 @@
-"""What an Avro schema is in Spark and in Arrow.
+"""The types of an Avro schema in Spark and in Arrow.
 
-Logical types of time are read as the whole numbers they are and given to Arrow with their unit:
-that makes no object per value and loses no microsecond.  Spark then wants microseconds, which is a
-cast of a whole column.
+Logical types of time are read as integers and passed to Arrow with their unit: that makes no object
+per value and loses no microsecond. Spark needs microseconds, which is a cast of a whole column.
 
     timestamp-millis, -micros, -nanos   TIMESTAMP       local-timestamp-…   TIMESTAMP_NTZ
     date                                DATE            decimal             DECIMAL
@@ -41,8 +40,8 @@ from pyspark.sql.types import (
 
 from hightide.spark.formats.value_schema import BadSchema
 
-# Which logical types are read as the plain type below them: those of time because Arrow knows their
-# unit, the others because Spark has nothing better.
+# Logical types that are read as their underlying type: those of time because Arrow knows their
+# unit, the others because Spark has no better type.
 TIMES = {
     "timestamp-millis": pa.timestamp("ms", "UTC"),
     "timestamp-micros": pa.timestamp("us", "UTC"),
@@ -57,7 +56,7 @@ UNUSED = ("uuid", "time-millis", "time-micros", "duration")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type in Spark, and the Arrow type that takes what the decoder gives."""
+    """A type in Spark, and the Arrow type of the decoder's values."""
 
     spark: DataType
     arrow: pa.DataType
@@ -74,12 +73,12 @@ PRIMITIVE = {
     "bytes": Kind(BinaryType(), pa.binary()),
     "string": Kind(StringType(), pa.string()),
 }
-# Pairs that a union may have, because one holds the other.
+# Pairs that a union may have, because one type holds the other.
 WIDER = [({"int", "long"}, "long"), ({"float", "double"}, "double")]
 
 
 def read_schema(given: Any) -> Any:
-    """An Avro schema as Python data, from a dict, JSON text, or the path of an .avsc file."""
+    """Return an Avro schema as Python data, from a dict, JSON text, or an .avsc file."""
     if isinstance(given, dict | list):
         return given
     text = str(given)
@@ -97,12 +96,12 @@ def read_schema(given: Any) -> Any:
 
 
 def kind_of(parsed: Any) -> Kind:
-    """The type of a schema that fastavro has parsed: names are full there."""
+    """Return the type of a schema that fastavro has parsed, with full names."""
     return _kind(parsed, {}, ())
 
 
 def without_logical(schema: Any, names: frozenset[str]) -> Any:
-    """The schema in which some logical types are only the plain types they are made of."""
+    """Return the schema with some logical types replaced by their underlying types."""
     match schema:
         case list():
             return [without_logical(branch, names) for branch in schema]
@@ -145,7 +144,7 @@ def _kind(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> Kind:
             return Kind(spark, pa.map_(pa.string(), kind.arrow))
         case {"type": inner}:
             return _logical(schema) or _kind(inner, named, inside)
-    raise BadSchema(f"{schema} is no Avro type.")
+    raise BadSchema(f"{schema} is not an Avro type.")
 
 
 def _named(name: str, named: dict[str, Any], inside: tuple[str, ...]) -> Kind:
@@ -188,7 +187,7 @@ def _logical(schema: dict[str, Any]) -> Kind | None:
     if name == "decimal" and schema["type"] in ("bytes", "fixed"):
         precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
         if precision > 38:
-            raise BadSchema(f"An Avro decimal has {precision} digits; Spark has room for 38.")
+            raise BadSchema(f"An Avro decimal has {precision} digits; Spark allows 38.")
         return Kind(DecimalType(precision, scale), pa.decimal128(precision, scale))
     if name not in TIMES or schema["type"] != ("int" if name == "date" else "long"):
         return None

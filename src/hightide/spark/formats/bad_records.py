@@ -1,20 +1,20 @@
-"""Records in, columns out; and what becomes of records that cannot be read.
+"""Decode records, and handle those that cannot be decoded.
 
 `fail` stops the query at the first bad record and says where it is and what is wrong; `skip` leaves
-bad records out; `dlq:TOPIC` leaves them out and gives them back as dead letters: the same key,
-value and headers, with more headers that say what happened.
+bad records out; `dlq:TOPIC` leaves them out and returns them as dead letters: the same key, value
+and headers, with more headers about the error.
 
-    hightide.error              what is wrong, in words
+    hightide.error              what is wrong
     hightide.source.topic       where the record was
     hightide.source.partition
     hightide.source.offset
     hightide.source.timestamp   in milliseconds since 1970
-    hightide.app                who could not read it
+    hightide.app                which app and query could not decode it
     hightide.query
 
-All of them are text.  Dead letters are written by a query of their own that reads the same topic:
-whether a record is bad depends on the record alone, so two queries agree on it, and each of them is
-exactly-once by itself.  One query for both would need one output mode for both.
+All of them are text. Dead letters are written by a separate query that reads the same topic:
+whether a record is bad depends on the record alone, so both queries agree on it, and each of them
+is exactly-once by itself. One query for both would need one output mode for both.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OnError:
             return cls("fail")
         if not colon and action == "skip":
             return cls("skip")
-        raise BadSchema(f"on_error is {given!r}; it should be fail, skip or dlq:TOPIC.")
+        raise BadSchema(f"on_error is {given!r}; expected fail, skip or dlq:TOPIC.")
 
 
 def decoded(
@@ -64,10 +64,10 @@ def decoded(
     key: Literal["string", "binary"] = "string",
     tombstones: Literal["drop", "keep"] = "drop",
 ) -> tuple[DataFrame, DataFrame | None]:
-    """The good rows, and the dead letters if they are wanted.
+    """Return the good rows, and the dead letters if `on_error` is `dlq:TOPIC`.
 
     Rows have the schema's columns, `_key`, and `_meta` with topic, partition, offset, timestamp and
-    headers.  A record without a value is a deletion: it is dropped, or kept with null in all of the
+    headers. A record without a value is a deletion: it is dropped, or kept with null in all of the
     schema's columns.
     """
     from pyspark.sql import functions as F
@@ -91,12 +91,12 @@ def decoded(
 def bad_rows(
     raw: DataFrame, schema: Schema, *, to: str, app: str = "", query: str = ""
 ) -> DataFrame:
-    """Dead letters, ready to be written: topic, key, value and headers."""
+    """Return dead letters as records: topic, key, value and headers."""
     from pyspark.sql import functions as F
 
     rows = schema.decode(raw.where(F.col("value").isNotNull()))
     milliseconds = F.unix_millis(F.col("timestamp"))
-    told: dict[str, Column] = {
+    details: dict[str, Column] = {
         "hightide.error": F.col(ERROR),
         "hightide.source.topic": F.col("topic"),
         "hightide.source.partition": F.col("partition"),
@@ -108,7 +108,7 @@ def bad_rows(
     more = F.array(
         *(
             F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
-            for name, value in told.items()
+            for name, value in details.items()
         )
     ).cast(HEADERS_TYPE)
     headers = F.concat(F.coalesce(_headers(raw), F.array().cast(HEADERS_TYPE)), more)
@@ -118,7 +118,7 @@ def bad_rows(
 
 
 def _headers(raw: DataFrame) -> Column:
-    """The headers of a record, which a source gives only if it is asked to."""
+    """Return a record's headers; the source has them only with includeHeaders."""
     from pyspark.sql import functions as F
 
     here = F.col("headers") if "headers" in raw.columns else F.lit(None)
@@ -135,8 +135,8 @@ def _raised(schema: Schema) -> Column:
         F.col("topic"),
         F.lit("-"),
         F.col("partition").cast("string"),
-        F.lit(f" cannot be read as {schema.format}: "),
+        F.lit(f" cannot be decoded as {schema.format}: "),
         F.col(ERROR),
-        F.lit(". (on_error='skip' would leave it out, 'dlq:TOPIC' would put it into a topic.)"),
+        F.lit(". (on_error='skip' leaves it out, 'dlq:TOPIC' writes it to a topic.)"),
     )
     return F.raise_error(words)

@@ -1,12 +1,11 @@
-"""The prefix that Confluent's serialisers put before a value, and the registry it refers to.
+"""The prefix that Confluent's serialisers put before a value, and the schema registry.
 
-A zero byte, then the id of the writer's schema in four bytes.  Protobuf has a list of indexes
-behind it that says which message of the schema it is; the list that means "the first" is one zero
+The prefix is a zero byte and the id of the writer's schema in four bytes. For Protobuf, a list of
+indexes follows that selects a message of the schema; the list that means "the first" is one zero
 byte.
 
-The registry is asked once for each id, over HTTP.  That it cannot be reached is an error of its own
-and never the fault of a record: a dead-letter topic full of good records is worse than a query that
-stops.
+The registry is asked once for each id, over HTTP. If it cannot be reached, the query fails and the
+record is not bad: a dead-letter topic full of good records is worse than a stopped query.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ TIMEOUT_S = 10
 
 
 class RegistryUnreachable(Exception):
-    """The registry gave no answer, or none that can be understood."""
+    """The registry gave no response, or an invalid one."""
 
 
 class UnknownSchema(Exception):
-    """The registry knows no such schema."""
+    """The registry has no such schema."""
 
 
 def prefixed(value: bytes) -> int | None:
-    """The schema id in front of a value; None if it does not begin with a prefix."""
+    """Return the schema id in front of a value; None if it has no prefix."""
     if len(value) < PREFIX.size or value[0] != MAGIC:
         return None
     return int(PREFIX.unpack_from(value)[1])
@@ -48,7 +47,7 @@ def prefix(schema_id: int) -> bytes:
 
 
 def end_of_indexes(value: bytes, at: int) -> int:
-    """Where the list of message indexes that begins at a position ends."""
+    """Return the end of the list of message indexes that starts at a position."""
     count, at = _zigzag(value, at)
     for _ in range(count):
         _, at = _zigzag(value, at)
@@ -56,7 +55,7 @@ def end_of_indexes(value: bytes, at: int) -> int:
 
 
 def indexes(path: list[int]) -> bytes:
-    """The list of message indexes, written."""
+    """Encode a list of message indexes."""
     if path == [0]:
         return b"\0"
     return b"".join(_varint(number * 2) for number in (len(path), *path))
@@ -66,7 +65,7 @@ def _zigzag(value: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(value) or shift > 28:
-            raise ValueError("the list of message indexes is torn")
+            raise ValueError("the list of message indexes is incomplete")
         byte = value[at]
         number |= (byte & 0x7F) << shift
         at += 1
@@ -86,19 +85,19 @@ def _varint(number: int) -> bytes:
 
 @dataclass(slots=True)
 class Registry:
-    """A schema registry, by its address; user and password may be in it."""
+    """A schema registry, by its URL, which may contain user and password."""
 
     url: str
     known: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def schema(self, schema_id: int) -> dict[str, Any]:
-        """What is registered under an id: `schema` as text, perhaps `references`."""
+        """Return what is registered under an id: `schema` as text, perhaps `references`."""
         if schema_id not in self.known:
             self.known[schema_id] = self._get(f"/schemas/ids/{schema_id}")
         return self.known[schema_id]
 
     def version(self, subject: str, version: int | str = "latest") -> dict[str, Any]:
-        """What is registered under a subject: `schema`, `id`, perhaps `references`."""
+        """Return what is registered under a subject: `schema`, `id`, perhaps `references`."""
         return self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}")
 
     def _get(self, path: str) -> dict[str, Any]:
@@ -110,7 +109,7 @@ class Registry:
             except (OSError, ValueError) as error:
                 reason = error
         raise RegistryUnreachable(
-            f"The schema registry at {self._address()} cannot be asked for {path}: {reason}."
+            f"The schema registry at {self._address()} did not return {path}: {reason}."
         )
 
     def _get_once(self, path: str) -> dict[str, Any]:
@@ -121,19 +120,19 @@ class Registry:
             coded = base64.b64encode(pair.encode()).decode()
             request.add_header("Authorization", f"Basic {coded}")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                found = json.load(answer)
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+                found = json.load(response)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 404:
                     raise UnknownSchema(f"the schema registry has no {path}") from None
-                raise OSError(f"it answers {error.code} {error.reason}") from None
+                raise OSError(f"it responds {error.code} {error.reason}") from None
         if not isinstance(found, dict) or "schema" not in found:
-            raise ValueError("the answer has no schema in it")
+            raise ValueError("the response has no schema")
         return found
 
     def _address(self) -> str:
-        """The address as it may be shown: without user and password."""
+        """Return the URL without user and password, for messages."""
         parts = urllib.parse.urlsplit(self.url)
         host = parts.netloc.rpartition("@")[2]
         return urllib.parse.urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))

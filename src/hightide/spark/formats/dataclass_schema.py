@@ -1,9 +1,9 @@
 """A dataclass as the schema of a topic.
 
-A field is required if it is not Optional and has no default: a record without it is bad.  A default
-is filled in where a record lacks the field.  `Literal` and `Enum` become strings (or whole numbers)
-whose values are checked.  Both facts are kept as metadata of Spark's fields, so that a schema is
-one `StructType` and nothing beside it.
+A field is required if it is not Optional and has no default: a record without it is bad. A default
+replaces a missing field. `Literal` and `Enum` become strings (or integers) whose values are
+checked. Defaults and allowed values are metadata of Spark's fields, so a schema is just a
+`StructType`.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ PLAIN: dict[Any, DataType] = {
     bytes: BinaryType(),
     datetime.datetime: TimestampType(),
     datetime.date: DateType(),
-    # What PySpark itself takes for a Decimal of which nothing more is said.
+    # PySpark's default for a Decimal.
     Decimal: DecimalType(38, 18),
     uuid.UUID: StringType(),
 }
 LISTS = (list, set, frozenset, Sequence)
-WANTED = (
+SUPPORTED = (
     "str, int, float, bool, bytes, datetime, date, Decimal, UUID, Literal, Enum, list, dict with"
     " str keys, Optional, or another dataclass"
 )
 
 
 def struct_of(declared: type) -> StructType:
-    """The Spark type of a dataclass."""
+    """Return the Spark type of a dataclass."""
     return _struct(declared, ())
 
 
@@ -116,17 +116,19 @@ def _type(hint: Any, where: str, inside: tuple[type, ...]) -> DataType:
         return ArrayType(_type(element, where, inside), optional)
     if origin in (dict, Mapping):
         if arguments[0] is not str:
-            raise BadSchema(f"{where}: the keys of a dict have to be str, as JSON has them.")
+            raise BadSchema(f"{where}: the keys of a dict must be str, as in JSON.")
         element, optional = _without_none(arguments[1], where)
         return MapType(StringType(), _type(element, where, inside), optional)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _struct(hint, inside)
     name = getattr(hint, "__name__", None) if isinstance(hint, type) else None
-    raise BadSchema(f"{where} has the type {name or hint}; it should be {WANTED}.")
+    raise BadSchema(f"{where} has the type {name or hint}; expected {SUPPORTED}.")
 
 
 def _annotated(hint: Any, notes: tuple[Any, ...], where: str, inside: tuple[type, ...]) -> DataType:
-    """`Annotated[Decimal, (12, 2)]` says precision and scale; a Spark type says all."""
+    """Return the type of `Annotated[Decimal, (12, 2)]` (precision and scale), or a given Spark
+    type.
+    """
     for note in notes:
         if isinstance(note, DataType):
             return note
@@ -137,7 +139,7 @@ def _annotated(hint: Any, notes: tuple[Any, ...], where: str, inside: tuple[type
 
 
 def _without_none(hint: Any, where: str) -> tuple[Any, bool]:
-    """What an Optional is an Optional of, and whether it was one."""
+    """Return the type inside of an Optional, and whether it was one."""
     if get_origin(hint) not in (Union, types.UnionType):
         return hint, False
     rest = [argument for argument in get_args(hint) if argument is not types.NoneType]
@@ -147,18 +149,18 @@ def _without_none(hint: Any, where: str) -> tuple[Any, bool]:
 
 
 def _allowed(hint: Any) -> list[Any]:
-    """The values that a Literal or an Enum lists: all strings, or all whole numbers."""
+    """Return the values of a Literal or an Enum: all strings, or all integers."""
     if get_origin(hint) is Literal:
         values = list(get_args(hint))
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         values = [member.value for member in hint]
-        # An Enum of anything else is written by the names of its members.
+        # An Enum of other values is written by the names of its members.
         if not _are_all(values, str) and not _are_all(values, int):
             values = [member.name for member in hint]
     else:
         return []
     if not _are_all(values, str) and not _are_all(values, int):
-        raise BadSchema(f"{hint} mixes types; it should list strings, or whole numbers.")
+        raise BadSchema(f"{hint} mixes types; expected strings only, or integers only.")
     return values
 
 
@@ -167,7 +169,7 @@ def _are_all(values: list[Any], kind: type) -> bool:
 
 
 def _default(field: dataclasses.Field[Any], where: str) -> str | None:
-    """A field's default as JSON, which is how it is filled in; None if it is null or none."""
+    """Return a field's default as JSON; None if it is null or missing."""
     if field.default is not dataclasses.MISSING:
         value = field.default
     elif field.default_factory is not dataclasses.MISSING:

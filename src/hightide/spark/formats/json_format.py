@@ -1,11 +1,11 @@
-"""JSON values, read and written by Spark's own `from_json` and `to_json`: no row passes Python.
+"""JSON values, decoded and encoded by Spark's own `from_json` and `to_json`: no row passes Python.
 
-What `from_json` takes for good is wider than what people mean by it, so more is looked at.  A field
-of the wrong type makes a record bad and so does a required field that is missing; so does text
-behind the object, which the parser would leave unread: two objects in one record are not one.  The
-reason is put together only for records that are bad, which is why it may parse the record again.
+`from_json` accepts more than it should, so more is checked. A field of the wrong type makes a
+record bad, and so do a missing required field and text after the object, which the parser would
+ignore: two objects in one record are not one. The reason is computed only for bad records, so it
+may parse the record again.
 
-Confluent's prefix of five bytes begins with a zero, as no JSON does, and is skipped.
+Confluent's prefix of five bytes starts with a zero byte, as no JSON does, and is skipped.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from hightide.spark.formats.value_schema import ERROR, VALUE, BadSchema, Schema,
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# The field in which Spark puts a record that does not fit.
+# The field in which Spark puts a record that does not fit the schema.
 CORRUPT = "_hightide_corrupt"
 TEXT = "_hightide_text"
 PARSED = "_hightide_parsed"
 SPACE = " \t\r\n"
-# Where two objects in one record would meet.
+# What stands between two objects in one record.
 SEAMS = ("}{", "} {", "}\n{", "}\r\n{")
-# How much of a value is shown in a reason.
+# How many characters of a value a reason shows.
 SHOWN = 80
-# Spark would write milliseconds, and leave fields that are null out.
+# Spark's default writes milliseconds, and omits null fields.
 WRITTEN = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "ignoreNullFields": "false"}
 
 
 @dataclass(frozen=True)
 class JsonSchema(Schema):
-    """A DDL is kept as text until it is needed: only a Spark session can read it."""
+    """A JSON schema. A DDL stays text until it is needed: only a Spark session parses it."""
 
     given: StructType | str
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -73,18 +73,22 @@ class JsonSchema(Schema):
 def struct_of_ddl(ddl: str) -> StructType:
     from pyspark import SparkContext
 
-    # A session is active in the thread that made it; the context is there in every thread, also in
-    # the one that calls back for a batch.
+    # A session is active only in the thread that made it; the context is there in every thread,
+    # also in the one that Spark calls for a batch.
     if SparkContext._active_spark_context is None:
-        raise BadSchema(f"The schema {ddl!r} is read by Spark, and no session is open yet.")
+        raise BadSchema(
+            f"The schema {ddl!r} can be parsed only by Spark, and there is no session yet."
+        )
     try:
         found = DataType.fromDDL(ddl)
     except Exception as error:
-        # The first line is the parser's word on it; the rest is where Spark was.
+        # The first line is the parser's message; the rest is Spark's stack.
         reason = str(error).strip().splitlines()[0]
-        raise BadSchema(f"The schema {ddl!r} cannot be read: {reason}") from None
+        raise BadSchema(f"The schema {ddl!r} is invalid: {reason}") from None
     if not isinstance(found, StructType):
-        raise BadSchema(f"The schema {ddl!r} should be columns such as 'name STRING, n BIGINT'.")
+        raise BadSchema(
+            f"The schema {ddl!r} has no columns; expected for example 'name STRING, n BIGINT'."
+        )
     return found
 
 
@@ -96,7 +100,7 @@ def _without_prefix(value: Column) -> Column:
 
 
 def _filled(found: Column, struct: StructType) -> Column:
-    """The struct without Spark's own field, and with defaults where a record has nothing."""
+    """Return the struct without Spark's own field, and with defaults for missing fields."""
     from pyspark.sql import functions as F
 
     def column(field: StructField) -> Column:
@@ -127,7 +131,7 @@ def _has_defaults(kind: DataType) -> bool:
 
 
 def _error(wanted: StructType, with_reasons: bool) -> Column:
-    """Null if the record is good, else what is wrong with it."""
+    """Return null for a good record, else what is wrong with it."""
     from pyspark.sql import functions as F
 
     text, found = F.col(TEXT), F.col(PARSED)
@@ -141,7 +145,7 @@ def _error(wanted: StructType, with_reasons: bool) -> Column:
     shown = F.substring(F.regexp_replace(text, r"\s+", " "), 1, SHOWN)
     reason = (
         F.when(is_invalid, F.lit("the value is not UTF-8"))
-        .when(_members(text).isNull(), F.concat(F.lit("the value is no JSON object: "), shown))
+        .when(_members(text).isNull(), F.concat(F.lit("the value is not a JSON object: "), shown))
         .when(is_more, F.concat(F.lit("there is more than one JSON object: "), shown))
         .when(is_corrupt, F.coalesce(_misfits(text, found, wanted), _inside(shown)))
         .otherwise(F.concat_ws("; ", *(F.when(is_so, words) for is_so, words in faults)))
@@ -150,8 +154,10 @@ def _error(wanted: StructType, with_reasons: bool) -> Column:
 
 
 def _is_more_than_one(text: Column) -> Column:
-    """Whether something stands behind the object.  Inside an array, the parser would stumble on it;
-    few records are suspect enough to be parsed that way."""
+    """Return whether something follows the object.
+
+    Inside of an array the parser would fail on it; only suspect records are parsed that way.
+    """
     from pyspark.sql import functions as F
 
     ends = F.rtrim(text, F.lit(SPACE)).endswith("}")
@@ -161,14 +167,14 @@ def _is_more_than_one(text: Column) -> Column:
 
 
 def _members(text: Column) -> Column:
-    """The members of a JSON object as text; null if it is none."""
+    """Return the members of a JSON object as text; null if it is not an object."""
     from pyspark.sql import functions as F
 
     return F.from_json(text, "map<string,string>")
 
 
 def _faults(found: Column, struct: StructType, path: str) -> Iterator[tuple[Column, Column]]:
-    """What can be wrong with a record whose types are right, each with its words."""
+    """Yield what can be wrong with a record whose types are right, each with its message."""
     from pyspark.sql import functions as F
 
     for field in struct.fields:
@@ -191,7 +197,7 @@ def _faults(found: Column, struct: StructType, path: str) -> Iterator[tuple[Colu
 def _in_element(
     array: Column, inner: StructType, name: str, position: int
 ) -> tuple[Column, Column]:
-    """One of the faults that an element of an array can have."""
+    """Return one of the faults that an element of an array can have."""
     from pyspark.sql import functions as F
 
     def fault(element: Column) -> tuple[Column, Column]:
@@ -203,7 +209,7 @@ def _in_element(
 
 
 def _misfits(text: Column, found: Column, wanted: StructType) -> Column:
-    """The members that are in the text but were not understood; null if there are none."""
+    """Return the members that are in the text but could not be parsed; null if there are none."""
     from pyspark.sql import functions as F
 
     types = F.lit(
@@ -228,4 +234,4 @@ def _misfits(text: Column, found: Column, wanted: StructType) -> Column:
 def _inside(shown: Column) -> Column:
     from pyspark.sql import functions as F
 
-    return F.concat(F.lit("a value inside has another type than the schema says: "), shown)
+    return F.concat(F.lit("a nested value does not have the type of the schema: "), shown)

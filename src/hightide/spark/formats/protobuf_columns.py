@@ -9,8 +9,8 @@ with nested and repeated messages flattened first: one message at a time would m
     Duration                  INTERVAL DAY TO SECOND             wrappers   nullable
     Struct, Value, Any, …     STRING with JSON
 
-A field that knows whether it is set (`optional`, a message, a member of a oneof) is null if it is
-not; any other has its default, as everywhere with Protobuf.
+A field with presence (`optional`, a message, a member of a oneof) is null if it is not set; any
+other has its default, as always in Protobuf.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SCALARS: dict[int, tuple[DataType, pa.DataType]] = {
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """How one kind of value is in Spark; how many of them become an array; how one is written."""
+    """A kind of value: its Spark type, how many become an array, how one is encoded."""
 
     spark: DataType
     array: Callable[[list[Any]], pa.Array]
@@ -99,7 +99,9 @@ class Column:
 
 def columns_of(message: Descriptor, inside: tuple[str, ...] = ()) -> list[Column]:
     if message.full_name in inside:
-        raise BadSchema(f"The message {message.full_name} contains itself; Spark cannot have that.")
+        raise BadSchema(
+            f"The message {message.full_name} contains itself; Spark has no recursive types."
+        )
     if not message.fields:
         raise BadSchema(f"The message {message.full_name} has no fields.")
     return [_column(field, (*inside, message.full_name)) for field in message.fields]
@@ -118,7 +120,7 @@ def array_of(columns: list[Column], messages: list[Any]) -> pa.Array:
 
 
 def arguments_of(columns: list[Column], row: dict[str, Any]) -> dict[str, Any]:
-    """What a message is made of, from a row."""
+    """Return the arguments of a message, from a row."""
     return {
         column.name: column.written(row[column.name])
         for column in columns
@@ -203,7 +205,7 @@ def _values(field: FieldDescriptor, inside: tuple[str, ...]) -> Values:
 
 
 def _enum(field: FieldDescriptor) -> Values:
-    # An unknown number, which a newer writer may send, is kept as its digits.
+    # An unknown number, from a newer writer, is kept as its digits.
     names = {value.number: value.name for value in field.enum_type.values}
     numbers = {value.name: value.number for value in field.enum_type.values}
     return Values(
@@ -268,7 +270,7 @@ def _seconds(length: datetime.timedelta) -> dict[str, int]:
 
 
 def _duration(length: datetime.timedelta) -> dict[str, int]:
-    """Unlike those of a Timestamp, both parts of a Duration have the same sign."""
+    """Return the parts of a Duration, which both have its sign, unlike those of a Timestamp."""
     parts = _seconds(abs(length))
     return parts if length >= datetime.timedelta() else {key: -it for key, it in parts.items()}
 

@@ -1,9 +1,9 @@
-"""Protobuf values, read and written by the protobuf package in Arrow batches: no jar.
+"""Protobuf values, decoded and encoded by the protobuf package in Arrow batches: no jar.
 
 A schema is a set of file descriptors (`protoc --include_imports --descriptor_set_out=…`) and the
-name of a message, or the class of a generated module; what travels to executors are the
-descriptors, so they need no generated code.  Confluent's prefix is understood: nothing that
-Protobuf writes begins with a zero byte.
+name of a message, or the class of a generated module. The descriptors are sent to executors, so
+these need no generated code. Confluent's prefix is recognised: no Protobuf message starts with a
+zero byte.
 """
 
 from __future__ import annotations
@@ -50,12 +50,15 @@ class ProtobufSchema(Schema):
 def protobuf(
     given: str | Path | bytes | type, message: str | None = None, *, prefix_id: int | None = None
 ) -> Schema:
-    """Values that are Protobuf: a file of descriptors (or its bytes) and the name of the message,
-    or a generated class.  With `prefix_id` what is written has Confluent's prefix."""
+    """Return the schema of Protobuf values.
+
+    It is a file of descriptors (or its bytes) and the name of the message, or a generated class.
+    With `prefix_id`, encoded values get Confluent's prefix.
+    """
     if isinstance(given, type):
         descriptor = getattr(given, "DESCRIPTOR", None)
         if descriptor is None:
-            raise BadSchema(f"{given.__name__} is no class of a Protobuf message.")
+            raise BadSchema(f"{given.__name__} is not a generated message class.")
         files: dict[str, Any] = {}
         _collect(descriptor.file, files)
         found = descriptor_pb2.FileDescriptorSet(file=files.values()).SerializeToString()
@@ -67,17 +70,17 @@ def protobuf(
         except OSError as error:
             raise BadSchema(f"The descriptors {path} cannot be read: {error.strerror}.") from None
     if message is None:
-        raise BadSchema("protobuf() wants the name of the message, such as 'shop.Order'.")
+        raise BadSchema("protobuf() needs the name of the message, such as 'shop.Order'.")
     return _checked(ProtobufSchema(given, message, prefix_id))
 
 
 def _checked(schema: ProtobufSchema) -> Schema:
-    _codec(schema)  # What is wrong with a schema is said where it is written down.
+    _codec(schema)  # Report a wrong schema where it is declared.
     return schema
 
 
 def _collect(file: Any, files: dict[str, Any]) -> None:
-    """A file's descriptor behind those it depends on."""
+    """Add a file's descriptor after those it depends on."""
     for dependency in file.dependencies:
         _collect(dependency, files)
     if file.name not in files:
@@ -100,7 +103,7 @@ class ProtobufCodec:
         self.make = GetMessageClass(descriptor)
         self.columns = protobuf_columns.columns_of(descriptor)
         self.type = protobuf_columns.struct_of(self.columns)
-        # Only the second version of the language has fields that must be there.
+        # Only proto2 has required fields.
         self.has_required = any(field.is_required for field in descriptor.fields)
         self.prefix = b""
         if schema.prefix_id is not None:
@@ -111,7 +114,7 @@ class ProtobufCodec:
         try:
             return self._decode(values, fit=False)
         except (pa.ArrowException, OverflowError):
-            # Something does not fit into a column: find out which record it is.
+            # Some value does not fit into its column: find out which.
             return self._decode(values, fit=True)
 
     def _decode(
@@ -131,7 +134,7 @@ class ProtobufCodec:
                 errors[at] = f"a value does not fit into its column: {error}"
                 continue
             except (DecodeError, ValueError) as error:
-                errors[at] = f"the value is no message {self.name}: {error}"
+                errors[at] = f"the value is not a message {self.name}: {error}"
                 continue
             if self.has_required and not message.IsInitialized():
                 lacking = ", ".join(message.FindInitializationErrors())
@@ -150,7 +153,7 @@ class ProtobufCodec:
 
 def _bare(value: bytes) -> bytes:
     if confluent.prefixed(value) is None:
-        raise ValueError("it begins with a zero byte")
+        raise ValueError("it starts with a zero byte")
     return value[confluent.end_of_indexes(value, confluent.PREFIX.size) :]
 
 
@@ -161,17 +164,17 @@ def _descriptor(schema: ProtobufSchema) -> Any:
             pool.Add(file)
         return pool.FindMessageTypeByName(schema.message)
     except DecodeError:
-        raise BadSchema("What was given is no set of Protobuf descriptors.") from None
+        raise BadSchema("The bytes are not a set of Protobuf descriptors.") from None
     except (KeyError, TypeError) as error:
         reason = str(error).strip("'\"")
         raise BadSchema(
             f"The message {schema.message} is not among the descriptors: {reason}"
-            " (protoc wants --include_imports)."
+            " (protoc needs --include_imports)."
         ) from None
 
 
 def _path(message: Any) -> list[int]:
-    """Which message of its file it is: its index, behind those of the messages around it."""
+    """Return the indexes of a message within its file, outer messages first."""
     if message.containing_type is None:
         return [list(message.file.message_types_by_name.values()).index(message)]
     outer = message.containing_type

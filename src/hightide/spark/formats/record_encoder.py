@@ -1,8 +1,7 @@
-"""Columns out: rows as the key, value and headers of records.
+"""Rows as the key, value and headers of records.
 
-Columns whose names begin with `_` and that say something about the record go there instead of into
-the value: `_key`, `_headers`, `_topic` and `_partition`.  `_meta` is where a row came from, and is
-left out.
+Columns that describe the record go there instead of into the value: `_key`, `_headers`, `_topic`
+and `_partition`. `_meta`, the origin of a row, is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hightide.spark.formats.value_schema import BadSchema, Schema, relaxed
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ASIDE = {"_headers": HEADERS_TYPE, "_topic": "string", "_partition": "int"}
+RECORD_COLUMNS = {"_headers": HEADERS_TYPE, "_topic": "string", "_partition": "int"}
 
 
 def encoded(
@@ -28,14 +27,14 @@ def encoded(
     *,
     key: str | Sequence[str] | Column | None = None,
 ) -> DataFrame:
-    """The rows as records: value, key if there is one, headers, topic and partition if rows say so.
+    """Return the rows as records: value, and optionally key, headers, topic and partition.
 
-    One column as key is written as text (bytes stay bytes), several as a JSON object.  Without
+    One column as key is written as text (bytes stay bytes), several as a JSON object. Without
     `key`, rows that still have `_key` keep it.
     """
     from pyspark.sql import functions as F
 
-    names = [name for name in rows.columns if name not in {KEY, META, *ASIDE}]
+    names = [name for name in rows.columns if name not in {KEY, META, *RECORD_COLUMNS}]
     if schema is None:
         schema = JsonSchema(StructType([rows.schema[name] for name in names]))
         row = F.struct(*(_quoted(name) for name in names))
@@ -45,7 +44,7 @@ def encoded(
     made = _key(rows, key)
     if made is not None:
         columns.insert(0, made.alias("key"))
-    for name, kind in ASIDE.items():
+    for name, kind in RECORD_COLUMNS.items():
         if name in rows.columns:
             columns.append(F.col(name).cast(kind).alias(name.removeprefix("_")))
     return rows.select(*columns)
@@ -81,17 +80,17 @@ def _check_there(rows: DataFrame, names: Sequence[str]) -> None:
     absent = [name for name in names if name not in rows.columns]
     if absent:
         raise BadSchema(
-            f"The key should be the column {', '.join(absent)}, but the rows have only"
+            f"The key column {', '.join(absent)} is missing; the columns are"
             f" {', '.join(rows.columns)}."
         )
 
 
 def _fitted(rows: DataFrame, schema: Schema) -> Column:
-    """The rows as a struct of the schema's type; what they lack is null where it may be."""
+    """Return the rows as a struct of the schema's type; missing nullable columns are null."""
     from pyspark.sql import functions as F
 
     made = []
-    # Spark refuses to cast what may hold nulls into what may not, though it holds none.
+    # Spark refuses to cast a nullable type to one that is not, even if there are no nulls.
     types = {field.name: field.dataType for field in relaxed(schema.type).fields}
     for field in schema.type.fields:
         if field.name in rows.columns:
@@ -100,14 +99,14 @@ def _fitted(rows: DataFrame, schema: Schema) -> Column:
             made.append(F.lit(None).cast(types[field.name]).alias(field.name))
         else:
             raise BadSchema(
-                f"The {schema.format} schema wants the column {field.name}, but the rows have only"
+                f"The {schema.format} schema needs the column {field.name}; the columns are"
                 f" {', '.join(rows.columns)}."
             )
     return F.struct(*made)
 
 
 def _quoted(name: str) -> Column:
-    """A column whose name may have dots in it."""
+    """Return a column whose name may contain dots."""
     from pyspark.sql import functions as F
 
     return F.col(f"`{name.replace('`', '``')}`")

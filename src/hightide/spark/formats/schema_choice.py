@@ -1,4 +1,4 @@
-"""The schema that somebody means by what they wrote: a dataclass, a DDL, a word, or a schema."""
+"""The schema that a declaration means: a dataclass, a DDL, a word, or a schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hightide.spark.formats.value_schema import BadSchema, Schema
 
 
 def schema_of(given: Any) -> Schema:
-    """JSON for a dataclass, a StructType or a DDL; `text` and `raw` are values as they are."""
+    """Return JSON for a dataclass, a StructType or a DDL; `text` and `raw` parse nothing."""
     if isinstance(given, Schema):
         return given
     if given == "text":
@@ -25,7 +25,7 @@ def schema_of(given: Any) -> Schema:
 
 
 def json(given: type | StructType | str, **options: str) -> Schema:
-    """Values that are JSON objects.  Options are those of Spark's `from_json` and `to_json`."""
+    """Return the schema of JSON objects. Options are those of Spark's `from_json` and `to_json`."""
     if isinstance(given, type) and dataclasses.is_dataclass(given):
         return JsonSchema(dataclass_schema.struct_of(given), options)
     if isinstance(given, StructType):
@@ -33,6 +33,6 @@ def json(given: type | StructType | str, **options: str) -> Schema:
     if isinstance(given, str) and given.strip():
         return JsonSchema(given, options)
     raise BadSchema(
-        f"{given!r} is no schema; it should be a dataclass, a DDL such as 'name STRING, n BIGINT',"
+        f"{given!r} is not a schema; expected a dataclass, a DDL such as 'name STRING, n BIGINT',"
         " 'text', 'raw', avro(…) or protobuf(…)."
     )

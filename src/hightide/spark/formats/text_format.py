@@ -1,6 +1,6 @@
-"""Values that are not taken apart: `text` and `raw`, each one column named `value`.
+"""Values that are not parsed: `text` and `raw`, each one column named `value`.
 
-Log lines are text.  Nothing can be wrong with them, so there are no bad records.
+Log lines are text. Every value is valid, so there are no bad records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlainSchema(Schema):
-    """Bytes as they are; subclasses say what type they get."""
+    """Bytes unchanged; subclasses choose another type."""
 
     kind: ClassVar[DataType] = BinaryType()
     format = "raw"

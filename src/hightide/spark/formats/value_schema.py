@@ -1,9 +1,9 @@
-"""What every format has: a Spark type, a way in and a way out.
+"""What every format has: a Spark type, a decoder and an encoder.
 
-A schema is a small value that can be pickled, because decoders travel to executors.  Decoding gives
-two columns, the value and an error: a record is good, or it is bad for a reason in words, and what
-happens to the bad ones is decided elsewhere (`bad_records`).  Spark itself is touched only in
-`decode` and `encode`, so schemas are made and looked at without a session.
+A schema is a small value that can be pickled, because decoders are sent to executors. Decoding
+gives two columns, the value and an error: a record is good, or bad for a reason, and `bad_records`
+decides what happens to bad ones. Only `decode` and `encode` need Spark, so schemas can be made and
+inspected without a session.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ class Schema(ABC):
     @property
     @abstractmethod
     def type(self) -> StructType:
-        """The columns.  A field that is not nullable has to be there in every record."""
+        """The columns. A field that is not nullable is required in every record."""
 
     @abstractmethod
     def decode(self, rows: DataFrame, *, with_reasons: bool = True) -> DataFrame:
-        """The rows with the columns VALUE, a struct of `type`, and ERROR, made from the bytes in
-        the column `value`.  Null bytes are a deletion and not bad: VALUE and ERROR are null.
+        """Return the rows with the columns VALUE, a struct of `type`, and ERROR.
 
-        Without reasons, ERROR may be any text: Spark plans every micro-batch anew, and a reason in
-        words is a long expression.
+        They are made from the bytes of the column `value`. Null bytes are a deletion and not bad:
+        VALUE and ERROR are null. Without reasons, ERROR may be any text: Spark plans every
+        micro-batch again, and a reason is a long expression.
         """
 
     @abstractmethod
     def encode(self, row: Column) -> Column:
-        """From a struct of `type` to bytes."""
+        """Return a struct of `type` as bytes."""
 
 
 def once(expression: Column) -> Column:
-    """The same, but Spark will not compute it a second time for a filter on its result.
+    """Return the expression so that Spark does not compute it again for a filter on its result.
 
-    Spark copies what a filter looks at below the projection that made it, unless that projection is
-    not deterministic; parsing every record twice is what it would cost.
+    Spark copies the input of a filter below the projection that made it, unless that projection is
+    not deterministic; it would parse every record twice.
     """
     from pyspark.sql import functions as F
 
@@ -60,8 +60,10 @@ def once(expression: Column) -> Column:
 
 
 def relaxed(struct: StructType, *more: StructField) -> StructType:
-    """The same with everything nullable: what a reader shall look for in records that may be bad.
-    Spark would take a field that is not nullable at its word."""
+    """Return the struct with everything nullable, for records that may be bad.
+
+    Spark would assume that a field that is not nullable is there.
+    """
 
     def within(kind: DataType) -> DataType:
         match kind:

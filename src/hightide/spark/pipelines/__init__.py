@@ -1,4 +1,4 @@
-"""Running the apps of `hightide.spark.streams`: loading, planning, running, watching, explaining.
+"""Running the apps of `hightide.spark.streams`: load, plan, run, watch, explain, reset.
 
-What an app means is the business of `streams`; here is what a person who runs one wants to see.
+`streams` defines what an app means; this package is for the user who runs one.
 """

@@ -1,8 +1,8 @@
-"""How an app reaches the machines of a Spark cluster: in a zip that Spark puts on their path.
+"""How an app reaches the machines of a Spark cluster: in a zip that Spark adds to their path.
 
-Only Python source travels.  What it stands on (pyarrow, numba and the rest of `hightide[spark]`)
-has machine code in it and must be installed where the workers run; `words` says so when it is not.
-On one machine nothing travels, and the workers look where this process looks.
+Only Python source is shipped. Its dependencies (pyarrow, numba and the rest of `hightide[spark]`)
+contain machine code and must be installed on the workers; `explain` says so if they are not. On one
+machine nothing is shipped, and the workers use this process's path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGES = ("hightide", "pyspark_hightide")
 ARCHIVE = "hightide.zip"
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 SHUFFLE_PARTITIONS = "16"
-"""Spark's own 200 are made for large batches; each costs a stateful micro-batch its own files."""
+"""Spark's default of 200 suits large batches; each costs a stateful micro-batch some files."""
 
 
 def is_local(master: str) -> bool:
@@ -26,9 +26,9 @@ def is_local(master: str) -> bool:
 
 
 def settings(master: str, app_file: Path, folder: Path) -> dict[str, str]:
-    """Make the app's code reachable for the workers of a master, and say so in Spark's settings."""
+    """Make the app's code reachable for a master's workers; return the Spark settings."""
     if is_local(master):
-        look_here(app_file.absolute().parent)
+        extend_pythonpath(app_file.absolute().parent)
         return {}
     made = {
         "spark.submit.pyFiles": str(pack(folder / ARCHIVE, app_file)),
@@ -39,8 +39,8 @@ def settings(master: str, app_file: Path, folder: Path) -> dict[str, str]:
     return made
 
 
-def look_here(*folders: Path) -> None:
-    """Let the Python processes that are started from here on find what this one has found."""
+def extend_pythonpath(*folders: Path) -> None:
+    """Let child Python processes import what this process imports."""
     wanted = [str(folder) for folder in folders]
     root = _root("hightide")
     if root.name not in {"site-packages", "dist-packages"}:
@@ -51,7 +51,7 @@ def look_here(*folders: Path) -> None:
 
 
 def pack(archive: Path, app_file: Path) -> Path:
-    """A zip of Hightide, and of the modules that the app has imported from its own folder."""
+    """Write a zip of Hightide and of the modules that the app has imported from its own folder."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         for source, name in sorted(_contents(app_file)):
@@ -69,7 +69,7 @@ def _contents(app_file: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _root(package: str) -> Path:
-    """The folder on Python's path that a package was found in."""
+    """Return the folder on Python's path that contains a package."""
     spec = find_spec(package)
     assert spec is not None
     assert spec.origin is not None
@@ -86,7 +86,7 @@ def _beside(app_file: Path) -> Iterator[tuple[Path, str]]:
         if path == app_file or not path.is_relative_to(folder):
             continue
         name = path.relative_to(folder)
-        # Only what can be imported from that folder: a virtual environment in it is none of ours.
+        # Only what can be imported from that folder, and not a virtual environment in it.
         top = (module.__name__ or "").partition(".")[0]
         if name.parts[0] in (top, f"{top}.py") and top not in PACKAGES:
             yield path, str(name)

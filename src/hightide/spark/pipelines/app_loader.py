@@ -1,8 +1,7 @@
-"""From a file to the one app in it, with every way to get that wrong said in a sentence.
+"""Load the one app of a file, and explain every way in which that can fail.
 
-The module of an app is known to Python by a name, because the types of a dataclass are looked up
-there; but it is nowhere that Spark's workers could import it from.  So its functions travel to them
-by value.
+The module of an app has a name in `sys.modules`, because the types of a dataclass are looked up
+there. But Spark's workers cannot import it, so its functions are pickled by value.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ PYTHON, YAML = (".py",), (".yaml", ".yml")
 
 
 class LoadError(Exception):
-    """There is no app to be had from a file; the text says why, with file and line."""
+    """No app can be loaded from a file; the text says why, with file and line."""
 
 
 def load(file: Path) -> App:
-    """The app of a Python or YAML file.  Nothing runs yet, and Spark is not started."""
+    """Load the app of a Python or YAML file. Nothing runs yet, and Spark is not started."""
     if not file.is_file():
         raise LoadError(f"There is no file {file}.")
     if file.suffix in PYTHON:
@@ -46,7 +45,7 @@ def _module(file: Path) -> ModuleType:
     )
     module.__file__ = str(file.absolute())
     folder = str(file.absolute().parent)
-    # As `python app.py` does, so that an app can have modules beside it.
+    # As `python app.py` does, so that an app can import modules beside it.
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -56,15 +55,15 @@ def _module(file: Path) -> ModuleType:
         raise LoadError(
             f"{file}:{error.lineno}: {error.msg}" + (f": {line}" if line else "")
         ) from None
-    except ValueError as error:  # A null byte, or bytes that are no text.
-        raise LoadError(f"{file}: this is no Python source: {error}.") from None
+    except ValueError as error:  # A null byte, or bytes that are not text.
+        raise LoadError(f"{file}: this is not Python source: {error}.") from None
     sys.modules[module.__name__] = module
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         exec(code, module.__dict__)
     except SystemExit as stopped:
         raise LoadError(
-            f"{_last_line(stopped, file)}: the file ends the program while it is being loaded."
+            f"{_last_line(stopped, file)}: the file exits while it is loaded."
         ) from None
     except Exception as error:
         raise LoadError(str(explain(error, file))) from error
@@ -87,21 +86,19 @@ def _only_app(module: ModuleType, file: Path) -> App:
         id(value): (name, value) for name, value in vars(module).items() if isinstance(value, App)
     }
     if not found:
-        raise LoadError(
-            f'{file} has no app: it should say app = App("name") and give it topics and queries.'
-        )
+        raise LoadError(f'{file} has no app: add app = App("name") with topics and queries.')
     if len(found) > 1:
         names = ", ".join(sorted(name for name, _ in found.values()))
-        raise LoadError(f"{file} has {len(found)} apps ({names}); a file is one app.")
+        raise LoadError(f"{file} has {len(found)} apps ({names}); a file must have one.")
     ((_, app),) = found.values()
     if not app.queries:
-        raise LoadError(f"{file} has an app without a query; @app.query makes one of a function.")
+        raise LoadError(f"{file} has an app without a query; add one with @app.query.")
     app.tests |= _tests(module)
     return app
 
 
 def _tests(module: ModuleType) -> dict[str, Callable[[], None]]:
-    """The functions that pytest would run, too."""
+    """Return the functions that pytest would run."""
     return {
         name: value
         for name, value in vars(module).items()

@@ -1,8 +1,8 @@
-"""An app while it runs: looked at twice a second, written down, shown, and stopped in order.
+"""Run an app: check its queries twice per second, write its status, show it, and stop it in order.
 
-The first SIGINT or SIGTERM asks: each query finishes the micro-batch that it is in, within a time.
-The second one does not: the process ends where it stands.  Either way nothing is lost or doubled;
-what differs is how much is done again at the next start.
+The first SIGINT or SIGTERM lets each query finish its micro-batch, within a time limit. The second
+ends the process at once. Either way no record is lost or duplicated; the difference is how much is
+computed again at the next start.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ DEFAULT_STATE = Path(".hightide") / "pipelines"
 SHOW_CURSOR = b"\x1b[?25h"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-SHORT_LIFE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SHORT_RUN = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 Show = Callable[[AppStatus], None]
 Say = Callable[[str], None]
 
 
 class RunFailed(Exception):
-    """The app has failed; the text is for a person, and `trace` is all that is known."""
+    """The app has failed; the text is for the user, and `trace` is the whole trace."""
 
     def __init__(self, text: str, trace: str, log: Path) -> None:
         super().__init__(text)
@@ -52,64 +52,66 @@ class RunFailed(Exception):
 
 
 def state_folder(state: str | None) -> Path:
-    """The folder of all apps.  State on a cluster's file system leaves logs and status here."""
+    """Return the folder of all apps. If the state is on a cluster's file system, logs and status
+    are here.
+    """
     return DEFAULT_STATE if state is None or "://" in state else Path(state)
 
 
 def folder_of(app: App) -> Path:
-    """Where this machine keeps what concerns an app."""
+    """Return this machine's folder of an app."""
     return state_folder(app.state) / app.name
 
 
 def prepare(app: App, file: Path, *, is_short: bool = False) -> None:
-    """Tell Spark where to log and where the app's code is; what the app says itself comes first.
+    """Set Spark's log files and the path of the app's code; the app's own settings win.
 
-    A run that is over in seconds is better off if Java does not prepare for a long life.
+    A short run is faster if Java does not optimise for a long one.
     """
     folder = folder_of(app)
     defaults = {"spark.sql.streaming.stopTimeout": "20s", **logs.settings(folder)}
     defaults |= app_archive.settings(app.master, file, folder)
-    own = app.settings.pop(JAVA_OPTIONS, SHORT_LIFE if is_short else "")
+    own = app.settings.pop(JAVA_OPTIONS, SHORT_RUN if is_short else "")
     defaults[JAVA_OPTIONS] = f"{defaults[JAVA_OPTIONS]} {own}".rstrip()
     app.configure(settings=defaults | app.settings)
 
 
 def start_spark(app: App) -> None:
-    """Start the session of an app with its noise kept off the terminal."""
+    """Start the session of an app with its output kept off the terminal."""
     with logs.muted(folder_of(app)):
         app.spark.sparkContext.setLogLevel(logs.LEVEL)
 
 
 class Signals:
-    """How often somebody has asked this process to stop."""
+    """Counts the requests to stop this process."""
 
     def __init__(self, at_once: Callable[[], None]) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self._at_once = at_once
         self._before: dict[int, Any] = {}
 
     def listen(self) -> None:
-        """Take the signals; again after Spark has started, which takes SIGINT for itself."""
+        """Install the handlers; called again after Spark has installed its own for SIGINT."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(number, self._heard)
+            before = signal.signal(number, self._on_signal)
             self._before.setdefault(number, before)
 
     def restore(self) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def _heard(self, number: int, _: FrameType | None) -> None:
-        if self.asked.is_set():
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self.requested.is_set():
             self._at_once()
             if os.isatty(2):
                 os.write(2, SHOW_CURSOR)
-            # Spark's own process ends when it sees that this one is gone.
+            # Spark's Java process ends when this one is gone.
             os._exit(128 + number)
-        self.asked.set()
+        self.requested.set()
 
 
 class Watch:
-    """What is known of a running app, and everybody who wants to know it."""
+    """The status of a running app: keeps it, writes it and shows it."""
 
     def __init__(self, app: App, file: Path, show: Show) -> None:
         self._folder = folder_of(app)
@@ -128,7 +130,7 @@ class Watch:
         )
 
     def tell(self, *, force: bool = True, **changes: Any) -> None:
-        """Note changes, and pass them on if there are any or it is time for a sign of life."""
+        """Update the status; write it if it changed or the last write is too old."""
         after = dataclasses.replace(self.status, **changes)
         now = now_ms()
         if force or after != self.status or now - self.status.updated_ms > HEARTBEAT_MS:
@@ -137,10 +139,10 @@ class Watch:
         self._show(self.status)
 
     def look(self, running: RunningQueries) -> None:
-        """Ask every query how it is doing."""
+        """Update the status of every query."""
         known = {query.name: query for query in self.status.queries}
         queries = tuple(
-            self._looked_at(known.get(name) or self._new(name), query)
+            self._updated(known.get(name) or self._new(name), query)
             for name, query in running.queries.items()
         )
         self.tell(force=False, queries=queries)
@@ -150,18 +152,18 @@ class Watch:
         return QueryStatus(name, str(declared.to) if declared else "dead letters")
 
     @staticmethod
-    def _looked_at(known: QueryStatus, query: StreamingQuery) -> QueryStatus:
+    def _updated(known: QueryStatus, query: StreamingQuery) -> QueryStatus:
         for progress in _reports(query, known.batch):
             known = status.advanced(known, progress)
         return known
 
     def end(self, state: State) -> None:
-        """Note how it ended: the same for all queries."""
+        """Set the final state of the app and all queries."""
         queries = tuple(dataclasses.replace(query, state=state) for query in self.status.queries)
         self.tell(state=state, queries=queries)
 
     def fail(self, error: str, failed: Collection[str]) -> None:
-        """Note that some queries have failed, and that the others were stopped."""
+        """Set some queries to failed, and the others to stopped."""
         queries = tuple(
             dataclasses.replace(query, state=State.FAILED, error=error)
             if query.name in failed
@@ -176,7 +178,7 @@ def now_ms() -> int:
 
 
 def _reports(query: StreamingQuery, seen: int | None) -> Iterator[dict[str, Any]]:
-    """The progress reports since the one of batch `seen`, of which there is mostly one."""
+    """Yield the progress reports since the one of batch `seen`, usually one."""
     last = query.lastProgress
     if last is None:
         return
@@ -206,7 +208,7 @@ def run(
             prepare(app, file)
             start_spark(app)
             signals.listen()
-            if not signals.asked.is_set():
+            if not signals.requested.is_set():
                 running = app.start(once=once, only=only, say=say)
                 _follow(running, watch, signals, patience_s, say)
         except NoJava as error:
@@ -214,7 +216,7 @@ def run(
             raise
         except Exception as error:
             raise _failed(error, app, file, running, watch) from error
-        watch.end(State.STOPPED if signals.asked.is_set() else State.FINISHED)
+        watch.end(State.STOPPED if signals.requested.is_set() else State.FINISHED)
     return watch.status
 
 
@@ -237,8 +239,8 @@ def _follow(
         watch.look(running)
         if ended:
             return
-        if signals.asked.is_set():
-            say("Stopping after the micro-batches that are under way; once more stops at once.")
+        if signals.requested.is_set():
+            say("Stopping after the current micro-batches; press Ctrl-C again to stop at once.")
             watch.tell(state=State.STOPPING)
             running.stop(patience_s)
             watch.look(running)
@@ -248,14 +250,14 @@ def _follow(
 def _failed(
     error: Exception, app: App, file: Path, running: RunningQueries | None, watch: Watch
 ) -> RunFailed:
-    """Write down everything about a failure, and make of it what people are told."""
+    """Log a failure, and return the exception for the user."""
     from hightide.spark.streams import StreamsError
 
     trace = getattr(error, "whole", None) or explain.full(error)
     text = str(error) if isinstance(error, StreamsError) else str(explain.explain(error, file))
     log = logs.keep(folder_of(app), trace)
     failed: list[str] = []
-    # Spark may be the one that is gone, and then nothing more is to be had from it.
+    # If Spark itself has died, it cannot be asked.
     with suppress(Exception):
         if running is not None:
             watch.look(running)

@@ -1,9 +1,9 @@
-"""`--reset`: what an app remembers of its past, and making it forget that.
+"""`--reset`: find and delete the stored progress of an app.
 
-Three things remember: the checkpoint of each query, the group that shows its lag, and the group
-with the number of the last micro-batch that it has written.  The last two could stay, since the
-sink sees by the checkpoint's own id that a query begins a new life; but they would tell people what
-is no longer so.  Topics and tables that were written are results and not memory, and stay.
+Progress is stored in three places: the checkpoint of each query, the group that shows its lag, and
+the group with the number of its last written micro-batch. The groups could stay, because the sink
+recognises a new checkpoint by its id; but they would show outdated offsets. Topics and tables are
+results and stay.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CHECKPOINT = "checkpoint"
 
 
 class ResetFailed(Exception):
-    """State that cannot be removed from here; the text says what to do."""
+    """Progress that cannot be deleted from here; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
-    """One thing that remembers."""
+    """One place where progress is stored."""
 
     query: str
     kind: str
@@ -43,10 +43,10 @@ class StoredProgress:
 
 
 def stored_progress(app: App, only: Sequence[str] = ()) -> list[StoredProgress]:
-    """What there is to forget.  The queries of an earlier version of the app are among it."""
+    """Find the stored progress, also of queries of an earlier version of the app."""
     if "://" in app.state:
         raise ResetFailed(
-            f"The state is in {app.state}, which only Spark can reach. Remove the folder "
+            f"The state is in {app.state}, which only Spark can reach. Delete the folder "
             f"{app.name} there yourself, or use another --state."
         )
     folder = Path(app.state) / app.name
@@ -72,13 +72,13 @@ def _query(app: App, group: str) -> str:
     return group.removeprefix(f"{app.name}-").removesuffix(BATCHES)
 
 
-def forget(app: App, due: Sequence[StoredProgress]) -> list[StoredProgress]:
-    """Remove it; the groups first, because without them a second try still finds the rest."""
-    asyncio.run(_delete(app, [entry.name for entry in due if entry.kind == "group"]))
-    for entry in due:
+def delete(app: App, progress: Sequence[StoredProgress]) -> list[StoredProgress]:
+    """Delete progress; the groups first, because without them a second try still finds the rest."""
+    asyncio.run(_delete_groups(app, [entry.name for entry in progress if entry.kind == "group"]))
+    for entry in progress:
         if entry.kind != "group":
             shutil.rmtree(entry.name)
-    return [StoredProgress(entry.query, entry.kind, entry.name, "removed") for entry in due]
+    return [StoredProgress(entry.query, entry.kind, entry.name, "removed") for entry in progress]
 
 
 def _admin(app: App) -> Admin:
@@ -91,11 +91,11 @@ async def _existing(app: App, groups: Sequence[str]) -> set[str]:
         try:
             listing = await admin.groups.list()
         except ConnectionFailed as error:
-            raise ResetFailed(f"The groups of the app cannot be looked up: {error}") from None
+            raise ResetFailed(f"The groups of the app cannot be listed: {error}") from None
     return {group.group for group in listing.groups} & set(groups)
 
 
-async def _delete(app: App, groups: Sequence[str]) -> None:
+async def _delete_groups(app: App, groups: Sequence[str]) -> None:
     async with _admin(app) as admin:
         for group in groups:
             try:

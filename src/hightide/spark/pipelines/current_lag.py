@@ -1,6 +1,6 @@
-"""How far the queries of an app are behind the ends of the logs now, asked of the brokers.
+"""The current lag of an app's queries, asked of the brokers.
 
-What an app writes down itself is as old as its last micro-batch, and stays so once it has stopped.
+The status that an app writes is as old as its last micro-batch, and stays so once the app stops.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ LATEST = -1
 
 
 def refreshed(status: AppStatus) -> AppStatus:
-    """The status with the lag of now; raises as the client does when no broker answers."""
+    """Return the status with the current lag; raises the client's errors if no broker answers."""
     return asyncio.run(refresh(status))
 
 
 async def refresh(status: AppStatus) -> AppStatus:
-    """The same for those who have a loop."""
+    """The same as a coroutine."""
     wanted = {
         (topic, int(partition)): LATEST
         for query in status.queries

@@ -1,7 +1,7 @@
-"""What a person sees of a running app: a table that stays in place, or lines without a terminal.
+"""How a running app is shown: a live table, or lines where there is no terminal.
 
-Lines come when a query has done something, but no more often than every few seconds, so that a log
-of them can be read.
+A line is printed when a query has made progress, but at most every few seconds, so that the log
+stays readable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Show = Callable[[AppStatus], None]
 
 
 def cells(query: QueryStatus) -> dict[str, str]:
-    """A query's figures as people read them, by heading."""
+    """Return a query's figures as text, by heading."""
     return dict(
         zip(
             HEADINGS,
@@ -77,7 +77,7 @@ def size(value_bytes: int | None) -> str:
 
 
 def moment(value: str | None) -> str:
-    """A time of Spark's without its date if that is today's."""
+    """Return one of Spark's times, without the date if it is today."""
     if value is None:
         return "-"
     found = datetime.fromisoformat(value)
@@ -86,7 +86,7 @@ def moment(value: str | None) -> str:
 
 
 def line(query: QueryStatus) -> str:
-    """One query in one line."""
+    """Return one query as a line."""
     found = cells(query)
     parts = [
         f"batch {found['batch']}",
@@ -105,7 +105,7 @@ def line(query: QueryStatus) -> str:
 
 
 def lines(say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Show:
-    """Shows by saying lines."""
+    """Return a function that shows a status by printing lines."""
     said: dict[str, tuple[float, str]] = {}
     states: list[State] = []
 
@@ -126,11 +126,11 @@ def lines(say: Callable[[str], None], clock: Callable[[], float] = time.monotoni
 
 @contextmanager
 def live() -> Iterator[Show]:
-    """Shows in a table on the terminal that stderr is."""
+    """Yield a function that shows a status as a live table on stderr."""
     from rich.console import Console
     from rich.live import Live
 
-    # What a query prints shall go above the table if it goes to the terminal, and else to its file.
+    # Output of queries goes above the table if stdout is a terminal, and else to its file.
     above = sys.stdout.isatty()
     console = Console(stderr=True)
     with Live(console=console, auto_refresh=False, redirect_stdout=above) as screen:
@@ -147,7 +147,7 @@ def table(status: AppStatus) -> Table:
     from rich.text import Text
 
     made = Table(title=_title(status), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    # State is shown for those that have some; a table that is too wide is no table.
+    # Empty columns are left out, to keep the table narrow.
     used = [heading for heading in HEADINGS if heading in _used(status)]
     for heading in used:
         made.add_column(heading, justify="right" if heading in NUMBERS else "left", no_wrap=True)

@@ -1,8 +1,8 @@
-"""Where Spark's own talk goes: into files beside an app's state, and not onto somebody's terminal.
+"""Where Spark's output goes: to files beside an app's state instead of the terminal.
 
-`spark.log` is what Spark logs.  `output.log` is what its processes print besides: the first words
-of Java, and whatever an app's functions print in the workers.  `errors.log` has the traces of which
-people are told the gist.
+`spark.log` is Spark's log. `output.log` is everything else that its processes print: the first
+lines of Java, and the output of an app's functions in the workers. `errors.log` has the whole
+traces of the errors that users see in short.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 SPARK_LOG, OUTPUT_LOG, ERRORS_LOG = "spark.log", "output.log", "errors.log"
 LEVEL = "WARN"
-# What PySpark prints besides raising: whole exceptions as a line of JSON each.
-TALKERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+# Loggers with which PySpark prints whole exceptions as JSON, besides raising them.
+NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 PROPERTIES = """\
 status = error
 rootLogger.level = {level}
@@ -38,7 +38,7 @@ appender.file.strategy.max = 2
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """Spark settings that send its log to the folder of an app."""
+    """Return Spark settings that send its log to the folder of an app."""
     folder.mkdir(parents=True, exist_ok=True)
     properties = folder / "log4j2.properties"
     log = (folder / SPARK_LOG).absolute()
@@ -49,9 +49,9 @@ def settings(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def muted(folder: Path) -> Iterator[None]:
-    """Give the processes that are started in this block a file to write to instead of stderr."""
+    """Redirect stderr of the processes that are started in this block to a file."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in TALKERS:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).disabled = True
     sys.stderr.flush()
     terminal = os.dup(2)
@@ -65,7 +65,7 @@ def muted(folder: Path) -> Iterator[None]:
 
 
 def keep(folder: Path, trace: str) -> Path:
-    """Append a whole trace to the log of errors, and say where that is."""
+    """Append a whole trace to the log of errors, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ERRORS_LOG).open("a", encoding="utf-8") as log:
         log.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')}\n{trace.rstrip()}\n")

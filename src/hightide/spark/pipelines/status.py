@@ -1,9 +1,9 @@
-"""How an app and its queries are doing: figures made of Spark's progress reports, kept in a file.
+"""The status of an app and its queries: figures from Spark's progress reports, kept in a file.
 
-A running app writes `<state>/<app>/status.json` anew after every look at its queries, whole or not
-at all, so that `hightide pipeline status` needs neither Spark nor the app's own process to answer.
-Whether the app still runs is not in the file: it holds a lock for as long as its process lives, and
-a lock, unlike a process id, cannot outlive its holder or be given to somebody else.
+A running app replaces `<state>/<app>/status.json` after every look at its queries, atomically, so
+that `hightide pipeline status` needs neither Spark nor the app's process. The file does not say
+whether the app still runs: the process holds a lock. Unlike a process id, a lock cannot outlive its
+holder or pass to another process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 STATUS_FILE = "status.json"
 LOCK_FILE = "lock"
 WRITTEN = "written"
-"""The name under which a query counts the rows that it hands to its sink."""
+"""The name of the metric that counts the rows that a query passes to its sink."""
 
 Positions = dict[str, dict[str, int]]
 """The next offset to read, by topic and partition."""
@@ -45,12 +45,12 @@ ALIVE = (State.STARTING, State.RUNNING, State.STOPPING)
 
 
 class AlreadyRunning(Exception):
-    """Two runs of one app would take each other's progress away."""
+    """Two runs of one app would overwrite each other's progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """One query; what is not known yet, or not known at all, is None."""
+    """One query; None where a figure is not known."""
 
     name: str
     to: str = ""
@@ -73,7 +73,7 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True)
 class AppStatus:
-    """One app, as its process last wrote it down."""
+    """One app, as its process last wrote it."""
 
     app: str
     file: str
@@ -91,7 +91,7 @@ class AppStatus:
 
 
 def advanced(query: QueryStatus, progress: Mapping[str, Any]) -> QueryStatus:
-    """The query after one more report of Spark; one that is known already changes nothing."""
+    """Return the query's status after one more report of Spark; an old report changes nothing."""
     if progress["timestamp"] <= query.reported:
         return query
     sources = progress.get("sources") or []
@@ -109,7 +109,7 @@ def advanced(query: QueryStatus, progress: Mapping[str, Any]) -> QueryStatus:
         rows_in_per_s=_rate(rows, span_ms),
         rows_out_per_s=None if written is None else _rate(written, span_ms),
         lag=_lag(sources),
-        # A report that nothing came has no batch; the last one that did something is of interest.
+        # Keep the duration of the last batch that had rows.
         batch_ms=duration_ms if rows or query.batch_ms is None else query.batch_ms,
         watermark=_watermark(progress) or query.watermark,
         state_rows=_total(operators, "numRowsTotal"),
@@ -129,7 +129,7 @@ def _added(before: int | None, now: int | None) -> int | None:
 
 
 def _between_ms(before: str, now: str) -> int:
-    """From the start of the last micro-batch to that of this one, while its rows came in."""
+    """Return the time between the starts of two micro-batches."""
     if not before:
         return 0
     elapsed = datetime.fromisoformat(now) - datetime.fromisoformat(before)
@@ -141,12 +141,12 @@ def _rate(rows: int, span_ms: int) -> float | None:
 
 
 def _total(operators: list[Mapping[str, Any]], name: str) -> int | None:
-    """The sum over what a query remembers; None if it remembers nothing."""
+    """Return the sum over the state operators; None if the query has none."""
     return sum(_count(operator.get(name)) for operator in operators) if operators else None
 
 
 def _written(progress: Mapping[str, Any]) -> int | None:
-    """Rows out: what the query counted itself, else what the sink tells, if it does."""
+    """Return the rows out: the query's own count, else the sink's."""
     counted = (progress.get("observedMetrics") or {}).get(WRITTEN)
     if isinstance(counted, Mapping) and isinstance(counted.get("rows"), int):
         return int(counted["rows"])
@@ -155,15 +155,15 @@ def _written(progress: Mapping[str, Any]) -> int | None:
 
 
 def _watermark(progress: Mapping[str, Any]) -> str | None:
-    """The watermark; Spark calls 1970 what is not known yet."""
+    """Return the watermark; None for 1970, which means that it is not known yet."""
     found = (progress.get("eventTime") or {}).get("watermark")
     return None if found is None or found.startswith("1970-") else str(found)
 
 
 def _positions(sources: list[Mapping[str, Any]], name: str) -> Positions:
-    """Offsets of all sources whose offsets are by topic and partition.
+    """Return the offsets of all sources whose offsets are by topic and partition.
 
-    A topic that is read twice counts where the slower reader is.
+    For a topic that is read twice, the slower reader counts.
     """
     found: Positions = {}
     for source in sources:
@@ -197,7 +197,7 @@ def _lag(sources: list[Mapping[str, Any]]) -> int | None:
 
 
 def lag(positions: Positions, ends: Positions) -> int:
-    """How many offsets lie between where a query is and the ends of the logs."""
+    """Return the number of offsets between a query's positions and the ends of the logs."""
     return sum(
         max(0, ends[topic][partition] - offset)
         for topic, partitions in positions.items()
@@ -210,7 +210,7 @@ def lag(positions: Positions, ends: Positions) -> int:
 
 
 def write(folder: Path, status: AppStatus) -> None:
-    """Replace the status of the app whose folder this is."""
+    """Replace the status of the app with this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f".{STATUS_FILE}.{os.getpid()}"
     fresh.write_text(json.dumps(dataclasses.asdict(status), indent=1), "utf-8")
@@ -218,13 +218,13 @@ def write(folder: Path, status: AppStatus) -> None:
 
 
 def read(folder: Path) -> AppStatus | None:
-    """What was last written; an app that says it runs while nobody holds its lock has died."""
+    """Return the last status; an app that claims to run without holding its lock has died."""
     try:
         found = json.loads((folder / STATUS_FILE).read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:
-        # Some other file of this name: nothing that we wrote is ever half there.
+        # Not a file of this module, which replaces the file atomically.
         return None
     status = _made(AppStatus, found)
     queries = tuple(_made(QueryStatus, query) for query in found.get("queries", ()))
@@ -233,17 +233,17 @@ def read(folder: Path) -> AppStatus | None:
         state=State(status.state),
         queries=tuple(dataclasses.replace(query, state=State(query.state)) for query in queries),
     )
-    return buried(status) if status.state in ALIVE and not is_running(folder) else status
+    return marked_died(status) if status.state in ALIVE and not is_running(folder) else status
 
 
 def _made(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """A dataclass of the fields that this version knows."""
+    """Make a dataclass of the fields that this version knows."""
     known = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in known})
 
 
-def buried(status: AppStatus) -> AppStatus:
-    """An app whose process ended without a word, and its queries with it."""
+def marked_died(status: AppStatus) -> AppStatus:
+    """Mark an app and its queries as died: the process ended without a final status."""
     queries = tuple(
         dataclasses.replace(query, state=State.DIED) if query.state in ALIVE else query
         for query in status.queries
@@ -252,7 +252,7 @@ def buried(status: AppStatus) -> AppStatus:
 
 
 def known(state: Path) -> Iterator[AppStatus]:
-    """Every app that has ever run with this state folder."""
+    """Yield the status of every app that has ever run with this state folder."""
     if state.is_dir():
         for folder in sorted(entry for entry in state.iterdir() if entry.is_dir()):
             if (found := read(folder)) is not None:
@@ -264,7 +264,7 @@ def known(state: Path) -> Iterator[AppStatus]:
 
 @contextlib.contextmanager
 def app_lock(folder: Path, name: str) -> Iterator[None]:
-    """Be the one process that runs this app, for as long as the block lasts."""
+    """Hold the lock of an app; raise AlreadyRunning if another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

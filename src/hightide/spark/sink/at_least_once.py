@@ -1,9 +1,9 @@
-"""`format("hightide")` as a sink: plain, at least once, batch and streaming.
+"""`format("hightide")` as a sink: at least once, batch and streaming.
 
-Each task writes to all partitions with a producer of its own, whose retries the brokers recognise.
-A task that Spark runs again has another producer, so what the first had written is there twice.
-Who cannot have that uses `exactly_once`.  Spark makes the writer anew for every micro-batch, twice,
-so it asks no broker before it runs on an executor.
+Each task writes to all partitions with its own idempotent producer. A task that Spark runs again
+has another producer, so records of the first attempt are duplicated. Use `exactly_once` where that
+matters. Spark makes the writer twice for every micro-batch, so it contacts no broker before it runs
+on an executor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.sink.delivery import deliver
 from hightide.spark.sink.routing import Routes, encoded
 from hightide.spark.sink.rows import checked
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Done(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What a task has written."""
 
     records: int
     bytes: int
 
 
-def write(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> Done:
+def write(options: SinkOptions, rows: Iterator[pa.RecordBatch]) -> TaskResult:
     """Write the rows of one task."""
-    cluster = brokers(options.client)
+    cluster = shared_client(options.client)
     counts = cluster.topics(None if options.topic is None else [options.topic])
     routes = Routes(counts, options.topic, options.codec, options.max_bytes)
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
     batches = encoded(rows, routes, task)
     done = deliver(cluster, batches, cluster.producer(), acks=options.acks)
-    return Done(
+    return TaskResult(
         sum(partition.records for partition in done), sum(partition.bytes for partition in done)
     )
 
@@ -58,7 +58,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = checked_options(options, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return write(self._options, iterator)
 
 
@@ -68,18 +68,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = checked_options(options, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return write(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is written is written."""
+        """Do nothing: records are written when a task ends."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The same."""
+        """Do nothing: records cannot be taken back."""
 
 
 def checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """The options of a write of rows with these columns."""
+    """Parse the options of a write, and check the columns of the rows."""
     options = parse(given)
     checked({field.name: field.dataType.simpleString() for field in schema.fields}, options.topic)
     return options
@@ -89,7 +89,7 @@ def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
     if overwrite:
-        raise OptionError('A topic cannot be overwritten, only appended to: mode("append").')
+        raise OptionError('A topic cannot be overwritten; use mode("append").')
     return BatchWriter(options, schema)
 
 

@@ -1,8 +1,8 @@
-"""Record batches → brokers, under a producer's identity.  This runs on executors.
+"""Record batches → brokers, under a producer's identity. This runs on executors.
 
-Batches are made before it is known who writes them and in which order they come to a partition.  So
-the producer's id, epoch and sequence are stamped on them here; the checksum, which covers them, is
-computed anew, at memory speed.  All partitions of a task are written at the same time.
+Batches are encoded before the producer and their order within a partition are known. So the
+producer id, epoch and base sequence are written into the headers here, and the checksum, which
+covers them, is computed again at memory speed. All partitions of a task are written concurrently.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class DeliveredPartition:
 
 
 def stamped(batch: bytes, identity: Identity, base_sequence: int) -> bytes:
-    """The same batch, written by somebody."""
-    made = bytearray(batch)
-    PRODUCER.pack_into(made, PRODUCER_AT, identity.producer_id, identity.epoch, base_sequence)
-    with memoryview(made) as view:
-        CRC.pack_into(made, CRC_AT, crc32c(view[ATTRIBUTES_AT:]))
-    return bytes(made)
+    """Return the batch with a producer id, epoch and base sequence."""
+    copy = bytearray(batch)
+    PRODUCER.pack_into(copy, PRODUCER_AT, identity.producer_id, identity.epoch, base_sequence)
+    with memoryview(copy) as view:
+        CRC.pack_into(copy, CRC_AT, crc32c(view[ATTRIBUTES_AT:]))
+    return bytes(copy)
 
 
 def deliver(
@@ -56,7 +56,7 @@ def deliver(
     transactional_id: str | None = None,
     acks: int = -1,
 ) -> list[DeliveredPartition]:
-    """Write all of it; returns when it is acknowledged.  `Unwritable` if trying again is no use."""
+    """Write all batches and wait for the acknowledgements; `Unwritable` if a retry cannot help."""
     writers: dict[TopicPartition, PartitionWriter] = {}
     sizes: dict[TopicPartition, int] = {}
     try:
@@ -76,14 +76,14 @@ def deliver(
     except KafkaError as error:
         if isinstance(error, Fenced) or error.code.retriable:
             raise
-        raise Unwritable(_words(error)) from None
+        raise Unwritable(_reason(error)) from None
     finally:
         for writer in writers.values():
             writer.close()
 
 
-def _words(error: KafkaError) -> str:
+def _reason(error: KafkaError) -> str:
     advice = ""
     if error.code == ErrorCode.MESSAGE_TOO_LARGE:
         advice = " Lower kafka.max.request.size, or raise the topic's max.message.bytes."
-    return f"The brokers refuse the records: {error}{advice}"
+    return f"The brokers rejected the records: {error}{advice}"

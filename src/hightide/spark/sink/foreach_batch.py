@@ -1,11 +1,12 @@
-"""`exactly_once`: a function for `foreachBatch` after which every row is in its topic once.
+"""`exactly_once`: a function for `foreachBatch` that writes every row to its topic exactly once.
 
     once = exactly_once("totals", bootstrap="localhost:9092", name="shop-totals")
     totals.writeStream.foreachBatch(once).outputMode("update").start()
 
-Readers of committed records see each micro-batch whole or not at all, and never twice, whoever
-dies.  `transactions` has the protocol, `tasks` what runs on executors; here both are joined to
-Spark. All output modes are the query's own affair: what it gives for a batch is written.
+Consumers with `read_committed` see each micro-batch whole or not at all, and never twice, whatever
+fails. `transactions` has the protocol and `tasks` the code of executors; this module connects both
+to Spark. The sink works with every output mode: it writes the rows that the query gives for a
+batch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark.blocking_client import BlockingClient, Identity, brokers
+from hightide.spark.blocking_client import BlockingClient, Identity, shared_client
 from hightide.spark.explain import in_words
 from hightide.spark.sink import jobs
 from hightide.spark.sink.marker import Claim, Refused, Verdict
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 TIMEOUT_S = 300.0
-# Spark takes these words for its own interruption: a query that is stopped has not failed.
+# Spark recognises its own interruption by this text, so that a stopped query has not failed.
 STOPPED = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling the sink, because the query was "
     "stopped: java.lang.InterruptedException"
 )
 FINAL = re.compile(rf"{re.escape(Unwritable.__module__)}\.Unwritable: (.+)")
-# How one knows an error on the way from or to brokers from one of functions that make the rows.
+# Tell an error between here and the brokers from one in the user's functions.
 IN_PYTHON = "Traceback (most recent call last)"
-ON_THE_WAY = re.compile(r"hightide/(spark/(sink|source)|client)/")
+IN_HIGHTIDE = re.compile(r"hightide/(spark/(sink|source)|client)/")
 
 
 class TaskFailed(Exception):
@@ -47,8 +48,8 @@ class TaskFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What became of the last batch."""
+class BatchResult:
+    """The result of the last batch."""
 
     batch: int
     is_replay: bool
@@ -69,14 +70,14 @@ def exactly_once(
     retries: int = 3,
     timeout_s: float = TIMEOUT_S,
 ) -> ExactlyOnce:
-    """A function for `foreachBatch` that writes each micro-batch in one transaction.
+    """Return a function for `foreachBatch` that writes each micro-batch in one transaction.
 
-    `to` is the topic; without it, rows have a column `topic`.  `name` is the transactional id, and
-    with "-batches" behind it the group that the marker is kept in: one for each query, and always
-    the same.  `options` are Kafka's properties of clients, with the prefix "kafka." or without.
-    `key`, `partition` and `headers` name columns that are to be used as such; `value` must be
-    there.  A batch that fails is tried `retries` times again.  No transaction may be open for
-    longer than `timeout_s`.
+    `to` is the topic; without it, rows need a column `topic`. `name` is the transactional id, and
+    with the suffix "-batches" the group that holds the marker: it must be unique to the query and
+    stay the same across restarts. `options` are properties of Kafka clients, with or without the
+    prefix "kafka.". `key`, `partition` and `headers` name columns to be used as such; a column
+    `value` is required. A batch that fails is retried `retries` times. A transaction may be open
+    for at most `timeout_s`.
     """
     client = {option.removeprefix(PREFIX): value for option, value in (options or {}).items()}
     if bootstrap is not None:
@@ -89,7 +90,7 @@ def exactly_once(
 
 
 class ExactlyOnce:
-    """Called with each micro-batch, and with its number."""
+    """Called with each micro-batch and its number."""
 
     def __init__(
         self,
@@ -100,16 +101,16 @@ class ExactlyOnce:
         timeout_ms: int,
     ) -> None:
         if not name:
-            raise ValueError("A sink needs a name: it is its transactional id, across restarts.")
+            raise ValueError("A sink needs a name: the transactional id, the same across restarts.")
         self.name = name
-        self.last: Written | None = None
+        self.last: BatchResult | None = None
         self._options = replace(options, acks=-1)
         self._columns = columns
         self._retries = retries
         self._timeout_ms = timeout_ms
         self._transactions: Transactions | None = None
-        # Who calls by hand, without a query, is one run as long as this lives.
-        self._by_hand = str(uuid.uuid4())
+        # Calls without a query count as one run for the lifetime of this object.
+        self._run_without_query = str(uuid.uuid4())
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         query = _Query(frame)
@@ -124,7 +125,9 @@ class ExactlyOnce:
             )
         rows = self._rows(frame)
         routes = self._routes()
-        claim = Claim(query.id, query.run or self._by_hand, batch_id, query.input(batch_id))
+        claim = Claim(
+            query.id, query.run or self._run_without_query, batch_id, query.input(batch_id)
+        )
         done: list[Any] = []
 
         def write(identity: Identity) -> Sequence[str]:
@@ -132,7 +135,7 @@ class ExactlyOnce:
             try:
                 done[:] = jobs.write(frame, rows, routes, append)
             except Exception as error:
-                raise query.words(error) from None
+                raise query.explained(error) from None
             return [row.topic for row in done]
 
         def replay() -> None:
@@ -141,13 +144,13 @@ class ExactlyOnce:
         verdict = self._transactions.batch(claim, write, replay)
         is_replay = verdict is Verdict.REPLAY
         records, size = sum(row.records for row in done), sum(row.bytes for row in done)
-        self.last = Written(batch_id, is_replay, records, size)
+        self.last = BatchResult(batch_id, is_replay, records, size)
 
     def _brokers(self) -> BlockingClient:
-        return brokers(self._options.client)
+        return shared_client(self._options.client)
 
     def _rows(self, frame: DataFrame) -> DataFrame:
-        """The columns that are written, under their names."""
+        """Return the columns that are written, under their names."""
         from pyspark.sql import functions
 
         for name, column in self._columns.items():
@@ -170,11 +173,11 @@ class ExactlyOnce:
 
 
 def check_session(frame: DataFrame) -> None:
-    """Whether Spark runs tasks as a transaction needs it."""
+    """Check that Spark runs tasks as a transaction requires."""
     conf = frame.sparkSession.sparkContext.getConf()
     if str(conf.get("spark.speculation", "false")).lower() == "true":
         raise Refused(
-            "spark.speculation is on, so Spark would run tasks twice that write to a transaction. "
+            "spark.speculation is on, so Spark could run a task of the transaction twice. "
             "Set spark.speculation=false to write exactly once."
         )
 
@@ -186,11 +189,11 @@ class _Query:
         self._session = frame.sparkSession
         context = self._session.sparkContext
         self.id = context.getLocalProperty("sql.streaming.queryId") or ""
-        # Spark runs the jobs of a query as a group that has the name of the run.
+        # Spark runs the jobs of a query in a job group named after the run.
         self.run = context.getLocalProperty("spark.jobGroup.id") or "" if self.id else ""
 
     def input(self, batch: int) -> str:
-        """A fingerprint of the offsets that the batch ends with; empty if they cannot be seen."""
+        """Return a fingerprint of the batch's end offsets; empty if they are not available."""
         from py4j.protocol import Py4JError
 
         if not self.id:
@@ -210,23 +213,23 @@ class _Query:
         try:
             return not self._execution().isActive()
         except (Py4JError, AttributeError):
-            # Spark forgets a query when it has ended.
+            # Spark drops a query when it has ended.
             return True
 
-    def words(self, error: Exception) -> Exception:
-        """What the failure of a job means."""
+    def explained(self, error: Exception) -> Exception:
+        """Return the exception that the failure of a job means."""
         if self.is_stopped():
             return Stopped(STOPPED)
         text = str(error)
         final = FINAL.search(text)
         if final:
             return Unwritable(final[1])
-        if IN_PYTHON in text and not ON_THE_WAY.search(text):
+        if IN_PYTHON in text and not IN_HIGHTIDE.search(text):
             return Unwritable(in_words(error))
         return TaskFailed(in_words(error))
 
     def _execution(self) -> Any:
-        """Spark's own object; the session of a batch does not have it in its list."""
+        """Return Spark's own object; the session of a batch does not list it."""
         context = self._session.sparkContext
         assert context._jvm is not None
         number = context._jvm.java.util.UUID.fromString(self.id)

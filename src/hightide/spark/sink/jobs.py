@@ -1,8 +1,8 @@
-"""The job that writes a batch: its plan, and whether Spark has run each part of it once.
+"""The job that writes a batch: its plan, and the check that Spark ran each task once.
 
-Tasks see that they are another attempt.  They do not see that their whole stage is, which Spark
-runs again when the output of the stage before it is lost with an executor, while tasks of the first
-attempt may go on.  The driver sees that in Spark's account of the stage, before it commits.
+A task can tell that it is another attempt, but not that its whole stage is. Spark repeats a stage
+if the output of the stage before it is lost with an executor, while tasks of the first attempt may
+still run. The driver sees that in Spark's status of the stage, before it commits.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row
 
-ACCOUNT_S = 30.0
+STATUS_S = 30.0
 PAUSE_S = 0.002
 
 
 def write(frame: DataFrame, rows: DataFrame, routes: Routes, append: Append) -> list[Row]:
-    """Write the rows that were made of a batch; what was delivered to each partition."""
+    """Write the rows of a batch, and return what was delivered to each partition."""
     done = plan(frame, rows, routes, append).collect()
     for stage_id in {row.stage for row in done}:
         check_stage(frame.sparkSession.sparkContext, stage_id)
@@ -47,24 +47,24 @@ def plan(frame: DataFrame, rows: DataFrame, routes: Routes, append: Append) -> D
 
 
 def is_one_task(frame: DataFrame) -> bool:
-    """Whether one task has all rows; no if it takes work to know."""
+    """Return whether one task has all rows; False if finding out takes work."""
     from py4j.protocol import Py4JError
 
     try:
-        # What Spark hands to foreachBatch is a plan that has been made already.
+        # Spark passes a plan to foreachBatch that it has made already.
         return int(frame._jdf.queryExecution().logical().rdd().getNumPartitions()) == 1
     except Py4JError:
         return False
 
 
 def check_stage(context: SparkContext, stage_id: int) -> None:
-    """Raise `Repeated` if a stage that has ended was run more than once.
+    """Raise `Repeated` if a finished stage was run more than once.
 
-    Spark's account is a little behind.  That all tasks of the first attempt have succeeded is the
-    last thing that is heard of it, and then there was no other attempt.
+    Spark's status lags a little. It is complete when all tasks of the first attempt have succeeded,
+    and then there was no other attempt.
     """
     tracker = context.statusTracker()
-    deadline_s = time.monotonic() + ACCOUNT_S
+    deadline_s = time.monotonic() + STATUS_S
     while time.monotonic() < deadline_s:
         stage = tracker.getStageInfo(stage_id)
         if stage is not None:
@@ -73,4 +73,4 @@ def check_stage(context: SparkContext, stage_id: int) -> None:
             if stage.numCompletedTasks == stage.numTasks:
                 return
         time.sleep(PAUSE_S)
-    raise Repeated("Spark does not tell whether each task of the batch has run once.")
+    raise Repeated("Spark does not say whether each task of the batch ran once.")

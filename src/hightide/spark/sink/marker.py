@@ -1,20 +1,19 @@
-"""The marker: what a transaction says about the micro-batch in it, and what follows from that.
+"""The marker: what a transaction says about its micro-batch, and what follows from that.
 
     group <name>-batches, some partition of an output topic
         offset      the next batch: those before it are in the topics, whole
-        metadata    whose batches: "query", who writes them: "run", what the last one read: "input"
+        metadata    "query": whose batches; "run": which run writes; "input": what the last one read
 
-It is committed in the same transaction as the records, so one is never there without the other.  A
-driver that begins a batch fences everybody else first, and then reads the marker; nobody can change
-it behind the back of the one who decides.
+The marker is committed in the same transaction as the records, so one is never there without the
+other. A driver that begins a batch fences all other producers first, and then reads the marker, so
+the marker cannot change behind its back.
 
-Spark gives a query an id that lives as long as its checkpoint, and each start a run id.  After a
-crash it repeats the last batch that is not in its commit log, with the same id and the same input.
-So a batch that the marker has passed is a replay, if it is the last one and had the same input.
-Anything else means that the checkpoint was put back or edited.  To skip such a batch could lose
-records, and to write it could repeat some, so it is refused.  With another checkpoint the query has
-another id: that is a new life, which begins to count anew, because whoever deletes a checkpoint
-wants its input to be read again.
+A query's id lives as long as its checkpoint, and each start has a run id. After a crash Spark
+repeats the last batch that is not in its commit log, with the same id and the same input. So a
+batch that the marker has passed is a replay, if it is the last one and had the same input. Anything
+else means that the checkpoint was restored or edited. Skipping such a batch could lose records and
+writing it could duplicate some, so it is refused. With a new checkpoint the query has a new id and
+counts from the start again: deleting a checkpoint means that its input is to be read again.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ TopicPartition = tuple[str, int]
 
 
 class Refused(Exception):
-    """A batch that can be neither written nor left out; the text says what to do."""
+    """A batch that can be neither written nor skipped; the text says what to do."""
 
 
 class Replaced(Exception):
-    """Another driver writes in this name now, so this one must stop."""
+    """Another driver writes under this name now, so this one must stop."""
 
 
 class Verdict(Enum):
-    """What is to be done with a batch."""
+    """What to do with a batch."""
 
     WRITE = "write"
     REPLAY = "replay"
@@ -44,7 +43,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who wants to write which batch."""
+    """Which run of which query wants to write which batch."""
 
     query: str
     run: str
@@ -54,7 +53,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What has been written, by whom."""
+    """The batches that are written, and by which run."""
 
     next_batch: int
     query: str = ""
@@ -67,12 +66,12 @@ class Marker:
 
 
 def read(committed: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, Marker]:
-    """The markers of a group.  There are several if the output topic has been another before."""
+    """Parse the markers of a group; there are several if the output topic has changed."""
     found = {}
     for where, (offset, metadata) in committed.items():
         try:
-            told = json.loads(metadata)
-            texts = {key: str(told.get(key, "")) for key in ("query", "run", "input")}
+            fields = json.loads(metadata)
+            texts = {key: str(fields.get(key, "")) for key in ("query", "run", "input")}
         except (ValueError, AttributeError):
             texts = {}
         found[where] = Marker(offset, **texts)
@@ -80,56 +79,56 @@ def read(committed: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicParti
 
 
 def newest(markers: Mapping[TopicPartition, Marker], query: str) -> Marker | None:
-    """The one that counts: of this query, if it has any, the furthest."""
+    """Return the marker that counts: the furthest of this query, or of any."""
     own = [marker for marker in markers.values() if marker.query == query]
     return max(own or markers.values(), key=lambda marker: marker.next_batch, default=None)
 
 
 def taken_over(marker: Marker | None, claim: Claim) -> Marker:
-    """The marker of a run that begins: nothing else is written, but others see who writes now."""
+    """Return the marker of a run that begins: only the run id changes."""
     if marker is None or marker.query != claim.query:
         return Marker(claim.batch, claim.query, claim.run)
     return replace(marker, run=claim.run)
 
 
 def written(claim: Claim) -> Marker:
-    """The marker in the transaction of a batch."""
+    """Return the marker for the transaction of a batch."""
     return Marker(claim.batch + 1, claim.query, claim.run, claim.input)
 
 
 def is_owner(marker: Marker | None, claim: Claim) -> bool:
-    """For a run that has taken over: whether no other has done so since."""
+    """Return whether no other run has taken over since this run did."""
     return marker is None or (marker.query, marker.run) == (claim.query, claim.run)
 
 
 def check_owner(marker: Marker | None, claim: Claim) -> None:
-    """The same; raises `Replaced` if another has."""
+    """Raise `Replaced` if another run has taken over."""
     if marker is None or is_owner(marker, claim):
         return
     if marker.query == claim.query:
-        who = f"Run {marker.run} of this query"
+        other = f"Run {marker.run} of this query"
     else:
-        who = f"Run {marker.run} of another query, {marker.query},"
+        other = f"Run {marker.run} of another query, {marker.query},"
     raise Replaced(
-        f"{who} has taken over. This run, {claim.run}, has written nothing of batch {claim.batch} "
-        "and stops."
+        f"{other} has taken over. This run, {claim.run}, has written nothing of batch "
+        f"{claim.batch} and stops."
     )
 
 
 def decide(marker: Marker | None, claim: Claim) -> Verdict:
-    """What to do with a batch; raises `Refused` if nothing would be right."""
+    """Return what to do with a batch; raise `Refused` if neither is right."""
     if marker is None or marker.query != claim.query or marker.next_batch <= claim.batch:
         return Verdict.WRITE
     if marker.next_batch > claim.batch + 1:
         raise Refused(
-            f"Batch {claim.batch} comes after batch {marker.next_batch - 1} has been written. The "
-            "checkpoint was put back to an earlier state. To write again what has been written "
-            "since, give the sink another name; to go on after it, restore the checkpoint."
+            f"Batch {claim.batch} is older than the last one, {marker.next_batch - 1}. "
+            "The checkpoint was restored to an earlier state. To write those batches again, give "
+            "the sink another name; to continue after them, restore the latest checkpoint."
         )
     if marker.input and claim.input and marker.input != claim.input:
         raise Refused(
-            f"Batch {claim.batch} has been written, but with other input than it has now. The "
-            "checkpoint was put back to an earlier state or edited. To write its new input as "
+            f"Batch {claim.batch} is already written, with other input. The "
+            "checkpoint was restored to an earlier state or edited. To write its new input as "
             "well, give the sink another name."
         )
     return Verdict.REPLAY

@@ -1,9 +1,9 @@
-"""Rows → partitions → record batches.  This runs on executors, where the rows are.
+"""Rows → partitions → record batches. This runs on executors, where the rows are.
 
-A key goes where Kafka's default partitioner sends it, so that all who write to a topic agree.  Rows
-without a key go anywhere: they are cut into as many runs as there are partitions, because long runs
-make large batches.  Where the first run goes depends on the task and on how many rows it has seen,
-so the same rows go the same way again.
+A key goes to the partition that Kafka's default partitioner chooses, so all producers of a topic
+agree. Rows without a key go anywhere: they are cut into as many runs as there are partitions,
+because long runs make large batches. Where the first run goes depends on the task and on how many
+rows it has seen, so a repeated task sends the same rows to the same partitions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import pyarrow.compute as pc
 from hightide.spark.sink.rows import Unwritable
 
 ROUND_BYTES = 8 << 20
-"""How many bytes of rows are sorted by partition together: more make larger batches."""
-LEAST_RUN = 512
+"""How many bytes of rows are sorted by partition at once: more bytes, larger batches."""
+MIN_RUN = 512
 NO_KEY = -1
 Partitions = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class EncodedBatch(NamedTuple):
-    """A record batch on its way; who wrote it is not in it yet."""
+    """A record batch that is not written yet and has no producer."""
 
     topic: str
     partition: int
@@ -37,12 +37,12 @@ class EncodedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where rows may go, and how they are written down."""
+    """Where rows may go, and how they are encoded."""
 
     partitions: Mapping[str, int]
-    """How many each topic has."""
+    """The partition count of each topic."""
     topic: str | None = None
-    """The one that all rows go to; without it they say it themselves."""
+    """The topic of all rows; without it, rows have a column `topic`."""
     codec: str = "none"
     max_bytes: int = 1 << 20
     is_transactional: bool = False
@@ -51,7 +51,7 @@ class Routes:
 def encoded(
     rows: Iterable[pa.RecordBatch], routes: Routes, task: int = 0, round_bytes: int = ROUND_BYTES
 ) -> Iterator[EncodedBatch]:
-    """The record batches that rows become; those of one partition in the order of the rows."""
+    """Yield the record batches of the rows; within a partition, in the order of the rows."""
     seen = 0
     for table in rounds(rows, round_bytes):
         for topic, of_topic in by_topic(table, routes):
@@ -64,7 +64,7 @@ def encoded(
 
 
 def rounds(rows: Iterable[pa.RecordBatch], round_bytes: int) -> Iterator[pa.Table]:
-    """The rows in portions of about so many bytes."""
+    """Yield the rows in tables of about `round_bytes` bytes."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for row in rows:
@@ -87,14 +87,16 @@ def by_topic(table: pa.Table, routes: Routes) -> Iterator[tuple[str, pa.Table]]:
         raise Unwritable("A row has no topic: its column topic is null.")
     for topic in sorted(names.unique().to_pylist()):
         if topic not in routes.partitions:
-            raise Unwritable(f"There is no topic {topic!r}, where a row is to go. Create it first.")
+            raise Unwritable(
+                f"A row goes to topic {topic!r}, which does not exist. Create it first."
+            )
         whole = pc.all(pc.equal(names, topic)).as_py()
         yield topic, table if whole else table.filter(pc.equal(names, topic))
 
 
 def choose(table: pa.Table, topic: str, count: int, start: int) -> Partitions:
-    """The partition of each row."""
-    # Here and below, because drivers import this too, and compiled kernels take long to import.
+    """Return the partition of each row."""
+    # Imported late, because drivers import this module too, and the kernels load slowly.
     from hightide.spark.columns.partitioner import partitions_of
 
     if "key" in table.schema.names:
@@ -107,8 +109,8 @@ def choose(table: pa.Table, topic: str, count: int, start: int) -> Partitions:
         wrong = asked.is_valid().to_numpy(zero_copy_only=False) & ((wanted < 0) | (wanted >= count))
         if wrong.any():
             raise Unwritable(
-                f"A row is to go to partition {wanted[wrong][0]} of {topic!r}, which has "
-                f"{count}: 0 to {count - 1}."
+                f"A row goes to partition {wanted[wrong][0]} of {topic!r}, which has the "
+                f"partitions 0 to {count - 1}."
             )
         chosen = np.where(wanted >= 0, wanted, chosen).astype(np.int32)
     anywhere = np.flatnonzero(chosen == NO_KEY)
@@ -117,20 +119,20 @@ def choose(table: pa.Table, topic: str, count: int, start: int) -> Partitions:
 
 
 def spread(rows: int, count: int, start: int) -> Partitions:
-    """Partitions for rows that may go anywhere: runs of equal length, but no short ones."""
-    length = max(-(-rows // count), LEAST_RUN)
+    """Return partitions for rows that may go anywhere: runs of equal length, but no short ones."""
+    length = max(-(-rows // count), MIN_RUN)
     return ((np.arange(rows) // length + start) % count).astype(np.int32)
 
 
 def by_partition(table: pa.Table, chosen: Partitions) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each partition, in their order."""
+    """Yield the rows of each partition, in their order."""
     if not len(chosen):
         return
     if (chosen == chosen[0]).all():
         yield int(chosen[0]), table
         return
     order = np.argsort(chosen, kind="stable")
-    # Without the columns that have said what they had to say.
+    # The columns that chose the partition are not needed any more.
     wanted = [name for name in table.schema.names if name not in ("topic", "partition")]
     sorted_rows = table.select(wanted).take(pa.array(order)).combine_chunks()
     found = chosen[order]
@@ -151,7 +153,7 @@ def _encode(part: pa.Table, routes: Routes) -> Iterator[tuple[bytes, int]]:
             max_bytes=routes.max_bytes,
         )
     except ValueError as error:
-        raise Unwritable(f"Rows cannot be made records: {error}.") from None
+        raise Unwritable(f"Rows cannot be encoded as records: {error}.") from None
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

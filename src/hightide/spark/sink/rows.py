@@ -1,13 +1,13 @@
-"""What a DataFrame must look like to be written: the columns of Spark's Kafka sink.
+"""The columns that a DataFrame must have to be written: those of Spark's Kafka sink.
 
     value       text or bytes; null is a tombstone
-    key         the same; it chooses the partition; null, or no column: any partition
+    key         text or bytes; it chooses the partition; null or no column: any partition
     headers     array<struct<key: string, value: binary>>
-    topic       where there is no one topic for all
-    partition   where the key shall not choose
-    timestamp   of the record; without it, the time when it is written
+    topic       required if the sink has no topic
+    partition   overrides the partition that the key would choose
+    timestamp   of the record; by default the time of writing
 
-Other columns are not written.  What is wrong is said before anything runs, where the types show it.
+Other columns are not written. Wrong types are reported before anything runs.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ TYPES: Mapping[str, tuple[re.Pattern[str], str]] = {
 
 
 class Unwritable(Exception):
-    """Rows that cannot be written or made, however often one tries; the text says why."""
+    """Rows that cannot be written or computed, however often it is tried; the text says why."""
 
 
 def checked(types: Mapping[str, str], topic: str | None) -> list[str]:
-    """The columns to write of those there are, by the names that Spark has for their types.
+    """Return the columns to write, given Spark's names of their types.
 
-    `topic` is the one that all rows go to, if there is one.  Then nobody asks the rows.
+    `topic` is the topic of all rows, if there is one; then a column `topic` is ignored.
     """
     if "value" not in types:
         raise Unwritable(
-            f"There is no column value, only {', '.join(types) or 'none at all'}. Make one of "
+            f"There is no column value; the columns are {', '.join(types) or 'none'}. Add one of "
             "text or bytes, for example with to_json(struct('*')).alias('value')."
         )
     if topic is None and "topic" not in types:
-        raise Unwritable("Where to? Name a topic, or add a column topic.")
+        raise Unwritable("There is no topic to write to: set one, or add a column topic.")
     wanted = [name for name in TYPES if name in types and not (name == "topic" and topic)]
     for name in wanted:
-        pattern, words = TYPES[name]
+        pattern, expected = TYPES[name]
         if not pattern.fullmatch(types[name]):
-            raise Unwritable(f"The column {name} is {types[name]}; it must be {words}.")
+            raise Unwritable(f"The column {name} is {types[name]}; it must be {expected}.")
     return wanted

@@ -1,8 +1,8 @@
 """The options of the sink, with the names of Spark's Kafka sink.
 
-Properties of the client have the prefix `kafka.`.  Of a producer's those count that make a
-difference here: `acks`, `compression.type` and `max.request.size`.  Batches are made of what is
-there and not of what comes in a while, so `linger.ms` and `batch.size` have nothing to do.
+Client properties have the prefix `kafka.`. Of a producer's properties, `acks`, `compression.type`
+and `max.request.size` have an effect. Batches are made of the rows that are there, so `linger.ms`
+and `batch.size` have none.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from hightide.wire.compression import Codec
 
 PREFIX = "kafka."
-# The last two say something to Spark, and nothing to a sink.
+# The last two are for Spark, not for the sink.
 NAMES = ("topic", "includeheaders", "checkpointlocation", "path")
 ACKS = {"all": -1, "-1": -1, "1": 1}
 CODECS = [codec.name.lower() for codec in Codec]
 MAX_BYTES = 1 << 20
-LEAST_BYTES = 1024
+MIN_BYTES = 1024
 
 
 class OptionError(ValueError):
-    """An option that cannot be meant; the text says which and what to write."""
+    """An option with a wrong name or value; the text says which and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SinkOptions:
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
-    """The options of a write; one that is wrong raises."""
+    """Parse the options of a write; raise `OptionError` if one is wrong."""
     options = {key.lower(): value for key, value in given.items()}
     for key in options:
         if not key.startswith(PREFIX) and key not in NAMES:
@@ -50,14 +50,16 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 
 
 def of_client(client: Mapping[str, str], topic: str | None = None) -> SinkOptions:
-    """The same of properties that have no prefix."""
+    """Parse client properties without the prefix."""
     if not client.get("bootstrap.servers", "").strip():
         raise OptionError(
-            "Where are the brokers? Give kafka.bootstrap.servers, for example localhost:9092."
+            "kafka.bootstrap.servers is missing; set it, for example to localhost:9092."
         )
     acks = client.get("acks", "all")
     if acks not in ACKS:
-        raise OptionError(f"kafka.acks is all or 1, not {acks!r}: who writes waits for an answer.")
+        raise OptionError(
+            f"kafka.acks is {acks!r}; the sink waits for acknowledgements, so set all or 1."
+        )
     return SinkOptions(
         client=client,
         topic=topic or None,
@@ -69,21 +71,23 @@ def of_client(client: Mapping[str, str], topic: str | None = None) -> SinkOption
 
 def _codec(name: str) -> str:
     if name.lower() not in CODECS:
-        raise OptionError(f"kafka.compression.type is one of {', '.join(CODECS)}, not {name!r}.")
+        raise OptionError(
+            f"kafka.compression.type is {name!r}; expected one of {', '.join(CODECS)}."
+        )
     return name.lower()
 
 
 def _max_bytes(text: str) -> int:
-    if not text.isdecimal() or int(text) < LEAST_BYTES:
+    if not text.isdecimal() or int(text) < MIN_BYTES:
         raise OptionError(
-            f"kafka.max.request.size is a number of bytes, at least {LEAST_BYTES}, not {text!r}."
+            f"kafka.max.request.size is {text!r}; expected a number of bytes, at least {MIN_BYTES}."
         )
     return int(text)
 
 
 def _unknown(key: str) -> str:
     if key.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "acks", "compression.")):
-        return f"Properties of the client have a prefix: {PREFIX}{key}."
+        return f"Client properties need the prefix {PREFIX}: {PREFIX}{key}."
     if key.startswith(("subscribe", "assign")):
-        return f"The option {key} is for reading; where to write is said by topic."
-    return f"There is no option {key!r} of the sink. It takes topic, and {PREFIX}* for the client."
+        return f"The option {key} is for reading; set topic to write."
+    return f"There is no option {key!r} of the sink; it takes topic, and {PREFIX}* for clients."

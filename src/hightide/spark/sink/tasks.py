@@ -1,4 +1,4 @@
-"""What Spark's tasks do in a transaction: functions for `mapInArrow` that travel to executors.
+"""What Spark's tasks do in a transaction: functions for `mapInArrow`, pickled to executors.
 
     Encode ──▶ record batches, each with the number of the task that is to write it
                   │ shuffled: each output partition is written by exactly one task
@@ -6,11 +6,11 @@
     Append ──▶ brokers
 
 Sequence numbers count the records of one producer in one partition, so two tasks cannot write to
-the same one.  What is shuffled for that is not rows but finished record batches: a hundred thousand
-rows are a few pieces of a megabyte, which cost Spark nothing.  A task that encodes touches no
-broker, and Spark may run it as often as it likes.  One that appends runs once: another attempt
-refuses, because nobody knows what the first has written.  Where rows come in one task there is
-nothing to shuffle, and `Write` does both.
+the same partition. Not rows are shuffled for that, but finished record batches: a hundred thousand
+rows are a few pieces of a megabyte. A task that encodes contacts no broker, and Spark may run it
+any number of times. A task that appends runs once: a second attempt refuses, because it is unknown
+what the first has written. If one task has all rows, there is nothing to shuffle, and `Write` does
+both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from hightide.spark.blocking_client import Identity, brokers
+from hightide.spark.blocking_client import Identity, shared_client
 from hightide.spark.sink.delivery import DeliveredPartition, deliver
 from hightide.spark.sink.routing import EncodedBatch, Routes, encoded
 
@@ -53,8 +53,8 @@ DELIVERED_DDL = "stage INT, topic STRING, partition INT, records BIGINT, bytes B
 
 NOTHING = DeliveredPartition("", 0, 0, 0)
 REPEATED = (
-    "A task that had begun to write to the transaction was run again. The whole batch is written "
-    "again instead, in another transaction."
+    "A task that had started to write to the transaction was run again. The whole batch is written "
+    "again instead, in a new transaction."
 )
 
 
@@ -106,13 +106,13 @@ class Append:
         if context.attemptNumber():
             raise Repeated(REPEATED)
         done = deliver(
-            brokers(self.client),
+            shared_client(self.client),
             batches,
             self.identity,
             transactional_id=self.name,
             acks=self.acks,
         )
-        # One that has written nothing says in which stage it was, too.
+        # A task that has written nothing still reports its stage.
         rows = [
             {"stage": context.stageId(), **asdict(partition)} for partition in done or [NOTHING]
         ]
@@ -131,7 +131,7 @@ class Write:
 
 
 def first_numbers(partitions: Mapping[str, int]) -> dict[str, int]:
-    """All partitions of all topics are numbered through; the number of each topic's first."""
+    """Number all partitions in one sequence; return the number of each topic's first."""
     found, following = {}, 0
     for topic in sorted(partitions):
         found[topic] = following

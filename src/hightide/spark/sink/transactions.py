@@ -1,23 +1,22 @@
-"""One micro-batch is one transaction, whoever dies when.
+"""One micro-batch is one transaction, whatever fails.
 
-    look        is this run still the one that writes?        OffsetFetch
-    fence       an epoch for this attempt                     InitProducerId
-    judge       the marker: write, replay, or stop            OffsetFetch
+    look        is this run still the owner?                  OffsetFetch
+    fence       a new producer epoch for this attempt         InitProducerId
+    decide      by the marker: write, replay, or stop         OffsetFetch
     write       tasks produce under the epoch                 AddPartitionsToTxn, Produce
     mark        the marker, in the transaction                AddOffsetsToTxn, TxnOffsetCommit
     end         commit                                        EndTxn
 
-Every attempt at a batch has an epoch of its own.  So nothing that comes late, be it of a task that
-Spark believed dead, of an earlier attempt or of another driver, can be taken for a part of it.
-InitProducerId returns when whatever was open before is aborted or committed for good; only then
-does the marker tell the truth.  It is also the answer to every failure: whatever went wrong, and
-also if nobody knows whether a commit has come through, the next attempt fences and looks at the
-marker.
+Every attempt at a batch has its own producer epoch. So nothing late can become a part of it: no
+task that Spark believed dead, no earlier attempt, no other driver. InitProducerId returns when the
+previous transaction is aborted or committed for good; only then is the marker reliable. It is also
+the answer to every failure: whatever went wrong, even if the outcome of a commit is unknown, the
+next attempt fences and reads the marker.
 
-A run that begins takes over: it commits the marker as it is, with its run id in it.  From then on
-an older driver that wakes up sees that it was replaced, and stops.  If it wakes up in the middle of
-a batch it may fence the newer one once; but the newer one finds its own run id in the marker, and
-goes on.
+A run that begins takes over: it commits the marker unchanged except for its run id. From then on an
+older driver that wakes up sees that it was replaced, and stops. If it wakes up in the middle of a
+batch, it may fence the newer one once; but the newer one finds its own run id in the marker, and
+continues.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ PAUSE_S = 0.1
 
 
 class Stopped(Exception):
-    """Somebody has stopped the query in the middle of a batch."""
+    """The query was stopped in the middle of a batch."""
 
 
 class GaveUp(Exception):
-    """A batch that failed as often as it may; the text has the last reason."""
+    """A batch that failed in all attempts; the text has the last reason."""
 
 
 class Transactor(Protocol):
-    """What is asked of brokers here."""
+    """The requests to brokers that are needed here."""
 
     def committed(
         self, group: str, *, require_stable: bool
@@ -68,13 +67,13 @@ class Transactor(Protocol):
 
 
 Write = Callable[[Identity], Sequence[str]]
-"""Writes the rows of a batch under an identity; the topics that it wrote to."""
+"""Writes the rows of a batch under an identity, and returns the topics that it wrote to."""
 
 
 class Transactions:
-    """The batches of one query, in the name that its transactions have.
+    """The batches of one query, under one transactional id.
 
-    `home` is the topic that the marker is kept with, if it is known before the first batch.
+    `home` is the topic whose partition holds the marker, if it is known before the first batch.
     """
 
     def __init__(
@@ -95,13 +94,13 @@ class Transactions:
         self._retries = retries
         self._pause = pause
         self._owner = ""
-        """The run that has taken over."""
+        """The run whose id is in the marker, as far as this object wrote it."""
 
     def batch(self, claim: Claim, write: Write, replay: Callable[[], None]) -> Verdict:
-        """Write a batch, or recognise that it has been written.
+        """Write a batch, or recognise that it is already written.
 
-        `replay` has its rows computed and thrown away: what Spark keeps besides, the state of
-        aggregations, is to be the same as if they had been written.
+        `replay` computes the rows and drops them, so that the state that Spark keeps for
+        aggregations is the same as if they had been written.
         """
         is_computed = False
         for attempt in range(self._retries + 1):
@@ -121,13 +120,13 @@ class Transactions:
                 if attempt < self._retries and not _is_final(error):
                     self._pause(PAUSE_S * 2**attempt)
                     continue
-                # Nobody shall wait for the end of a transaction that nobody goes on with.  If that
-                # fails too, the first reason is still the one to tell.
+                # Abort, so that consumers do not wait for an abandoned transaction. If that fails
+                # too, the first error is still the one to report.
                 with suppress(Exception):
                     self._fence()
                 if _is_final(error):
                     raise
-                raise GaveUp(self._words(claim, error)) from None
+                raise GaveUp(self._failure(claim, error)) from None
         raise AssertionError("the last attempt returns or raises")
 
     # -- the steps ---------------------------------------------------------------------------
@@ -144,23 +143,25 @@ class Transactions:
         return identity, found
 
     def _look(self, claim: Claim) -> None:
-        """Whoever was replaced shall learn it without disturbing the one who writes now."""
-        # What is open may be an attempt of our own, so its end is not waited for.  But Kafka
-        # answers EndTxn before the group knows of it: what looks like another's may be out of date.
+        """Let a run that was replaced find out without disturbing the current one."""
+        # The open transaction may be this run's own attempt, so do not wait for its end. But Kafka
+        # answers EndTxn before the group has the offsets: a foreign marker may be out of date.
         found = self._read(require_stable=False)
         if not markers.is_owner(markers.newest(found, claim.query), claim):
             markers.check_owner(markers.newest(self._read(), claim.query), claim)
 
     def _take_over(self, claim: Claim) -> None:
-        """Say in the marker that this run writes from now on; where nobody knows yet where the
-        marker is to be, the first batch says it."""
+        """Put this run's id into the marker.
+
+        If the partition of the marker is not known yet, the first batch does it.
+        """
         identity = self._fence()
         found = self._read()
         mark = markers.taken_over(markers.newest(found, claim.query), claim)
         self._mark(identity, self._home_of(found, claim, ()), mark)
 
     def _commit(self, identity: Identity, claim: Claim, home: TopicPartition | None) -> None:
-        # Without a home nothing was written, now or before; to write nothing again is no harm.
+        # Without a home, nothing was ever written; writing nothing again does no harm.
         self._mark(identity, home, markers.written(claim))
 
     def _mark(self, identity: Identity, home: TopicPartition | None, mark: Marker) -> None:
@@ -188,8 +189,11 @@ class Transactions:
     def _home_of(
         self, found: Mapping[TopicPartition, Marker], claim: Claim, topics: Sequence[str]
     ) -> TopicPartition | None:
-        """Where the marker goes: with the output topic, else where it is, else with a topic that
-        was written to."""
+        """Return the partition of the marker.
+
+        It belongs to the output topic, else stays where it is, else goes to a topic that was
+        written to.
+        """
         if self._home is not None:
             return self._home, 0
         own = {
@@ -199,19 +203,19 @@ class Transactions:
             return max(own, key=lambda where: (own[where].next_batch, where))
         return (min(topics), 0) if topics else None
 
-    def _words(self, claim: Claim, error: Exception) -> str:
+    def _failure(self, claim: Claim, error: Exception) -> str:
         tried = f"{self._retries + 1} attempts" if self._retries else "one attempt"
         words = f"Batch {claim.batch} of {self.name} was not written in {tried}: {error}"
         if isinstance(error, Fenced):
             words += (
                 f" Either its transaction was open for more than {self._timeout_ms / 1000:g} s, "
-                "which timeout_s allows, or others write in the same name."
+                "the limit of timeout_s, or another writer uses the same name."
             )
         return words
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether another attempt would end in the same way."""
+    """Return whether another attempt would end in the same way."""
     if isinstance(error, Stopped | Unwritable):
         return True
     if not isinstance(error, KafkaError) or isinstance(error, Fenced):

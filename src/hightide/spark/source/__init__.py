@@ -1,16 +1,16 @@
 """`spark.read` and `spark.readStream` with `format("hightide")`: topics as DataFrames.
 
-    options      what the user wrote, checked
-    positions    where to start and end
-    planning     which offsets a batch reads, and how they are cut into tasks
-    partitions   what the brokers tell of topics and offsets
-    reader       a batch, and how a task reads
-    stream       a stream, from batch to batch
-    progress     commits to a consumer group, for those who watch
+    source_options   the options of the user, checked
+    offsets          offsets and positions: where to start and end
+    batch_plan       which offsets a batch reads, and how they are split into tasks
+    partitions       topics, partitions and log ends, asked of the brokers
+    reader           a batch query, and how a task reads
+    stream           a streaming query, from micro-batch to micro-batch
+    progress         commits to a consumer group, so that tools show the lag
 
-Spark finds the source by the package `pyspark_hightide`, which stands beside this one.  It starts
-several processes for one query, and each of them loads only what it needs: what is named here is
-imported when it is first used.
+Spark finds the source by the package `pyspark_hightide`, beside this one. Spark starts several
+processes for one query, and each of them loads only what it needs: the names below are imported
+when they are first used.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""What a micro-batch reads: decided from offsets alone, without a broker and without Spark.
+"""Which offsets a micro-batch reads: decided from offsets alone, without a broker and without
+Spark.
 
-Four rules are worth knowing:
+Four rules:
 
-- A partition that the query does not know yet gets an empty share of the batch that finds it, so
-  the offset it starts from is in the checkpoint before anything of it is read.  A batch that is run
-  again after a crash therefore reads the same records, and planning one needs no broker.
-- The same holds for a partition whose end lies before where the query stands, because its topic was
-  made anew: the query goes on from its beginning.
-- A limit is shared out by how much each partition has waiting, and nobody who has something waiting
-  gets nothing, as Spark's Kafka source does it.
-- Ranges are cut by numbers of offsets.  After compaction an offset may hold no record, so shares
-  are estimates; no record is read twice or left out for that.
+- A partition that is new to the query gets an empty share of the batch that finds it. So its start
+  offset is in the checkpoint before any record is read. A batch that is run again after a crash
+  reads the same records, and planning it needs no broker.
+- The same holds for a partition whose log ends before the query's offset, because its topic was
+  created again: the query continues at the beginning of the new log.
+- A limit is shared out by the backlog of each partition, and every partition with a backlog gets
+  something, as in Spark's Kafka source.
+- Ranges are split by offsets. After compaction an offset may hold no record, so shares are
+  estimates; no record is read twice or skipped because of that.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import NamedTuple
 from hightide.spark.source.offsets import Offsets, TopicPartition, name, names
 
 ADVICE = (
-    "To go on with what is left, set the option failOnDataLoss to false; it is a good idea only if "
-    "the missing records are not needed."
+    "To continue without them, set the option failOnDataLoss to false, if the missing records are "
+    "not needed."
 )
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Range(NamedTuple):
     partition: int
     start: int
     end: int
-    # Whether it is a loss if the log begins after the start; not when "the earliest" was asked for.
+    # Whether it is a loss if the log starts later; not if "earliest" was asked for.
     must_have_start: bool = True
 
     @property
@@ -48,7 +49,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How what the brokers have differs from what a query knows."""
+    """How the brokers' partitions differ from those that a query knows."""
 
     added: frozenset[TopicPartition]
     gone: frozenset[TopicPartition]
@@ -77,46 +78,46 @@ def losses(
     latest: Mapping[TopicPartition, int],
     beginnings: Mapping[TopicPartition, int],
 ) -> list[str]:
-    """A sentence for everything that the query should have read and cannot any more.
+    """Return a sentence for each thing that the query should have read and cannot read any more.
 
-    A topic that is new to the query just starts; a new partition of a topic that it already reads
-    belongs to it from its first record on.
+    A topic that is new to the query just starts; a new partition of a topic that the query already
+    reads belongs to it from its first record.
     """
     found = changes(known, latest)
     topics = {topic for topic, _ in known}
-    said = []
+    sentences = []
     if found.gone:
-        said.append(
+        sentences.append(
             f"{names(set(found.gone))}: deleted or no longer subscribed to, "
             "although the query reads it."
         )
     for partition in sorted(found.behind):
-        said.append(
+        sentences.append(
             f"{name(partition)}: the query is at offset {known[partition]}, but the log ends at "
             f"{latest[partition]}. The topic was deleted and created again, or its log was "
             "truncated."
         )
     for partition in sorted(found.added):
         if partition[0] in topics and beginnings.get(partition, 0) > 0:
-            said.append(
+            sentences.append(
                 f"{name(partition)}: a new partition whose log starts at offset "
                 f"{beginnings[partition]}; its first records are gone."
             )
-    return said
+    return sentences
 
 
 class DataLoss(Exception):
-    """Records are gone that the query should have read; the text says which."""
+    """Records that the query should have read are gone; the text says which."""
 
 
 def report_losses(losses: Sequence[str], *, fail: bool) -> None:
-    """Say what is missing, and stop the query if that is wanted."""
+    """Raise `DataLoss`, or warn if the query is to continue (failOnDataLoss=false)."""
     if not losses:
         return
     if fail:
         raise DataLoss(" ".join([*losses, ADVICE]))
     for loss in losses:
-        _log.warning("Records are missing, and the query goes on without them. %s", loss)
+        _log.warning("Records are missing; the query continues without them. %s", loss)
 
 
 def end_of_batch(
@@ -125,7 +126,7 @@ def end_of_batch(
     beginnings: Mapping[TopicPartition, int],
     limit: int | None = None,
 ) -> Offsets:
-    """Where the next batch ends, which is where the one after it starts."""
+    """Return where the next batch ends, which is where the one after it starts."""
     begins = changes(known, latest).to_begin
     moving = {
         partition: offset
@@ -140,7 +141,7 @@ def end_of_batch(
 def shared_out(
     start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], limit: int | None
 ) -> Offsets:
-    """The ends that leave about `limit` records between them and the start."""
+    """Return ends that leave about `limit` records between them and the start."""
     waiting = {partition: latest[partition] - offset for partition, offset in start.items()}
     total = sum(waiting.values())
     if limit is None or total <= limit:
@@ -154,7 +155,7 @@ def shared_out(
 
 
 def backlog(known: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """How many offsets a query has not read yet."""
+    """Return how many offsets a query has not read yet."""
     return sum(max(0, offset - known.get(partition, 0)) for partition, offset in latest.items())
 
 
@@ -164,25 +165,25 @@ def within(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> tuple[Offsets, Offsets, list[str]]:
-    """What a batch wants, cut to what the logs have, and a sentence for each thing missing."""
-    said = []
+    """Clamp a batch to what the logs have, with a sentence for each missing part."""
+    sentences = []
     for partition in sorted(start):
         begin, finish = earliest[partition], latest[partition]
         if start[partition] < begin:
-            said.append(
+            sentences.append(
                 f"{name(partition)}: the batch starts at offset {start[partition]}, "
                 f"but the log starts at {begin}."
             )
         for what, offset in (("starts", start[partition]), ("ends", end[partition])):
             if offset > finish:
-                said.append(
+                sentences.append(
                     f"{name(partition)}: the batch {what} at offset {offset}, "
                     f"but the log ends at {finish}."
                 )
     return (
         {partition: max(offset, earliest[partition]) for partition, offset in start.items()},
         {partition: min(offset, latest[partition]) for partition, offset in end.items()},
-        said,
+        sentences,
     )
 
 
@@ -191,7 +192,7 @@ def ranges(
     end: Mapping[TopicPartition, int],
     from_earliest: Iterable[TopicPartition] = (),
 ) -> list[Range]:
-    """What lies between two offsets of a query."""
+    """Return the ranges between two offsets of a query."""
     lenient = set(from_earliest)
     return [
         Range(*partition, start[partition], offset, partition not in lenient)
@@ -203,9 +204,9 @@ def ranges(
 def split(
     given: Sequence[Range], *, at_least: int | None = None, records: int | None = None
 ) -> list[Range]:
-    """Ranges for Spark's tasks: none with more than `records`, and about `at_least` in all.
+    """Split ranges for Spark's tasks: none with more than `records`, and about `at_least` in all.
 
-    Small ranges stay whole.  The same ranges are always cut alike.
+    Small ranges stay whole. The same ranges are always split in the same way.
     """
     cut = list(given)
     if records is not None:
@@ -225,7 +226,7 @@ def split(
 
 
 def divided(given: Range, parts: int) -> list[Range]:
-    """One range in parts whose sizes differ by one at most."""
+    """Divide a range into parts whose sizes differ by at most one."""
     parts = max(1, min(parts, given.size))
     edges = [given.start + given.size * number // parts for number in range(parts + 1)]
     return [given._replace(start=first, end=last) for first, last in pairwise(edges)]

@@ -1,8 +1,12 @@
-"""Offsets of many partitions, and how Spark keeps them.
+"""Offsets of many partitions, and the positions that options describe.
 
 A query's progress is written as Spark's Kafka source writes it, `{"orders": {"0": 23, "1": 40}}`,
-so checkpoints and progress reports read as people know them.  Spark compares offsets as text and
-runs a batch when the text differs, so what is written here is always in the same order.
+so checkpoints and progress reports look familiar. Spark compares offsets as text and runs a batch
+when the text differs, so the order of partitions is always the same.
+
+A position says where a query starts or ends: at the earliest or latest offset everywhere, at exact
+offsets, or at the first record that is not older than a timestamp. `questions` says what to ask the
+brokers, and `resolved` what follows from their answers; neither needs a broker.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ Written = dict[str, dict[str, int]]
 EARLIEST = -2
 LATEST = -1
 
-# Where a query stands whose start is not decided yet.  No topic has an empty name.
+# The offsets of a query whose start is not decided yet. No topic has an empty name.
 UNDECIDED: Written = {"": {}}
 
 
 def written(offsets: Mapping[TopicPartition, int]) -> Written:
-    """What goes to the checkpoint."""
+    """Return offsets in the form of the checkpoint."""
     found: Written = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -30,7 +34,7 @@ def written(offsets: Mapping[TopicPartition, int]) -> Written:
 
 
 def parsed(text: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """What the checkpoint holds."""
+    """Return the offsets that a checkpoint holds."""
     return {
         (topic, int(partition)): int(offset)
         for topic, partitions in text.items()
@@ -39,7 +43,7 @@ def parsed(text: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def name(where: TopicPartition) -> str:
-    """A partition in a sentence."""
+    """Return a partition as it appears in messages."""
     return f"{where[0]}/{where[1]}"
 
 
@@ -51,7 +55,7 @@ def names(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> 
 
 
 class PositionError(Exception):
-    """The options ask for a place that the log does not have."""
+    """The options ask for a position that the log does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,11 @@ class ExactOffsets:
 
 @dataclass(frozen=True, slots=True)
 class SinceTimestamp:
-    """The first record of each partition with this time or a later one."""
+    """The first record of each partition with this timestamp or a later one."""
 
-    # Milliseconds, one for all or one for each.
+    # One for all partitions, or one for each.
     timestamp_ms: int | Mapping[TopicPartition, int]
-    # What to do where all records are older: go to the end of the log, or say so.
+    # Where all records are older: start at the end of the log, or raise.
     latest_if_none: bool = False
 
 
@@ -82,7 +86,7 @@ Position = LogEnd | ExactOffsets | SinceTimestamp
 
 
 def is_settled(position: Position) -> bool:
-    """Whether asking again later gives the same: the latest offset moves with each record."""
+    """Return whether asking again later gives the same offsets; the latest offset moves."""
     match position:
         case LogEnd(where):
             return where != LATEST
@@ -95,7 +99,7 @@ def is_settled(position: Position) -> bool:
 def questions(
     position: Position, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The timestamps to ask for with ListOffsets, where EARLIEST and LATEST are timestamps too."""
+    """Return the ListOffsets timestamps to ask for; EARLIEST and LATEST are among them."""
     wanted = set(partitions)
     match position:
         case LogEnd(where):
@@ -118,7 +122,7 @@ def resolved(
     answers: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> Offsets:
-    """The offsets that a position means, by the brokers' answers and the ends of the logs."""
+    """Return the offsets of a position, given the brokers' answers and the log ends."""
     if isinstance(position, ExactOffsets):
         return {
             partition: answers[partition] if offset < 0 else offset
@@ -130,8 +134,8 @@ def resolved(
             continue
         if isinstance(position, SinceTimestamp) and not position.latest_if_none:
             raise PositionError(
-                f"{name(partition)} has no record as new as the timestamp to start at. "
-                'With startingOffsetsByTimestampStrategy "latest" it starts at the end of the log.'
+                f"{name(partition)} has no record at or after the starting timestamp. "
+                'Set startingOffsetsByTimestampStrategy to "latest" to start at the end of the log.'
             )
         found[partition] = latest[partition]
     return found
@@ -140,11 +144,11 @@ def resolved(
 def check_all_named(
     given: Mapping[TopicPartition, int], wanted: set[TopicPartition], what: str
 ) -> None:
-    """Options that name partitions have to name all of them, as Spark's Kafka source wants it."""
+    """Check that options by partition name all partitions, as Spark's Kafka source demands."""
     missing, unknown = wanted - given.keys(), given.keys() - wanted
     if missing:
         raise PositionError(
-            f"{what} are given by partition but not for {names(missing)}. "
+            f"{what} are missing for {names(missing)}. "
             f"Name every partition; {EARLIEST} is the earliest offset and {LATEST} the latest."
         )
     if unknown:

@@ -1,7 +1,7 @@
-"""The partitions that a query reads and where their logs begin and end, as the brokers tell.
+"""The partitions that a query reads, and where their logs start and end.
 
-It is asked on the driver before each micro-batch, so it asks for little: the topics at most once in
-a second, and the ends of all logs with one request to each leader.
+The driver asks before each micro-batch, so this asks for little: the topics at most once per
+second, and the ends of all logs with one request to each leader.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _log = logging.getLogger(__name__)
 
 
 class Partitions:
-    """What one query reads.  Nothing is asked before it is needed."""
+    """The partitions of one query. No broker is asked before it is necessary."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._found: list[TopicPartition] = []
         self._asked_at = float("-inf")
-        # A topic was deleted: brokers are asked for all, since they look long for one by name.
+        # A topic was deleted: list all topics, because asking for one by name retries for long.
         self._is_one_missing = False
 
     @property
     def _brokers(self) -> BlockingClient:
-        from hightide.spark.blocking_client import brokers
+        from hightide.spark.blocking_client import shared_client
 
-        return brokers(self._options.client)
+        return shared_client(self._options.client)
 
     def now(self, *, again: bool = False) -> list[TopicPartition]:
-        """All partitions there are, as of a moment ago."""
+        """Return all partitions, as of a moment ago."""
         age_ms = (time.monotonic() - self._asked_at) * 1000
         if again or age_ms >= self._options.metadata_age_ms:
             self._found = self._ask()
@@ -76,7 +76,7 @@ class Partitions:
         return [(topic, index) for topic, count in sorted(counts.items()) for index in range(count)]
 
     def _existing(self, names: Collection[str]) -> dict[str, int]:
-        """Those of the topics that exist; a query that reads a deleted one says so itself."""
+        """Return the topics that exist; the query itself reports a deleted one."""
         if not self._is_one_missing:
             try:
                 return self._brokers.topics(sorted(names))
@@ -88,8 +88,8 @@ class Partitions:
         return found
 
     def check(self) -> None:
-        """Before a query begins: a name that is written wrong shall not be waited for."""
-        from hightide.spark.blocking_client import ignored
+        """Check names before a query starts, so that it does not wait for a misspelt topic."""
+        from hightide.spark.blocking_client import ignored_options
 
         wanted = self._options.subscription
         names = set(wanted.topics) | {topic for topic, _ in wanted.partitions}
@@ -99,21 +99,21 @@ class Partitions:
                 if partition >= counts[topic]:
                     raise PositionError(
                         f"Partition {partition} of {topic!r} is assigned to the query, but the "
-                        f"topic has {counts[topic]}."
+                        f"topic has {counts[topic]} partitions."
                     )
-        unheeded = ignored(self._options.client)
-        if unheeded:
+        ignored = ignored_options(self._options.client)
+        if ignored:
             _log.warning(
-                "These options change nothing here: %s.",
-                ", ".join(PREFIX + name for name in unheeded),
+                "These options have no effect: %s.",
+                ", ".join(PREFIX + name for name in ignored),
             )
 
     def latest(self, known: Mapping[TopicPartition, int]) -> Offsets:
-        """The ends of the logs.
+        """Return the ends of the logs.
 
-        A leader that has just been elected may not know yet how far its log is committed, and a
-        broker that has just started not all topics, so an end that lies before what is known is
-        believed only when it is told again.  A topic may also be deleted between two questions.
+        A leader that has just been elected may not know its high watermark yet, and a broker that
+        has just started may not know all topics. So an end before a known offset is asked for again
+        before it is believed. A topic may also be deleted between two requests.
         """
         for attempt in range(1, self._options.retries + 1):
             is_last = attempt == self._options.retries
@@ -129,11 +129,11 @@ class Partitions:
         raise AssertionError("the last attempt returns or raises")
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The beginnings of some logs."""
+        """Return the start offsets of some logs."""
         return self._offsets(dict.fromkeys(sorted(partitions), EARLIEST))
 
     def resolve(self, position: Position, latest: Mapping[TopicPartition, int]) -> Offsets:
-        """The offsets that a position means, for the partitions whose ends are given."""
+        """Return the offsets of a position, for the partitions whose ends are given."""
         if position == LogEnd(LATEST):
             return dict(latest)
         wanted = questions(position, latest)

@@ -1,10 +1,10 @@
-"""A query's progress as commits of a consumer group, so that lag shows in every Kafka tool.
+"""A query's progress as commits of a consumer group, so that every Kafka tool shows its lag.
 
-The checkpoint stays the truth; these commits are for those who watch, so nothing that goes wrong
-with them stops a query.  The source commits by itself when `kafka.group.id` is set: whenever Spark
-asks for the end of the next batch, it says where the last one ended.  With a long trigger interval
-that is late by one interval, and a query that is stopped keeps its last batch to itself.
-`commit_progress` is for those: it commits when Spark reports a batch.
+The checkpoint stays authoritative. These commits only serve monitoring, so no failure here stops a
+query. The source commits by itself if `kafka.group.id` is set: whenever Spark asks for the end of
+the next batch, it says where the last one ended. With a long trigger interval that is late by one
+interval, and the last batch before a stop is not committed. For such queries, `commit_progress`
+commits when Spark reports a batch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hightide.spark.source.source_options import client_properties
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# How long a batch may wait for a commit; the coordinator of a group may be away.
+# How long a batch waits for a commit; the group coordinator may be unavailable.
 PATIENCE_S = 2.0
-# How Spark describes sources that are written in Python; it does not tell their names.
+# How Spark describes a Python source; it does not give the name.
 PYTHON = "PythonMicroBatchStream"
 _log = logging.getLogger(__name__)
 
 
 class GroupProgress:
-    """Commits where a query stands, if a group is named.  Nothing that fails here is raised."""
+    """Commits a query's offsets if a group is named. Failures are logged, never raised."""
 
     def __init__(self, client: Mapping[str, str], group: str | None) -> None:
         self._client = client
@@ -57,14 +57,14 @@ class GroupProgress:
         self._commit.join(PATIENCE_S)
 
     def _do(self, group: str, offsets: Offsets) -> None:
-        from hightide.spark.blocking_client import brokers
+        from hightide.spark.blocking_client import shared_client
 
         try:
-            brokers(self._client).commit(group, offsets)
+            shared_client(self._client).commit(group, offsets)
         except Exception as error:
             _log.warning(
-                "The progress of the query could not be committed to group %s, which matters only "
-                "to those who watch its lag: %s",
+                "The progress of the query could not be committed to group %s; only the lag "
+                "that tools show is affected: %s",
                 group,
                 error,
             )
@@ -97,10 +97,10 @@ class Progress(StreamingQueryListener):
 
 
 def offsets_of(text: str | None) -> Offsets:
-    """The offsets in a report, if they are offsets of partitions; other sources have other ones."""
+    """Return the offsets in a report, empty if it is the report of another kind of source."""
     try:
-        told = json.loads(text or "{}")
-        return {} if told == UNDECIDED else parsed(told)
+        found = json.loads(text or "{}")
+        return {} if found == UNDECIDED else parsed(found)
     except (ValueError, TypeError, AttributeError):
         return {}
 
@@ -108,9 +108,9 @@ def offsets_of(text: str | None) -> Offsets:
 def commit_progress(
     spark: SparkSession, options: Mapping[str, str], group: str, query: str | None = None
 ) -> Progress:
-    """Commit the progress of the query of that name, or of all, to a group as batches end.
+    """Commit the progress of one query, or of all, to a group when a batch ends.
 
-    `options` are those of the source, for the brokers.  To end it, give what is returned to
+    `options` are those of the source, for the brokers. To end it, pass the result to
     `spark.streams.removeListener`.
     """
     listener = Progress(options, group, query)

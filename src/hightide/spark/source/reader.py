@@ -1,7 +1,7 @@
-"""`spark.read.format("hightide")`, and how a task reads its share of a partition.
+"""`spark.read.format("hightide")`, and how a task reads its range of a partition.
 
-The driver settles where a batch starts and ends; a task then reads a range of offsets, decodes the
-record batches to Arrow and gives them to Spark as they are.  Connections live as long as the Python
+The driver decides where a batch starts and ends. A task reads a range of offsets, decodes the
+record batches to Arrow and passes them to Spark unchanged. Connections live as long as the Python
 process, which Spark reuses from task to task.
 """
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class LivePartitions(NamedTuple):
-    """What one task of a live batch reads: whole partitions, as they are then.
+    """What one task of a live batch reads: whole partitions, as they are at that moment.
 
-    Which ones follows from their numbers alone, so that tasks that find different partitions,
-    because there are more from one moment to the next, read none of them twice.
+    The partition numbers alone decide which, so tasks that see different partition counts never
+    read a partition twice.
     """
 
     number: int
@@ -48,7 +48,7 @@ class LivePartitions(NamedTuple):
 
 
 class BatchReader(DataSourceReader):
-    """One batch query: what lies between two positions when it is planned."""
+    """One batch query: the records between two positions when it is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -79,7 +79,7 @@ class BatchReader(DataSourceReader):
 
 
 def at_earliest(position: Position, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Where a position is the beginning of the log, wherever that is by the time it is read."""
+    """Return the partitions that start at the beginning of the log, whatever it is when read."""
     match position:
         case LogEnd(where):
             return set(partitions) if where == EARLIEST else set()
@@ -89,7 +89,7 @@ def at_earliest(position: Position, partitions: Iterable[TopicPartition]) -> set
 
 
 def input_partitions(options: SourceOptions, ranges: list[Range]) -> list[InputPartition]:
-    """What Spark makes tasks of."""
+    """Return what Spark makes tasks of."""
     cut = batch_plan.split(
         ranges, at_least=options.min_partitions, records=options.max_records_per_partition
     )
@@ -97,18 +97,18 @@ def input_partitions(options: SourceOptions, ranges: list[Range]) -> list[InputP
 
 
 def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBatch]:
-    """The records of a range, as Arrow; None, for which Spark makes a task of its own, has none."""
+    """Yield the records of a range as Arrow; none for None, for which Spark makes a task too."""
     if given is None:
         return
-    # Loading these takes most of a second, and Spark has processes that only make plans.
+    # Importing these takes most of a second, and some of Spark's processes only plan.
     from hightide.client.fetcher import FETCH_BYTES
-    from hightide.spark.blocking_client import OffsetOutOfRange, brokers
+    from hightide.spark.blocking_client import OffsetOutOfRange, shared_client
     from hightide.spark.columns.decode import Decoder
 
     topic, partition, start, end, must_have_start = given
     decoder = Decoder(topic, partition, headers=options.headers, columns=options.columns)
     while start < end:
-        fetching = brokers(options.client).read(
+        fetching = shared_client(options.client).read(
             topic,
             partition,
             start,
@@ -122,10 +122,10 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
                 yield from decoder.feed(fetched.data, start, end, aborted)
             break
         except OffsetOutOfRange as gap:
-            report_losses([said_of(gap)], fail=options.fail_on_data_loss and must_have_start)
+            report_losses([describe_gap(gap)], fail=options.fail_on_data_loss and must_have_start)
             start = gap.log_start if gap.log_start > gap.offset else end
         except KafkaError as error:
-            # The log has ended before the end of the range for so long that it will stay so.
+            # The log has ended before the end of the range for so long that it will stay that way.
             if error.code != ErrorCode.OFFSET_NOT_AVAILABLE:
                 raise
             report_losses([str(error)], fail=options.fail_on_data_loss)
@@ -134,7 +134,7 @@ def records(options: SourceOptions, given: Range | None) -> Iterator[pa.RecordBa
 
 
 def live_records(options: SourceOptions, given: LivePartitions) -> Iterator[pa.RecordBatch]:
-    """A share of the topics as they are now, with partitions that were not there when planned."""
+    """Yield a share of the topics as they are now, including partitions added since planning."""
     found = Partitions(options)
     latest = {where: end for where, end in found.latest({}).items() if given.has(where)}
     earliest = found.earliest(latest)
@@ -142,11 +142,11 @@ def live_records(options: SourceOptions, given: LivePartitions) -> Iterator[pa.R
         yield from records(options, offsets)
 
 
-def said_of(gap: OffsetOutOfRange) -> str:
+def describe_gap(gap: OffsetOutOfRange) -> str:
     where = name((gap.topic, gap.partition))
     if gap.offset < gap.log_start:
         return (
-            f"{where}: offsets {gap.offset} to {gap.log_start - 1} are not in the log any more; "
-            f"it begins at {gap.log_start}."
+            f"{where}: offsets {gap.offset} to {gap.log_start - 1} are no longer in the log; "
+            f"it starts at {gap.log_start}."
         )
     return f"{where}: there is no offset {gap.offset}; the log ends at {gap.log_end}."

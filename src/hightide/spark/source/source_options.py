@@ -1,10 +1,10 @@
 """The options of the source, with the names and meanings of Spark's Kafka source.
 
-They are checked before anything runs.  What Spark's source refuses is refused, with the way to go
-instead; a name that nobody knows is an error and not silence.  Three things are our own:
-`columns` leaves out what a query does not need, because Spark asks a Python source for all columns;
-`group.id` is short for `kafka.group.id`; and a batch may end "live", because Spark plans the static
-side of a join with a stream but once.
+Options are checked before anything runs. What Spark's source refuses is refused, with an
+alternative; an unknown name is an error. Three things are Hightide's own: `columns` leaves out what
+a query does not need, because Spark asks a Python source for all columns; `group.id` is short for
+`kafka.group.id`; and a batch may end "live", because Spark plans the static side of a stream join
+only once.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ NAMES = {
         "group.id",
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
-        # Two that Spark's source has and this one takes without a use for them: it waits for
-        # brokers as long as they need to elect a leader, and commits only to a group that is named.
+        # Accepted without effect: this source waits for an election as long as it takes, and
+        # commits only to a group that is named.
         "kafkaConsumer.pollTimeoutMs",
         "groupIdPrefix",
     )
 }
 PREFIX = "kafka."
-# An end of a batch: where the log ends when a task reads it, and not when the tasks are planned.
+# The end of a batch is the log end when a task reads it, not when the tasks are planned.
 LIVE = "live"
-# Properties of Kafka's consumer that the source itself obeys.
+# Consumer properties that the source itself uses.
 OURS = ("group.id", "isolation.level", "max.partition.fetch.bytes", "metadata.max.age.ms")
 REFUSED = {
-    "auto.offset.reset": "startingOffsets says where to start, and the checkpoint where to go on",
+    "auto.offset.reset": "startingOffsets says where to start, the checkpoint where to continue",
     "key.deserializer": "keys come as bytes; decode them with functions of the DataFrame",
     "value.deserializer": "values come as bytes; decode them with functions of the DataFrame",
-    "enable.auto.commit": "the checkpoint has the progress, and kafka.group.id shows it to others",
+    "enable.auto.commit": "the checkpoint holds the progress; kafka.group.id shows it to tools",
     "interceptor.classes": "interceptors could change records; transform the DataFrame instead",
 }
 UNITS_MS = {
@@ -85,7 +85,7 @@ UNITS_MS = {
 
 
 class OptionError(ValueError):
-    """An option that cannot be meant; the text says which and what to write."""
+    """An option with a wrong name or value; the text says which and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class SourceOptions:
     # Properties of the connection, without the prefix "kafka.".
     client: Mapping[str, str]
     subscription: Subscription
-    # None where nothing is said: a stream starts at the latest offset and a batch at the earliest.
+    # None by default: a stream starts at the latest offset and a batch at the earliest.
     starting: Position | None = None
     ending: Position | None = None
     max_offsets_per_trigger: int | None = None
@@ -121,12 +121,12 @@ class SourceOptions:
     retry_interval_ms: int = 1000
     metadata_age_ms: int = 1000
     fetch_bytes: int | None = None
-    # Whether each task of a batch finds out for itself where the logs end when it reads.
+    # Whether each task of a batch asks for the log ends itself when it reads.
     is_live: bool = False
 
 
 def parse(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a read; one that is wrong raises."""
+    """Parse the options of a read; raise `OptionError` if one is wrong."""
     options = {key.lower(): value for key, value in given.items()}
     check_names(options)
     minimum = _number(options, "minOffsetsPerTrigger", least=1)
@@ -160,15 +160,17 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
 
 
 def for_stream(given: Mapping[str, str]) -> SourceOptions:
-    """The options of `spark.readStream`."""
+    """Parse the options of `spark.readStream`."""
     options = parse(given)
     if options.ending is not None:
-        raise OptionError("A stream has no end: ending offsets and timestamps are for spark.read.")
+        raise OptionError(
+            "A stream has no end; ending offsets and timestamps are options of spark.read."
+        )
     return options
 
 
 def for_batch(given: Mapping[str, str]) -> SourceOptions:
-    """The options of `spark.read`."""
+    """Parse the options of `spark.read`."""
     options = parse(given)
     for position, wrong, words in (
         (options.starting, LATEST, "start at the latest offset"),
@@ -184,7 +186,7 @@ def for_batch(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _check_order(starting: Position | None, ending: Position | None) -> None:
-    """A batch that ends before it starts was meant otherwise."""
+    """Refuse a batch that ends before it starts."""
     match starting, ending:
         case SinceTimestamp(timestamp_ms=int() as first), SinceTimestamp(
             timestamp_ms=int() as last
@@ -214,9 +216,9 @@ def check_names(options: Mapping[str, str]) -> None:
 
 def _advice(key: str) -> str:
     if key == "topic":
-        return "To read a topic, give its name as subscribe; topic belongs to the sink."
+        return "To read a topic, set subscribe to its name; topic is an option of the sink."
     if key in ("bootstrap.servers", "security.protocol") or key.startswith(("sasl.", "ssl.")):
-        return f"Properties of the client have a prefix: {PREFIX}{key}."
+        return f"Client properties need the prefix {PREFIX}: {PREFIX}{key}."
     near = get_close_matches(key, NAMES, 1)
     if near:
         return f"Did you mean {NAMES[near[0]]}?"
@@ -224,7 +226,7 @@ def _advice(key: str) -> str:
 
 
 def client_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """The properties of the connection, which come with a prefix."""
+    """Return the client properties: the options with the prefix, without the prefix."""
     found = {
         key.removeprefix(PREFIX): value
         for key, value in options.items()
@@ -232,7 +234,7 @@ def client_properties(options: Mapping[str, str]) -> dict[str, str]:
     }
     if not found.get("bootstrap.servers", "").strip():
         raise OptionError(
-            "Where are the brokers? Give kafka.bootstrap.servers, for example localhost:9092."
+            "kafka.bootstrap.servers is missing; set it, for example to localhost:9092."
         )
     return found
 
@@ -243,10 +245,9 @@ def client_properties(options: Mapping[str, str]) -> dict[str, str]:
 def _subscription(options: Mapping[str, str]) -> Subscription:
     given = [key for key in ("subscribe", "subscribepattern", "assign") if key in options]
     if len(given) != 1:
-        said = "none is" if not given else f"{' and '.join(NAMES[key] for key in given)} are"
+        found = "none is" if not given else f"{' and '.join(NAMES[key] for key in given)} are"
         raise OptionError(
-            "What to read is said by exactly one of subscribe, subscribePattern and assign; "
-            f"{said} given."
+            f"Set exactly one of subscribe, subscribePattern and assign; {found} set."
         )
     text = options[given[0]].strip()
     match given[0]:
@@ -259,7 +260,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
                 re.compile(text)
             except re.error as error:
                 raise OptionError(
-                    f"subscribePattern is no regular expression: {text!r}: {error}."
+                    f"subscribePattern is not a regular expression: {text!r}: {error}."
                 ) from None
             if text:
                 return Subscription(pattern=text)
@@ -272,14 +273,13 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
 
 
 def _position(options: Mapping[str, str], end: str) -> Position | None:
-    """Where to start or end, by the option that weighs most of those given."""
+    """Return where to start or end, by the option with the highest precedence."""
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise OptionError(
             f'startingOffsetsByTimestampStrategy is "error" or "latest", not {strategy!r}.'
         )
-    # Where no record is new enough there is no place to start, but all there is lies before the
-    # end.
+    # If no record is new enough, a start is an error, but an end is the end of the log.
     latest = end == "ending" or strategy == "latest"
     timestamp = _number(options, f"{end}Timestamp", least=0)
     if timestamp is not None:
@@ -296,7 +296,9 @@ def _is_live(options: Mapping[str, str]) -> bool:
     if options.get("endingoffsets", "").strip().lower() != LIVE:
         return False
     if _position(options, "starting") not in (None, LogEnd(EARLIEST)):
-        raise OptionError(f'With endingOffsets "{LIVE}" whole logs are read, from the earliest on.')
+        raise OptionError(
+            f'endingOffsets "{LIVE}" reads whole logs; startingOffsets must be earliest.'
+        )
     return True
 
 
@@ -308,7 +310,7 @@ def _offsets(text: str) -> Position:
     offsets = _by_partition(text)
     for where, offset in offsets.items():
         if offset < EARLIEST:
-            raise ValueError(f"{name(where)} cannot be at {offset}")
+            raise ValueError(f"{name(where)} has offset {offset}")
     return ExactOffsets(offsets)
 
 
@@ -320,7 +322,7 @@ def _by_partition(text: str) -> dict[TopicPartition, int]:
             for partition, value in partitions.items()
         }
     except (ValueError, TypeError, AttributeError):
-        raise ValueError('it is not of the form {"topic": {"0": 23, "1": -2}}') from None
+        raise ValueError('expected the form {"topic": {"0": 23, "1": -2}}') from None
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:
@@ -335,7 +337,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
             )
         )
     except (ValueError, TypeError, AttributeError):
-        raise ValueError('it is not of the form {"topic": [0, 1]}') from None
+        raise ValueError('expected the form {"topic": [0, 1]}') from None
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -386,7 +388,7 @@ def _boolean(text: str) -> bool:
 
 
 def duration_ms(text: str) -> int:
-    """A duration as Spark writes them: 100ms, 30s, 15m, 2h; a plain number has milliseconds."""
+    """Parse a duration of Spark: 100ms, 30s, 15m, 2h; a plain number is milliseconds."""
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
     if not found or found[2] not in UNITS_MS:
         raise ValueError("it is not a duration such as 100ms, 30s or 15m")

@@ -1,12 +1,11 @@
 """`spark.readStream.format("hightide")`: what Spark asks of a source from batch to batch.
 
-It lives in one Python process beside the driver for as long as the query runs, and is asked one
-thing at a time: where the next batch ends, then how it is cut into tasks.  Only the first needs the
-brokers.
+The reader lives in a Python process beside the driver while the query runs. Spark asks it one thing
+at a time: where the next batch ends, then how it is split into tasks. Only the first needs brokers.
 
-Where a query starts that begins at the latest offsets has to be remembered before the first record
-is read, or a crash in the first batch would move it.  Spark writes down only where batches end.  So
-such a query begins at `UNDECIDED`, and its first batch is empty and ends where the query starts.
+If a query starts at the latest offsets, its start must be stored before the first record is read,
+or a crash in the first batch would move it. Spark stores only the ends of batches. So such a query
+begins at `UNDECIDED`, and its first batch is empty and ends where the query starts.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query's side of a topic."""
+    """The source side of one streaming query."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -55,12 +54,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._partitions = Partitions(options)
         self._progress = GroupProgress(options.client, options.group)
         self._latest: Offsets | None = None
-        # Set when the query shall end at what is there now.
+        # Set if the query ends at the current ends of the logs (availableNow).
         self._target: Offsets | None = None
         self._last_batch_at = float("-inf")
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[SourceOptions]]:
-        """What a task needs of it is what the user wrote."""
+        """Pickle only the options: a task needs nothing else."""
         return StreamReader, (self._options,)
 
     # -- where batches start and end -------------------------------------------------------
@@ -75,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._partitions.latest({})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Only one limit can be told to Spark, and it tells it back; the other is in the options.
+        # Spark takes only one limit and passes it back; the other one stays in the options.
         if self._options.max_offsets_per_trigger:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger:
@@ -84,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         known = parsed(start)
-        # Spark asks when a batch is finished, so this is what has been read.
+        # Spark asks when a batch is finished, so these offsets have been read.
         self._progress.reached(known)
         latest = self._latest = self._ends(known)
         if start == UNDECIDED:
@@ -93,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         beginnings = self._partitions.earliest(begins)
         losses = batch_plan.losses(known, latest, beginnings)
         report_losses(losses, fail=self._options.fail_on_data_loss)
-        if self._shall_wait(known, latest, limit):
+        if self._must_wait(known, latest, limit):
             return start
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return written(batch_plan.end_of_batch(known, latest, beginnings, rows))
@@ -105,17 +104,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:
             return self._partitions.latest(known)
         if batch_plan.changes(known, self._target).behind:
-            # Asked too early, perhaps: it was not known then what the query has already read.
+            # These ends were asked for before the query's offsets were known.
             self._target = self._partitions.latest(known)
         return self._target
 
-    def _shall_wait(
+    def _must_wait(
         self,
         known: Mapping[TopicPartition, int],
         latest: Mapping[TopicPartition, int],
         limit: ReadLimit,
     ) -> bool:
-        """Whether to wait for more, because there is little and the last batch not long ago."""
+        """Return whether to wait for more records, because few are there and the last batch is
+        recent.
+        """
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False

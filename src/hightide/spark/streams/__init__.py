@@ -12,8 +12,8 @@
 
     app.run()
 
-There is no dialect of DataFrames here.  What is added is what PySpark lacks: topics with types and
-an event time, tables of the latest by key, progress that nobody has to name, and results that
+DataFrames are those of PySpark. This package adds what PySpark lacks: topics with types and an
+event time, tables of the latest row of each key, progress without names to choose, and results that
 arrive exactly once.
 """
 

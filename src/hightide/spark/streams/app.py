@@ -1,8 +1,8 @@
 """An app: topics, queries, and the Spark session in which they run.
 
 Declaring costs nothing: no session and no broker is asked before something is planned, tried or
-started.  Where an app keeps its progress follows from its name and its queries' names, so a query
-goes on where it stopped, and nobody has to choose a path or an id.
+started. The place of an app's progress follows from its name and the names of its queries, so a
+query continues where it stopped, and there is no path or id to choose.
 
     <state>/<app>/<query>/checkpoint    Spark's progress and state
     <app>-<query>                       the transactional id, and the group that shows the lag
@@ -39,7 +39,7 @@ STATE = "./.hightide/pipelines"
 
 
 class App:
-    """What reads topics and writes topics and tables."""
+    """Reads topics and writes topics and tables."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class App:
         self.topics: dict[str, Topic] = {}
         self.queries: dict[str, Query] = {}
         self.tests: dict[str, Callable[[], None]] = {}
-        # Topics as Spark has them, which is a matter of this package only.
+        # Topics as DataFrames; used by this package only.
         self.frames: dict[str, DataFrame] = {}
         self._spark: SparkSession | None = None
 
@@ -78,25 +78,25 @@ class App:
         start: Moment = EARLIEST,
         options: Mapping[str, str] | None = None,
     ) -> Topic:
-        """A topic with what its values are, and which column is their event time.
+        """Declare a topic: the schema of its values, and the column of their event time.
 
-        `late` is how much later than the newest row a row may come and still count; `key` are the
+        `late` is how much later than the newest row a row may arrive and still count; `key` are the
         columns by which the topic is a table; `on_error` is `fail`, `skip` or `dlq:TOPIC`.
         """
         if name in self.topics:
-            raise StreamsError(f"Topic {name} is declared twice.")
+            raise StreamsError(f"Topic {name} is declared twice; choose another name.")
         try:
-            found, handled = schema_of(schema), OnError.parse(on_error)
+            parsed, handling = schema_of(schema), OnError.parse(on_error)
         except BadSchema as error:
             raise StreamsError(f"Topic {name}: {error}") from None
         made = Topic(
             self,
             name_of(name, "a topic"),
-            found,
+            parsed,
             time=time,
             late=interval(late, f"late= of topic {name}", zero=True),
             key=(key,) if isinstance(key, str) else tuple(key),
-            on_error=handled,
+            on_error=handling,
             start=start,
             options=dict(options or {}),
         )
@@ -108,8 +108,8 @@ class App:
     ) -> Callable[[F], F]:
         """Make a function that returns a DataFrame a query of this app.
 
-        `to` is a topic, or `parquet:`, `delta:` or `iceberg:PATH`, `memory:`, `print:`; the others
-        are `key`, `mode`, `every`, `guarantee`, `partition`, `partitions`, `replication`,
+        `to` is a topic, or `parquet:`, `delta:` or `iceberg:PATH`, `memory:`, `print:`. The other
+        options are `key`, `mode`, `every`, `guarantee`, `partition`, `partitions`, `replication`,
         `partition_by`.
         """
 
@@ -120,12 +120,12 @@ class App:
         return register
 
     def sql(self, name: str, text: str, *, to: str | Topic, **declaration: Any) -> None:
-        """A query in SQL, where topics are known by their names: those with a key are tables."""
+        """Declare a query in SQL, where topics are tables of that name."""
         self._add(name, lambda: from_sql(self, text), to, sql=text, **declaration)
 
     def _add(self, name: str, function: Build, to: str | Topic, **declaration: Any) -> None:
         if name in self.queries:
-            raise StreamsError(f"Query {name} is declared twice.")
+            raise StreamsError(f"Query {name} is declared twice; choose another name.")
         place = to.name if isinstance(to, Topic) else to
         try:
             self.queries[name] = declared(name, function, place, **declaration)
@@ -134,7 +134,7 @@ class App:
 
     @classmethod
     def load(cls, path: str | Path) -> App:
-        """The app in a file of YAML."""
+        """Load the app of a YAML file."""
         document = read(path)
         top = dict(document.app)
         app = cls(top.pop("app"), **top)
@@ -161,7 +161,7 @@ class App:
         state: str | os.PathLike[str] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """What a command line has to say about an app, before it starts."""
+        """Override settings from the command line, before the app starts."""
         self.brokers = brokers or self.brokers
         self.master = master or self.master
         self.state = str(state or self.state)
@@ -171,7 +171,7 @@ class App:
 
     @property
     def spark(self) -> SparkSession:
-        """The session, made when it is first asked for."""
+        """The session, created on first use."""
         if self._spark is None:
             self._spark = session(self.name, self.master, self.settings)
         return self._spark
@@ -183,17 +183,17 @@ class App:
         return self.queries[name]
 
     def build(self, query: str) -> DataFrame:
-        """The DataFrame of a query; no broker is asked."""
+        """Return the DataFrame of a query; no broker is asked."""
         return build(self, self.find(query))
 
     def plan(self, only: Sequence[str] = ()) -> list[Plan]:
-        """What Spark makes of the queries, with all that can be found wrong without data."""
+        """Plan the queries, and report everything that can be found wrong without data."""
         if not self.queries:
             raise StreamsError(f"App {self.name} has no queries.")
         return [plan(self, self.find(query)) for query in only or self.queries]
 
     def test(self, query: str | Callable[..., Any], **topics: Rows) -> list[dict[str, Any]]:
-        """What a query makes of lists of dicts, one list for each topic that it reads."""
+        """Run a query on lists of dicts, one list for each topic that it reads."""
         return tried(self, self.find(query), topics)
 
     def start(
@@ -203,57 +203,62 @@ class App:
         only: Sequence[str] = (),
         say: Callable[[str], None] = lambda words: print(words, file=sys.stderr),
     ) -> query_runner.RunningQueries:
-        """Start the queries, and return while they run.  `say` is told of topics that were made."""
+        """Start the queries and return while they run; `say` reports topics that were created."""
         return query_runner.start(self, self.plan(only), once=once, say=say)
 
     def run(self, once: bool = False, only: Sequence[str] = ()) -> None:
         """Run the queries until all have ended, one fails, or Ctrl-C.
 
-        `once` means: what is there now, and no more.
+        `once` processes what is there now, and ends.
         """
-        with query_runner.asked_to_stop() as asked:
-            started = self.start(once=once, only=only)
-            while not started.wait(query_runner.TURN_S):
-                if asked.is_set():
-                    started.stop()
+        with query_runner.stop_signals() as stop:
+            running = self.start(once=once, only=only)
+            while not running.wait(query_runner.TURN_S):
+                if stop.is_set():
+                    running.stop()
                     return
 
     # -- where things are --------------------------------------------------------------------
 
     def group(self, query: str) -> str:
-        """The transactional id of a query, and the group whose lag shows its progress."""
+        """Return a query's transactional id, which is also the group that shows its lag."""
         return f"{self.name}-{query}"
 
     def place(self, query: str) -> str:
-        """Where a query keeps what it needs to go on."""
-        # A folder is meant as this process sees it; Spark's may stand elsewhere.
+        """Return the folder in which a query keeps its checkpoint."""
+        # Relative to this process: Spark's working directory may differ.
         state = self.state if "://" in self.state else str(Path(self.state).absolute())
         return f"{state.rstrip('/')}/{self.name}/{query}"
 
     def client_options(self) -> dict[str, str]:
-        """How brokers are reached, as options of sources and sinks."""
+        """Return the options of sources and sinks that reach the brokers."""
         return {"kafka.bootstrap.servers": self.brokers} | self.options
 
     def source_options(self, topic: Topic) -> dict[str, str]:
-        """How a topic is read."""
+        """Return the options that read a topic."""
         options = {"subscribe": topic.name, "kafka.isolation.level": "read_committed"}
         if topic.on_error.action == "dlq":
             options["includeHeaders"] = "true"
         return {**options, **self.client_options(), **topic.options}
 
     def schema_for(self, topic: str) -> Schema | None:
-        """What a topic's values shall be; JSON if it is not declared."""
+        """Return the schema of a topic's values; None, which means JSON, if it is not declared."""
         return self.topics[topic].schema if topic in self.topics else None
 
 
 def from_sql(app: App, text: str) -> DataFrame:
+    """Run SQL in which each topic is a view of its name.
+
+    A topic with a key is a table, the latest row of each key; any other is a stream with the
+    watermark of its event time.
+    """
     for name in mentioned(text, app.topics):
         app.topics[name].view().createOrReplaceTempView(f"`{name}`")
     return app.spark.sql(text)
 
 
 def mentioned(text: str, names: Iterable[str]) -> list[str]:
-    """The names that stand in a text of SQL as words.  One too many does no harm."""
+    """Return the names that occur in a SQL text as words. One too many does no harm."""
     return [
         name
         for name in names

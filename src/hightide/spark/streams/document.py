@@ -1,4 +1,4 @@
-"""An app as a file of YAML: topics, and queries in SQL.  There are no operators in it but SQL's.
+"""An app as a YAML file: topics, and queries in SQL. SQL is the only query language in it.
 
     app: shop
     topics:
@@ -14,7 +14,7 @@
         given: {orders: [{amount: 2, ts: "2026-01-01T00:00:05"}]}
         expect: [{total: 2}]
 
-A key that is not known, or of the wrong type, is an error that names it with its path.
+An unknown key, or a value of the wrong type, is an error that names the path of the key.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ WORDS = {str: "text", int: "a number", list: "a list", dict: "a mapping", dateti
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says, with nothing unknown in it."""
+    """The content of a file, with known keys only."""
 
     app: dict[str, Any]
     topics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML lets a key be written twice and takes the last; here that is the mistake it is."""
+    """A YAML loader that refuses a key that is written twice; YAML would take the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -104,16 +104,18 @@ def read(path: str | Path) -> Document:
 
 
 def parsed(text: str) -> Document:
-    """The document in a text of YAML."""
+    """Parse a YAML text."""
     try:
-        # The loader is a safe one; it only refuses more.
+        # _Loader is a SafeLoader that only refuses more.
         given = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise StreamsError(f"{where}this is no YAML: {getattr(error, 'problem', error)}.") from None
+        raise StreamsError(
+            f"{where}this is not YAML: {getattr(error, 'problem', error)}."
+        ) from None
     if not isinstance(given, dict):
-        raise StreamsError("an app begins with app: NAME.")
+        raise StreamsError("an app starts with app: NAME.")
     top = checked(given, APP_KEYS, "", needed=("app", "queries"))
     topics = section(top, "topics", TOPIC_KEYS, needed=("schema",))
     queries = section(top, "queries", QUERY_KEYS, needed=("sql", "to"))
@@ -130,12 +132,12 @@ def parsed(text: str) -> Document:
 def section(
     top: dict[str, Any], key: str, known: Mapping[str, tuple[type, ...]], *, needed: tuple[str, ...]
 ) -> dict[str, dict[str, Any]]:
-    """The entries of one of the big mappings, each checked."""
+    """Return the checked entries of a mapping."""
     found = {}
     for name, entry in top.pop(key, {}).items():
         path = f"{key}.{name}"
         if not isinstance(entry, dict):
-            raise StreamsError(f"{path} should be a mapping with {listed(needed)}.")
+            raise StreamsError(f"{path} must be a mapping with {listed(needed)}.")
         found[str(name)] = checked(entry, known, path, needed=needed)
     return found
 
@@ -151,11 +153,11 @@ def checked(
     for key, value in entry.items():
         if key not in known:
             near = get_close_matches(str(key), known, 1)
-            meant = f" Did you mean {near[0]}?" if near else f" Known are {listed(known)}."
-            raise StreamsError(f"{where}{key} is not known.{meant}")
+            meant = f" Did you mean {near[0]}?" if near else f" Expected one of {listed(known)}."
+            raise StreamsError(f"{where}{key} is unknown.{meant}")
         if not isinstance(value, known[key]) or isinstance(value, bool):
             wanted = " or ".join(WORDS[kind] for kind in known[key] if kind in WORDS)
-            raise StreamsError(f"{where}{key} should be {wanted}, and is {value!r}.")
+            raise StreamsError(f"{where}{key} is {value!r}; expected {wanted}.")
     for key in needed:
         if key not in entry:
             raise StreamsError(f"{where}{key} is missing.")
@@ -163,17 +165,17 @@ def checked(
 
 
 def scalars(entry: Mapping[Any, Any], path: str) -> dict[str, str]:
-    """Options as Spark takes them: text."""
+    """Return options as text, as Spark takes them."""
     found = {}
     for key, value in entry.items():
         if isinstance(value, dict | list) or value is None:
-            raise StreamsError(f"{path}.{key} should be text or a number, and is {value!r}.")
+            raise StreamsError(f"{path}.{key} is {value!r}; expected text or a number.")
         found[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
 
 
 def schema_in(given: str | Mapping[str, Any], folder: Path) -> Any:
-    """A schema as a file has it: a DDL, `{avro: FILE}` or `{protobuf: FILE, message: NAME}`."""
+    """Return a schema of a file: a DDL, `{avro: FILE}` or `{protobuf: FILE, message: NAME}`."""
     if isinstance(given, str):
         return given
     from hightide.spark.formats import avro, protobuf
@@ -183,6 +185,6 @@ def schema_in(given: str | Mapping[str, Any], folder: Path) -> Any:
     if given.keys() == {"protobuf", "message"}:
         return protobuf(folder / given["protobuf"], given["message"])
     raise StreamsError(
-        f"{given!r} is no schema: write columns, {{avro: FILE}} "
+        f"{given!r} is not a schema: write columns, {{avro: FILE}} "
         "or {protobuf: FILE, message: NAME}."
     )

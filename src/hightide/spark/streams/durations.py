@@ -1,7 +1,7 @@
-"""Lengths of time as people write them ("10 s", "5 min", "1 hour 30 minutes"), as Spark reads them.
+"""Durations as people write them ("10 s", "5 min", "1 hour 30 minutes"), in Spark's words.
 
-Spark knows only whole words, and says so with a stack trace in the middle of a run; here a mistake
-is found where it is made.
+Spark knows only whole words, and reports a mistake as a stack trace in the middle of a run. Here a
+mistake is reported when the app is declared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PART = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
 
 
 def milliseconds(text: str | timedelta, what: str) -> int:
-    """How long `text` is; `what` names in an error whose length it is."""
+    """Parse a duration; `what` names it in an error."""
     if isinstance(text, timedelta):
         return text // timedelta(milliseconds=1)
     total, position = 0, 0
@@ -47,17 +47,16 @@ def milliseconds(text: str | timedelta, what: str) -> int:
         position = part.end()
     if not text.strip() or position < len(text.rstrip()):
         raise StreamsError(
-            f"{what} is {text!r}; wanted is a length of time "
-            'like "500 ms", "10 seconds" or "1 hour".'
+            f'{what} is {text!r}; expected a duration like "500 ms", "10 seconds" or "1 hour".'
         )
     return total
 
 
 def interval(text: str | timedelta, what: str, *, zero: bool = False) -> str:
-    """A length of time in Spark's words.  Only some may be zero."""
+    """Return a duration in Spark's words. Only some may be zero."""
     length = milliseconds(text, what)
     if length == 0 and not zero:
-        raise StreamsError(f"{what} is {text!r}; it has to be longer than nothing.")
+        raise StreamsError(f"{what} is {text!r}; it must be longer than zero.")
     for unit, size in reversed(UNITS_MS.items()):
         if length and length % size == 0:
             count = length // size

@@ -1,4 +1,4 @@
-"""What is wrong with an app, said to whoever wrote it."""
+"""Errors in the declaration or the run of an app, for its author."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 
 class StreamsError(Exception):
-    """An app that cannot be run as it is written, or a query that has failed; the text says why."""
+    """An app that cannot run as it is written, or a query that has failed; the text says why."""
 
-    # All that Spark had to say about it, for those who want that.
+    # Spark's whole trace, for the log file.
     whole: str | None = None
 
 
@@ -18,8 +18,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> StreamsError:
-    """A name that is not there, with those that are."""
+    """Return an error about an unknown name that lists the known ones."""
     known = list(known)
     near = get_close_matches(name, known, 1)
     meant = f" Did you mean {near[0]}?" if near else ""
-    return StreamsError(f"There is no {what} {name!r}; there is: {listed(known)}.{meant}")
+    return StreamsError(f"There is no {what} {name!r}; expected one of: {listed(known)}.{meant}")

@@ -1,7 +1,7 @@
-"""From the rows of a query to where they go: one function of a micro-batch for each target.
+"""The rows of a query to their target: one function of a micro-batch for each kind of target.
 
-All of them are called by `foreachBatch`: it takes every output mode, and it is told the number of
-the batch before anything is written, on which exactly-once rests.
+`foreachBatch` calls all of them: it supports every output mode, and it gets the number of the batch
+before anything is written, which exactly-once needs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 Write = Callable[["DataFrame", int], None]
 PARTITION = "_partition"
-# What a table is often laid out by, and made from the event time if rows do not have it.
+# A common partition column of tables, derived from the event time if rows lack it.
 DAY = "day"
-# What of a batch is printed.
+# How many rows of a batch are printed.
 SHOWN = 20
 
 
 def results(rows: DataFrame, query: Query) -> DataFrame:
-    """A query's rows without what was there only on the way."""
+    """Return a query's rows without the internal columns."""
     rows = rows.drop(RECORD_TIME)
     if query.to.kind != TOPIC:
         return rows.drop(META) if KEY in query.keys else rows.drop(META, KEY)
-    if rows.columns.count(KEY) > 1:  # Two streams were joined: neither key is the result's.
+    if rows.columns.count(KEY) > 1:  # Two streams were joined: the result has neither key.
         rows = rows.drop(KEY)
     if query.partition is not None:
         rows = rows.withColumnRenamed(query.partition, PARTITION)
@@ -41,7 +41,7 @@ def results(rows: DataFrame, query: Query) -> DataFrame:
 
 
 def records(rows: DataFrame, query: Query, schema: Schema | None) -> DataFrame:
-    """The rows as records of a topic."""
+    """Return the rows as records of a topic."""
     try:
         return encoded(results(rows, query), schema, key=query.key)
     except BadSchema as error:
@@ -49,7 +49,7 @@ def records(rows: DataFrame, query: Query, schema: Schema | None) -> DataFrame:
 
 
 def check(app: App, rows: DataFrame, query: Query) -> None:
-    """That the rows can be written where they shall go."""
+    """Check that the rows can be written to their target."""
     columns = [column for column in rows.columns if column not in (KEY, META, RECORD_TIME)]
     for column in (*query.keys, *query.partition_by, *filter(None, [query.partition])):
         is_derived = column == DAY and event_time(app, columns) is not None
@@ -59,16 +59,18 @@ def check(app: App, rows: DataFrame, query: Query) -> None:
     if twice:
         raise StreamsError(
             f"Query {query.name} has two columns named {listed(twice)}: "
-            "select or rename what you want."
+            "select or rename one of them."
         )
     if not columns:
-        raise StreamsError(f"Query {query.name} has no columns besides the record's own.")
+        raise StreamsError(
+            f"Query {query.name} has only the columns of the record itself; select a value."
+        )
     if query.partition is not None:
         kind = rows.schema[query.partition].dataType.simpleString()
         if kind not in ("tinyint", "smallint", "int", "bigint"):
             raise StreamsError(
                 f"partition= of query {query.name} names {query.partition}, which is a {kind}; "
-                "it has to be the number of a partition."
+                "it must be a partition number."
             )
     if query.to.kind == TOPIC:
         records(rows, query, app.schema_for(query.to.place))
@@ -77,7 +79,7 @@ def check(app: App, rows: DataFrame, query: Query) -> None:
 
 
 def writer(app: App, query: Query) -> Write:
-    """What writes a micro-batch of a query."""
+    """Return the function that writes a micro-batch of a query."""
     match query.to.kind:
         case kind if kind == TOPIC:
             return to_topic(app, query)
@@ -101,7 +103,7 @@ def to_topic(app: App, query: Query) -> Write:
 
 
 def topic_writer(app: App, topic: str, query: str, *, is_exactly_once: bool = True) -> Write:
-    """What writes records to a topic."""
+    """Return the function that writes records to a topic."""
     if is_exactly_once:
         return exactly_once(topic, options=app.client_options(), name=app.group(query))
     options = app.client_options() | {"topic": topic}
@@ -124,7 +126,7 @@ def to_table(app: App, query: Query) -> Write:
 
 
 def newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Of records with one key in one batch, the last, because a table has one row for each key."""
+    """Keep the last record of each key in a batch, because a table has one row for each key."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -137,7 +139,7 @@ def newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def table_writer(app: App, query: Query, columns: Sequence[str]) -> Write:
-    """What writes rows to a table; it says what is wrong with the table's declaration."""
+    """Return the function that writes rows to a table; raise if its declaration is wrong."""
     from hightide.spark import tables
 
     try:
@@ -154,7 +156,7 @@ def table_writer(app: App, query: Query, columns: Sequence[str]) -> Write:
 
 
 def event_time(app: App, columns: Sequence[str]) -> str | None:
-    """The column whose days a table can be laid out by."""
+    """Return the column whose days a table can be partitioned by."""
     times = (topic.time for topic in app.topics.values())
     return next((time for time in times if time in columns), None)
 
@@ -167,7 +169,7 @@ def to_terminal(query: Query) -> Write:
         text = rows.select(
             F.to_json(F.struct(*(f"`{column}`" for column in rows.columns))).alias("row")
         )
-        # A few rows would do, but Spark keeps the state of a query only where all are asked for.
+        # A few rows would do, but Spark keeps a query's state only if all rows are computed.
         text.persist().count()
         found = text.limit(SHOWN + 1).collect()
         text.unpersist()

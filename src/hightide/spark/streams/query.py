@@ -1,6 +1,9 @@
 """A query as it is declared, before Spark has seen it.
 
-What can be found wrong by looking at the declaration alone is found here, when the app is read.
+Whatever can be found wrong in the declaration alone is reported when the app is loaded.
+
+Targets are `to="revenue"`, `"delta:tables/big"`, `"memory:"`, `"print:"`. A word without a colon is
+a topic, the most common target. A topic's name cannot have a colon, so a target is never ambiguous.
 """
 
 from __future__ import annotations
@@ -46,19 +49,19 @@ class Target:
 
 
 def name_of(name: str, what: str) -> str:
-    """A name that can stand in a path, in a transactional id and in Kafka."""
+    """Return a name that is valid in paths, transactional ids and Kafka; raise otherwise."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or name in {".", ".."}:
         raise StreamsError(
             f"{name!r} cannot be the name of {what}: "
-            "letters, digits, dots, hyphens and underscores, at most 249."
+            "use letters, digits, dots, hyphens and underscores, at most 249."
         )
     return name
 
 
 def target(to: str) -> Target:
-    """What `to=` means."""
+    """Parse `to=`."""
     if not isinstance(to, str) or not to.strip():
-        raise StreamsError(f"to= is {to!r}; wanted is a topic, or one of {listed(shapes())}.")
+        raise StreamsError(f"to= is {to!r}; expected a topic, or one of {listed(shapes())}.")
     kind, colon, place = to.strip().partition(":")
     if not colon:
         kind, place = TOPIC, kind
@@ -67,7 +70,7 @@ def target(to: str) -> Target:
     if kind == TOPIC:
         return Target(kind, name_of(place, "a topic"))
     if kind in TABLES and not place:
-        raise StreamsError(f'to="{to}" does not say where: write "{kind}:PATH".')
+        raise StreamsError(f'to="{to}" has no path: write "{kind}:PATH".')
     if kind == MEMORY and place and not WORD.fullmatch(place):
         raise StreamsError(f"{place!r} cannot be the name of a table in memory: use one word.")
     if kind == PRINT and place:
@@ -88,12 +91,12 @@ class Query:
     mode: Mode = "append"
     every: str = "1 second"
     guarantee: str = EXACTLY_ONCE
-    # The column that holds the number of the partition, if Kafka's partitioner shall not decide.
+    # The column with the partition number, instead of Kafka's partitioner.
     partition: str | None = None
-    # What an output topic is made with if it is missing.
+    # For an output topic that is created because it is missing.
     partitions: int = BROKER_DECIDES
     replication: int = BROKER_DECIDES
-    # Columns that a table is laid out by.
+    # The partition columns of a table.
     partition_by: tuple[str, ...] = ()
     sql: str | None = None
     doc: str = ""
@@ -121,7 +124,7 @@ def declared(
     sql: str | None = None,
     doc: str | None = None,
 ) -> Query:
-    """A query whose declaration makes sense."""
+    """Check a declaration, and return the query."""
     what = f"query {name}"
     if mode not in MODES:
         raise unknown(f"mode for {what}", mode, MODES)
@@ -137,9 +140,13 @@ def declared(
         }
         for option, is_given in only_topics.items():
             if is_given:
-                raise StreamsError(f"{option}= of {what} is about topics, and it goes to {place}.")
+                raise StreamsError(
+                    f"{option}= of {what} applies to topics only, and the query writes to {place}."
+                )
     if partition_by and not place.is_table:
-        raise StreamsError(f"partition_by= of {what} is about tables, and it goes to {place}.")
+        raise StreamsError(
+            f"partition_by= of {what} applies to tables only, and the query writes to {place}."
+        )
     return Query(
         name=name_of(name, "a query"),
         build=build,

@@ -1,8 +1,8 @@
-"""Which query is being put together, and what it has read so far.
+"""Which query is being built, and what it has read so far.
 
-A query is a function without arguments, so what a topic must know of the query that reads it (its
-group, the rows of a test) and what a window must know of the topics (their event time) comes this
-way.  Outside of queries, in a notebook, one reading goes on for as long as the process.
+A query is a function without arguments. So this context tells a topic about the query that reads it
+(its group, the rows of a test), and a window about the topics (their event time). Outside of
+queries, in a notebook, there is one context for the whole process.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class QueryContext:
     query: str = ""
-    # In a test: what topics give instead of what brokers have.
+    # In a test: the rows of topics, instead of those of the brokers.
     given: Mapping[str, DataFrame] | None = None
-    # Topics that were read as streams, with their event times.
+    # The event times of the topics that were read as streams.
     times: dict[str, str] = field(default_factory=dict)
 
 
 _outside = QueryContext()
-_current: ContextVar[QueryContext] = ContextVar("reading", default=_outside)
+_current: ContextVar[QueryContext] = ContextVar("query_context", default=_outside)
 
 
-def reading() -> QueryContext:
+def current_context() -> QueryContext:
     return _current.get()
 
 
@@ -46,8 +46,8 @@ def building(query: str, given: Mapping[str, DataFrame] | None = None) -> Iterat
 
 
 def event_time(window: str) -> str:
-    """The column by which a window goes if nobody says it: the event time of what is read."""
-    times = reading().times
+    """Return the column of a window without `on=`: the event time of the topics that are read."""
+    times = current_context().times
     if len(set(times.values())) == 1:
         return next(iter(times.values()))
     if not times:
@@ -56,4 +56,4 @@ def event_time(window: str) -> str:
             "or name a column of timestamps with on=."
         )
     found = ", ".join(f"{topic}.{column}" for topic, column in times.items())
-    raise StreamsError(f"{window} could go by {found}: say which with on=.")
+    raise StreamsError(f"{window} could use {found}: choose one with on=.")

@@ -1,6 +1,6 @@
-"""What Spark makes of a query, before any data flows: what it reads, what comes out, what is wrong.
+"""What Spark makes of a query before any data flows: what it reads, its columns, its mistakes.
 
-Nothing here asks a broker, so a plan can be looked at on any machine.
+Nothing here asks a broker, so a plan can be made on any machine.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def plan(app: App, query: Query) -> Plan:
 
 
 def build(app: App, query: Query) -> DataFrame:
-    """The DataFrame that a query's function returns."""
+    """Return the DataFrame that a query's function returns."""
     from pyspark.sql import DataFrame
 
-    _ = app.spark  # Functions of columns need a session before they are called.
+    _ = app.spark  # Column functions need a session.
     try:
         with building(query.name):
             rows = query.build()
@@ -59,11 +59,11 @@ def build(app: App, query: Query) -> DataFrame:
         raise StreamsError(f"Query {query.name}: {in_words(error)}") from None
     if not isinstance(rows, DataFrame):
         raise StreamsError(
-            f"Query {query.name} returns {type(rows).__name__}; it has to return a DataFrame."
+            f"Query {query.name} returns {type(rows).__name__}; it must return a DataFrame."
         )
     if not rows.isStreaming:
         raise StreamsError(
-            f"Query {query.name} reads no stream: begin with topic.stream() and join tables to it. "
+            f"Query {query.name} reads no stream: start with topic.stream() and join tables to it. "
             f"Topics are {listed(app.topics)}."
         )
     return rows
@@ -77,7 +77,7 @@ def _is_from_spark(error: Exception) -> bool:
 
 
 def check_mode(rows: DataFrame, query: Query) -> None:
-    """That the query can run in its output mode: Spark's own check, made before the start."""
+    """Check that the query can run in its output mode: Spark's own check, before the start."""
     jvm: Any = rows.sparkSession._jvm
     mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, query.mode.capitalize())()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -92,7 +92,7 @@ def check_mode(rows: DataFrame, query: Query) -> None:
 
 
 def reads(rows: DataFrame) -> list[tuple[str, str]]:
-    """The topics that the leaves of a plan read."""
+    """Return the topics that the leaves of a plan read."""
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
     found: dict[tuple[str, str], None] = {}
     for index in range(leaves.size()):

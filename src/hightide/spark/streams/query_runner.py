@@ -1,10 +1,12 @@
-"""The queries of an app while they run: waiting for them, and stopping them between two batches.
+"""Start the queries of an app, wait for them, and stop them between two micro-batches.
 
-`StreamingQuery.stop` cuts a micro-batch off in the middle.  Nothing is lost by that, because the
-batch is repeated at the next start, but work is, and Spark prints pages about it.  So there is a
-gate in front of each batch's write: when it is closed, the batch that is in it is finished, and the
-next one waits at the gate until Spark interrupts it there.  It is opened when all queries have
-started, because those that work make it hard for the others.
+Topics that an app writes to are created if they are missing; topics that it reads must exist.
+
+`StreamingQuery.stop` interrupts a micro-batch. Nothing is lost, because the batch is repeated at
+the next start, but work is, and Spark prints pages about it. So each batch passes a gate before it
+is written. When the gate is closed, the current batch is finished, and the next one waits at the
+gate until Spark interrupts it there. The gates open when all queries have started, because queries
+that work slow down the start of the others.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.explain import in_words
 from hightide.spark.source.progress import GroupProgress, commit_progress, offsets_of
 from hightide.spark.source.source_options import client_properties
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from hightide.spark.streams.topic import Topic
 
 DEAD_LETTERS = "-dead-letters"
-# What a query says of itself before its sources are there.
+# The status messages of a query before its sources are ready.
 NOT_YET = ("Initializing", "Getting offsets")
 TOO_SLOW = "Python worker failed to connect back"
 ATTEMPTS = 5
@@ -45,9 +47,8 @@ Say = Callable[[str], None]
 LOOK_S = 0.05
 TURN_S = 0.5
 FOREVER_MS = 1 << 40
-# Spark knows an interruption inside a Python function by these words (and by no others), and then
-# does not take it for a failure.  The report that it would get otherwise is too long for the
-# search.
+# Spark recognises an interruption inside a Python function by exactly this text, and then does not
+# report a failure. In the whole trace it would not find the text: the trace is too long.
 INTERRUPTED = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling z:java.lang.Thread.sleep.\n"
     ": java.lang.InterruptedException"
@@ -56,12 +57,12 @@ INTERRUPTED = (
 
 def start(app: App, plans: Sequence[Plan], *, once: bool, say: Say) -> RunningQueries:
     """Start the queries of these plans, or none of them."""
-    dying = dead_letter_topics(app, plans)
-    prepare_topics(app, plans, dying, say)
+    with_dead_letters = dead_letter_topics(app, plans)
+    prepare_topics(app, plans, with_dead_letters, say)
     quieten(app)
     running = RunningQueries(app.spark)
     starts = {plan.query.name: partial(_start_query, app, plan, once) for plan in plans}
-    for topic in dying:
+    for topic in with_dead_letters:
         starts[topic.name + DEAD_LETTERS] = partial(_start_dead_letters, app, topic, once)
     try:
         for name, begin in starts.items():
@@ -79,16 +80,16 @@ def start(app: App, plans: Sequence[Plan], *, once: bool, say: Say) -> RunningQu
 
 
 def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """A query that has its sources.
+    """Start a query and wait until it has its sources.
 
-    Each source is a process that Spark waits ten seconds for, and no longer.  On a busy machine
-    that can be too short, and nothing has happened yet that would speak against trying again.
+    Each source is a process that Spark waits ten seconds for. On a busy machine that can be too
+    short, and trying again is safe, because the query has done nothing yet.
     """
     for _ in range(ATTEMPTS):
         query = begin()
         deadline = time.monotonic() + PATIENCE_S
         while query.isActive and query.status["message"].startswith(NOT_YET):
-            if time.monotonic() > deadline:  # Brokers are away; whoever waits for the query waits.
+            if time.monotonic() > deadline:  # No broker answers; the query retries.
                 return query
             time.sleep(LOOK_S)
         error = None if query.isActive else query.exception()
@@ -98,7 +99,7 @@ def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
 
 
 def dead_letter_topics(app: App, plans: Sequence[Plan]) -> list[Topic]:
-    """Topics with a dead-letter topic that these plans read, however they do."""
+    """Return the topics with a dead-letter topic that these plans read."""
     read = {topic for plan in plans for topic, _ in plan.reads}
     return [
         topic
@@ -110,11 +111,13 @@ def dead_letter_topics(app: App, plans: Sequence[Plan]) -> list[Topic]:
 # -- topics ----------------------------------------------------------------------------------
 
 
-def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say: Say) -> None:
-    """Make what the app writes to, if it is missing; what it reads has to be there."""
+def prepare_topics(
+    app: App, plans: Sequence[Plan], with_dead_letters: Sequence[Topic], say: Say
+) -> None:
+    """Create the topics that the app writes to; raise if one that it reads is missing."""
     wanted: dict[str, tuple[int, int]] = {
         topic.on_error.topic: (BROKER_DECIDES, BROKER_DECIDES)
-        for topic in dying
+        for topic in with_dead_letters
         if topic.on_error.topic is not None
     }
     for plan in plans:
@@ -122,20 +125,20 @@ def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say:
             wanted[plan.query.to.place] = (plan.query.partitions, plan.query.replication)
     read = {topic for plan in plans for topic, _ in plan.reads}
     try:
-        client = brokers(client_properties(app.client_options()))
-        there = client.topics()
+        client = shared_client(client_properties(app.client_options()))
+        existing = client.topics()
         for name, (partitions, replication) in wanted.items():
-            if name not in there and client.create_topic(name, partitions, replication):
-                say(f"Topic {name} was not there and has been created.")
+            if name not in existing and client.create_topic(name, partitions, replication):
+                say(f"Created topic {name}.")
     except Exception as error:
         raise StreamsError(
-            f"The brokers at {app.brokers} do not do what app {app.name} needs: {error}"
+            f"App {app.name} cannot prepare its topics at {app.brokers}: {error}"
         ) from None
-    missing = sorted(read - there.keys() - wanted.keys())
+    missing = sorted(read - existing.keys() - wanted.keys())
     if missing:
         raise StreamsError(
             f"App {app.name} reads {listed(missing)}, which {app.brokers} does not have: create it "
-            f"with `hightide topic create {missing[0]}`. There is: {listed(sorted(there))}."
+            f"with `hightide topic create {missing[0]}`. Topics: {listed(sorted(existing))}."
         )
 
 
@@ -145,7 +148,7 @@ def prepare_topics(app: App, plans: Sequence[Plan], dying: Sequence[Topic], say:
 def _start_query(app: App, plan: Plan, once: bool, gate: Gate) -> StreamingQuery:
     query = plan.query
     if query.to.kind == MEMORY:
-        # Spark's own sink, which forgets all when it ends, and so must its progress.
+        # Spark's memory sink loses its rows when it ends, so its progress must not be kept either.
         name = query.to.place or query.name
         stream = plan.rows.drop("_meta").writeStream.format("memory").queryName(name)
         return _triggered(stream.outputMode(query.mode), query.every, once).start()
@@ -165,7 +168,7 @@ def _start_dead_letters(app: App, topic: Topic, once: bool, gate: Gate) -> Strea
 def _writing(app: App, name: str, rows: DataFrame, write: Write) -> DataStreamWriter:
     from pyspark.sql import functions as F
 
-    # Spark does not know how many rows leave through a function, so they are counted on the way.
+    # Spark does not count the rows that a function writes, so `observe` counts them.
     counted = rows.observe("written", F.count(F.lit(1)).alias("rows"))
     return (
         counted.writeStream.queryName(app.group(name))
@@ -179,7 +182,7 @@ def _triggered(stream: DataStreamWriter, every: str, once: bool) -> DataStreamWr
 
 
 def quieten(app: App) -> None:
-    """A failure is told in words, by whoever waits for the queries; Spark need not print it too."""
+    """Silence the loggers of Spark that repeat failures, which `RunningQueries` reports."""
     jvm: Any = app.spark._jvm
     logging = jvm.org.apache.logging.log4j
     for name in (
@@ -198,7 +201,7 @@ class Interrupted(Exception):
 
 
 class Gate:
-    """Lets micro-batches through from when it is opened until it is closed."""
+    """Lets micro-batches through while it is open."""
 
     def __init__(self) -> None:
         self._decided = threading.Event()
@@ -226,7 +229,7 @@ class Gate:
         return guarded
 
     def _hold(self, spark: SparkSession) -> None:
-        """Wait in the thread of the query, which stopping it interrupts."""
+        """Wait in the thread of the query, where stopping the query interrupts it."""
         self._held.set()
         jvm: Any = spark._jvm
         try:
@@ -236,7 +239,7 @@ class Gate:
 
 
 class RunningQueries:
-    """Made by `App.start`."""
+    """The running queries of an app; made by `App.start`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.queries: dict[str, StreamingQuery] = {}
@@ -245,7 +248,7 @@ class RunningQueries:
         self._lags: dict[str, tuple[GroupProgress, StreamingQueryListener]] = {}
 
     def add(self, name: str, query: StreamingQuery, options: Mapping[str, str], group: str) -> None:
-        """Take a query in, and show its lag in a group as batches end."""
+        """Add a query, and commit its progress to a group as batches end."""
         self.queries[name] = query
         self._lags[name] = (
             GroupProgress(client_properties(options), group),
@@ -257,14 +260,14 @@ class RunningQueries:
         return any(query.isActive for query in self.queries.values())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether all queries have ended by themselves.  If one fails, the others are stopped."""
+        """Wait; return whether all queries have ended. If one fails, stop the others and raise."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._check()
             active = [query for query in self.queries.values() if query.isActive]
             if not active:
                 self._check()
-                self._forget()
+                self._finish_progress()
                 return True
             left = TURN_S if deadline is None else min(TURN_S, deadline - time.monotonic())
             if left <= 0:
@@ -272,7 +275,7 @@ class RunningQueries:
             self._until_one_ends(active, left)
 
     def stop(self, patience: float = 30) -> None:
-        """Stop all queries, each after the micro-batch that it is in if that does not take long."""
+        """Stop all queries, each after its current micro-batch if that ends in time."""
         for gate in self.gates.values():
             gate.close()
         deadline = time.monotonic() + patience
@@ -280,7 +283,7 @@ class RunningQueries:
             time.sleep(LOOK_S)
         for query in self.queries.values():
             query.stop()
-        self._forget()
+        self._finish_progress()
 
     def _is_busy(self, name: str) -> bool:
         query, gate = self.queries[name], self.gates.get(name)
@@ -299,13 +302,13 @@ class RunningQueries:
 
     @staticmethod
     def _until_one_ends(active: list[StreamingQuery], seconds: float) -> None:
-        """Spark can wait for one query or for all that were ever started; so: for one, not long."""
+        """Wait a while for one query to end; Spark can only wait for one given query or all."""
         deadline = time.monotonic() + seconds
         while all(query.isActive for query in active) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
 
-    def _forget(self) -> None:
-        """Spark tells its listeners later; how far a query has come at its end is said here."""
+    def _finish_progress(self) -> None:
+        """Commit the final progress of the queries: Spark informs its listeners too late."""
         for name, (progress, listener) in self._lags.items():
             self._spark.streams.removeListener(listener)
             last = self.queries[name].lastProgress
@@ -317,19 +320,19 @@ class RunningQueries:
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[threading.Event]:
-    """Set when somebody presses Ctrl-C or ends the process kindly.
+def stop_signals() -> Iterator[threading.Event]:
+    """Yield an event that is set on SIGINT or SIGTERM.
 
-    PySpark's own answer to Ctrl-C is to cancel what runs; here it is finished.
+    PySpark's own handler of Ctrl-C cancels what runs; here the current micro-batch is finished.
     """
-    asked = threading.Event()
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked  # Only the main thread is told of signals.
+        yield stop  # Only the main thread gets signals.
         return
     kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {kind: signal.signal(kind, lambda *_: asked.set()) for kind in kinds}
+    before = {kind: signal.signal(kind, lambda *_: stop.set()) for kind in kinds}
     try:
-        yield asked
+        yield stop
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)

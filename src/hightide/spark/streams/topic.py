@@ -1,8 +1,8 @@
-"""A topic as DataFrames: a stream of what comes, a batch of what is there, the latest by key.
+"""A topic as DataFrames: a stream, a batch, or a table of the latest row of each key.
 
 A DataFrame has the columns of the schema, `_key` with the record's key as text, and `_meta` with
-where the record was.  Streams carry the topic's event time and how late a row may be (Spark's
-watermark).  All else is PySpark.
+the record's origin. Streams carry the topic's event time and the allowed lateness (Spark's
+watermark). Everything else is PySpark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from hightide.spark.formats import BadSchema, OnError, Schema, decoded
 from hightide.spark.streams.errors import StreamsError, unknown
-from hightide.spark.streams.query_context import reading
+from hightide.spark.streams.query_context import current_context
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EARLIEST = "earliest"
 LATEST = "latest"
-# The event time of topics whose values have none: when the record was written.
+# The event time of a topic whose values have none: the timestamp of the record.
 RECORD_TIME = "_time"
 KEY = "_key"
 META = "_meta"
@@ -37,7 +37,7 @@ Moment = str | datetime
 
 @dataclass(frozen=True, eq=False)
 class Topic:
-    """Made by `App.topic`."""
+    """A declared topic; made by `App.topic`."""
 
     app: App = field(repr=False)
     name: str
@@ -50,32 +50,32 @@ class Topic:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def stream(self) -> DataFrame:
-        """What comes, from `start` on, with a watermark if the topic has an event time."""
-        now = reading()
-        if now.given is None:
+        """Return the records from `start` on, with a watermark if the topic has an event time."""
+        context = current_context()
+        if context.given is None:
             raw = self._raw_stream()
         else:
-            raw = self._given(now.given)
+            raw = self._given(context.given)
         rows = self._rows(raw, self.on_error)
         if self.time is None:
             return rows
-        now.times[self.name] = self.time
+        context.times[self.name] = self.time
         return rows.withWatermark(self.time, self.late)
 
     def batch(self, start: Moment = EARLIEST, end: Moment = LATEST) -> DataFrame:
-        """What is there now, between two offsets in time; without an end, all."""
+        """Return the records that are there now, between two moments."""
         return self._rows(self._raw_batch(start, end), self._quietly())
 
     def table(self, key: str | Sequence[str] | None = None) -> DataFrame:
-        """The latest row of each key, without rows whose key was deleted, as it is when it is read.
+        """Return the latest row of each key at the time of reading, without deleted keys.
 
-        Joined to a stream it is read anew with every micro-batch.  A record without a value deletes
-        the row whose key column, as text, is the record's key.  A key that is no column of the
-        schema is the record's own.
+        Joined to a stream, the table is read again with every micro-batch. A record without a value
+        deletes the row whose key column, as text, is the record's key. A key that is not a column
+        of the schema is the record's own key.
         """
         keys = (key,) if isinstance(key, str) else tuple(key or self.key)
-        now = reading()
-        raw = self._given(now.given) if now.given is not None else self._live()
+        context = current_context()
+        raw = self._given(context.given) if context.given is not None else self._live()
         rows = self._rows(raw, self._quietly(), tombstones=True)
         if len(keys) == 1 and keys[0] not in self._columns():
             return latest(rows, record_key(), self._columns()).withColumnRenamed(KEY, keys[0])
@@ -87,18 +87,18 @@ class Topic:
         return latest(rows, identity(keys), self._columns()).drop(KEY)
 
     def dead_letters(self, query: str) -> DataFrame:
-        """The records that cannot be read, as a stream of records for the dead-letter topic."""
+        """Return the records that cannot be decoded, as a stream for the dead-letter topic."""
         raw = self._raw_stream()
         _, bad = decoded(raw, self.schema, on_error=self.on_error, app=self.app.name, query=query)
         assert bad is not None, "only topics with dlq: have dead letters"
         return bad
 
     def view(self) -> DataFrame:
-        """What the topic's name means in SQL: a table if it has a key, else a stream."""
+        """Return what the topic means in SQL: a table if it has a key, else a stream."""
         return self.table() if self.key else self.stream()
 
     def check(self) -> None:
-        """What can be said of the schema only when Spark is there."""
+        """Check the schema, which needs Spark."""
         columns = self._columns()
         if self.time is not None and self.time != RECORD_TIME:
             if self.time not in columns:
@@ -107,13 +107,13 @@ class Topic:
             if not isinstance(kind, TimestampType | TimestampNTZType):
                 raise StreamsError(
                     f"The event time {self.time} of topic {self.name} is a {kind.simpleString()}; "
-                    "it has to be a timestamp (in a dataclass, a datetime)."
+                    "it must be a timestamp (in a dataclass, a datetime)."
                 )
         taken = {KEY, META, RECORD_TIME} & set(columns)
         if taken:
             raise StreamsError(
                 f"The schema of topic {self.name} has a column {min(taken)}, "
-                "a name that Hightide uses for the record itself."
+                "which Hightide uses for the record itself; rename it."
             )
 
     # -- reading -----------------------------------------------------------------------------
@@ -123,14 +123,14 @@ class Topic:
         return self._once(f"stream of {self.name}", self.app.spark.readStream, options)
 
     def _once(self, what: str, reader: Any, options: Mapping[str, str]) -> DataFrame:
-        """Spark starts a process to look at a source, so all queries of an app share one look."""
+        """Load a source once for all queries, because Spark starts a process to load it."""
         frames = self.app.frames
         if what not in frames:
             frames[what] = self._read(reader, options)
         return frames[what]
 
     def _raw_batch(self, start: Moment, end: Moment) -> DataFrame:
-        given = reading().given
+        given = current_context().given
         if given is not None:
             return self._given(given)
         options = position("starting", start) | position("ending", end)
@@ -149,7 +149,7 @@ class Topic:
         self.check()
         if self.name not in given:
             raise StreamsError(
-                f"The query reads topic {self.name}, and the test gives no rows for it: "
+                f"The query reads topic {self.name}, but the test has no rows for it: "
                 f"pass {self.name}=[…], or {self.name}=[] for none."
             )
         return given[self.name]
@@ -162,7 +162,7 @@ class Topic:
             self.schema,
             on_error=on_error,
             app=self.app.name,
-            query=reading().query,
+            query=current_context().query,
             tombstones="keep" if tombstones else "drop",
         )
         if self.time == RECORD_TIME:
@@ -170,7 +170,7 @@ class Topic:
         return rows
 
     def _quietly(self) -> OnError:
-        """Dead letters are written once, by the query that has this for its task."""
+        """Skip bad records that the dead-letter query already writes."""
         return OnError("skip") if self.on_error.action == "dlq" else self.on_error
 
     def _columns(self) -> list[str]:
@@ -187,7 +187,7 @@ def record_key() -> Column:
 
 
 def identity(keys: Sequence[str]) -> Column:
-    """A row's key as the sink writes it: one column as text, several as an object of JSON."""
+    """Return a row's key as the sink writes it: one column as text, several as a JSON object."""
     from pyspark.sql import functions as F
 
     columns = [F.col(f"`{column}`") for column in keys]
@@ -198,10 +198,10 @@ def identity(keys: Sequence[str]) -> Column:
 
 
 def latest(rows: DataFrame, key: Column, columns: Sequence[str]) -> DataFrame:
-    """The last row of each key, unless it holds nothing.
+    """Return the last row of each key, unless it was deleted.
 
-    Within a partition the offset decides.  A key that has been in two of them, because partitions
-    were added, is decided by time.
+    Within a partition the offset decides. For a key that has been in two partitions, because
+    partitions were added, the timestamp decides.
     """
     from pyspark.sql import functions as F
 
@@ -224,7 +224,7 @@ def latest(rows: DataFrame, key: Column, columns: Sequence[str]) -> DataFrame:
 
 
 def position(which: str, moment: Moment) -> dict[str, str]:
-    """The options of the source for a place in time: a word, or a time of day."""
+    """Return the options of the source for a moment: earliest, latest, offsets or a time."""
     if moment in (EARLIEST, LATEST):
         return {f"{which}Offsets": str(moment)}
     if isinstance(moment, str):
@@ -236,13 +236,13 @@ def position(which: str, moment: Moment) -> dict[str, str]:
             moment = datetime.fromisoformat(moment)
         except ValueError:
             raise StreamsError(
-                f"{moment!r} is no place to read from: write earliest, latest or a time like "
+                f"{moment!r} is not a position: write earliest, latest or a time like "
                 '"2026-01-31T12:00:00".'
             ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     at_ms = str(int(moment.timestamp() * 1000))
     if which == "starting":
-        # A time after the last record means: what comes from now on.
+        # After the last record, start at the end of the log.
         return {"startingTimestamp": at_ms, "startingOffsetsByTimestampStrategy": LATEST}
     return {f"{which}Timestamp": at_ms}

@@ -1,11 +1,11 @@
-"""A query tried on lists of dicts: as a batch, without brokers, in a second once Spark is there.
+"""A query run on lists of dicts: as a batch, without brokers, in a second once Spark runs.
 
     app.test(revenue, orders=[{"user": "ada", "amount": 2.0, "ts": "2026-01-01T00:00:05"}])
 
-The rows go the way that records go, through bytes and the topic's schema, so a row that a topic
-would not take is no row here either.  A batch sees all rows at once: there is no late data, and an
-aggregation gives its last word only.  `_key` in a dict is the record's key and `_time` its
-timestamp; a dict with nothing else is a deletion.
+The rows pass through bytes and the topic's schema like records, so a row that a topic would refuse
+is refused here too. A batch sees all rows at once: there is no late data, and an aggregation gives
+its final result only. `_key` in a dict is the record's key and `_time` its timestamp; a dict with
+nothing else is a deletion.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def tried(app: App, query: Query, given: Mapping[str, Rows]) -> list[dict[str, Any]]:
-    """What the query makes of these rows, in no particular order."""
+    """Return the rows that the query makes of these rows, in no particular order."""
     for name in given:
         if name not in app.topics:
             raise unknown("topic", name, app.topics)
@@ -47,7 +47,7 @@ def tried(app: App, query: Query, given: Mapping[str, Rows]) -> list[dict[str, A
         with building(query.name, raw):
             found = query.build()
         check(app, found, query)
-        # By way of Arrow, times come in UTC, and not in the zone where this happens to run.
+        # Through Arrow, times are in UTC, and not in the local time zone.
         rows: list[dict[str, Any]] = (
             results(found, query).drop(KEY).toArrow().to_pylist(maps_as_pydicts="strict")
         )
@@ -64,7 +64,7 @@ def tried(app: App, query: Query, given: Mapping[str, Rows]) -> list[dict[str, A
 
 
 def raw_rows(app: App, topic: Topic, rows: Rows) -> DataFrame:
-    """The rows as the source would give them."""
+    """Return the rows as the source would."""
     fields = topic.schema.type.names
     records = [record(topic, fields, index, row) for index, row in enumerate(rows)]
     return app.spark.createDataFrame(records, RAW)
@@ -73,11 +73,11 @@ def raw_rows(app: App, topic: Topic, rows: Rows) -> DataFrame:
 def record(
     topic: Topic, fields: Sequence[str], index: int, row: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """One dict as a record."""
+    """Return one dict as a record."""
     for name in row:
         if name not in (*fields, KEY, RECORD_TIME):
             raise StreamsError(
-                f"Row {index} of {topic.name} has {name!r}, and the topic has {listed(fields)}."
+                f"Row {index} of {topic.name} has {name!r}; the topic has {listed(fields)}."
             )
     values = {name: value for name, value in row.items() if name not in (KEY, RECORD_TIME)}
     if KEY not in row and topic.key and all(name in values for name in topic.key):
@@ -92,7 +92,7 @@ def record(
 
 
 def key_text(values: Sequence[Any], names: Sequence[str]) -> str:
-    """A key as the sink would write it."""
+    """Return a key as the sink would write it."""
     if len(values) == 1:
         return str(values[0])
     return json.dumps(dict(zip(names, values, strict=True)), separators=(",", ":"), default=plain)
@@ -103,7 +103,7 @@ def json_text(values: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no word for, as Spark reads it."""
+    """Return a value that JSON lacks in the form that Spark reads."""
     match value:
         case datetime() | date():
             return value.isoformat()
@@ -111,14 +111,14 @@ def plain(value: Any) -> Any:
             return str(value)
         case bytes():
             return base64.b64encode(value).decode()
-    raise StreamsError(f"{value!r} cannot be in a row: it is a {type(value).__name__}.")
+    raise StreamsError(f"{value!r} is a {type(value).__name__}, which a row cannot hold.")
 
 
 def moment(when: Any) -> datetime:
-    """A time in a row, which without a zone is in UTC."""
+    """Return a time of a row; without a time zone it is in UTC."""
     found = datetime.fromisoformat(when) if isinstance(when, str) else when
     if not isinstance(found, datetime):
-        raise StreamsError(f"{when!r} is no time; write it like 2026-01-31T12:00:00.")
+        raise StreamsError(f"{when!r} is not a time; write it like 2026-01-31T12:00:00.")
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -129,18 +129,17 @@ def as_bytes(value: Any) -> bytes | None:
 
 
 def matches(found: Rows, expected: Rows) -> str | None:
-    """None if the rows are those that were expected, in whatever order; else what differs.
+    """Return None if the rows are the expected ones, in any order; else the difference.
 
-    A row that is expected has to have only the columns that matter, and times may be written as
-    text.
+    An expected row needs only the columns that matter, and times may be text.
     """
     left = [dict(row) for row in found]
     for row in expected:
         fitting = next((candidate for candidate in left if _fits(candidate, row)), None)
         if fitting is None:
-            return f"Expected, and not there: {dict(row)}. There is: {left}."
+            return f"Missing row: {dict(row)}. Other rows: {left}."
         left.remove(fitting)
-    return f"There, and not expected: {left}." if left else None
+    return f"Unexpected rows: {left}." if left else None
 
 
 def _fits(found: Any, expected: Any) -> bool:

@@ -3,8 +3,8 @@
     orders.stream().groupBy(tumbling("1 minute"), "user").count()
     orders.join(payments, (F.col("o.id") == F.col("p.id")) & within("5 minutes", "o.ts", "p.ts"))
 
-Windows go by the event time of the topic that the query reads, or by the column `on=`.  They come
-as a column `window` with `start` and `end`; the end does not belong to it.
+Windows use the event time of the topic that the query reads, or the column `on=`. They are a column
+`window` with `start` and `end`; the end is exclusive.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ def tumbling(size: str | timedelta, *, on: str | None = None) -> Column:
 
 
 def sliding(size: str | timedelta, every: str | timedelta, *, on: str | None = None) -> Column:
-    """Windows of one size, a new one beginning `every` so often; a row is in several."""
+    """Windows of one size, a new one every `every`; a row is in several."""
     from pyspark.sql import functions as F
 
     length, step = interval(size, "The size of a window"), interval(every, "The step of a window")
     if milliseconds(every, "") > milliseconds(size, ""):
         raise StreamsError(
-            f"Windows of {length} every {step} would leave rows out: "
-            "every= must not exceed the size."
+            f"Windows of {length} every {step} would skip rows: every= must not exceed the size."
         )
     return F.window(on or event_time("sliding"), length, step).alias("window")
 
 
 def session(gap: str | timedelta, *, on: str | None = None) -> Column:
-    """Windows that end when nothing has happened for `gap`; group by a key as well."""
+    """Windows that end when no row has come for `gap`; group by a key as well."""
     from pyspark.sql import functions as F
 
     length = interval(gap, "The gap of a session")
@@ -56,10 +55,10 @@ def within(
     *,
     before: str | timedelta = "0 seconds",
 ) -> Column:
-    """That `second` is at or after `first`, and at most `size` later; `before` lets it be earlier.
+    """Return whether `second` is at most `size` after `first`, or at most `before` earlier.
 
-    Both ends are inside.  As a condition of a join of two streams it tells Spark how long to
-    remember each side.
+    Both ends are inclusive. As the condition of a stream-stream join it tells Spark how long to
+    keep each side.
     """
     from pyspark.sql import functions as F
 

@@ -1,12 +1,12 @@
 """Topics as tables: plain Parquet, Delta and Iceberg, without a jar, each batch exactly once.
 
-    parse("delta:./tables/big")              where a table is and of which kind
+    parse("delta:./tables/big")              the kind and the path of a table
     writer("delta:./tables/big", key="id")   a function for `foreachBatch`
     read(spark, "delta:./tables/big")        the table as a DataFrame
-    open_table("delta:./tables/big")          what is in it, and the way to change or drop it
+    open_table("delta:./tables/big")         its files and marks, and how to change or drop it
 
-`ledger` has the idea: a table is a set of files and the marks of its writers, and both change in
-one step.  `parquet`, `delta` and `iceberg` are three ways to make that step.
+`table_store` has the idea: a table is a set of files and the marks of its writers, and both change
+atomically. `parquet`, `delta` and `iceberg` are three implementations of that.
 """
 
 from hightide.spark.tables.table_access import open_table, read

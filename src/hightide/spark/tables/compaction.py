@@ -1,11 +1,11 @@
-"""Few large files instead of many small ones, while the table is being written and read.
+"""Few large files instead of many small ones, while the table is written and read.
 
-Each batch leaves a file, and a thousand files are slow to open.  Files of about one size are
-joined when there are enough of them, so a row is copied once for each size that its file grows to
-and not with each batch.  The joining is done by the driver, in a thread, and the change is
-refused if one of the files has gone meanwhile; nothing is lost, and the next round looks again.
+Each batch adds a file, and a thousand files are slow to open. Files of about one size are merged
+when there are enough of them, so a row is copied once for each size class and not with each batch.
+A thread of the driver merges; its change is refused if one of the files is gone meanwhile. Nothing
+is lost then, and the next round tries again.
 
-A table with a key needs none of this: writing a batch replaces the files it touches.
+A table with a key needs no compaction: writing a batch replaces the files it touches.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from hightide.spark.tables.table_store import Change, Conflict, DataFile, NewFil
 log = logging.getLogger(__name__)
 
 TARGET_BYTES = 128 << 20
-# So many files of one size are joined, and sizes are of one kind within this factor.
-FEWEST = 8
+# How many files of one size class are merged; sizes within this factor are one class.
+MIN_FILES = 8
 
 
 def plan(
-    files: Iterable[DataFile], *, target_bytes: int = TARGET_BYTES, fewest: int = FEWEST
+    files: Iterable[DataFile], *, target_bytes: int = TARGET_BYTES, min_files: int = MIN_FILES
 ) -> list[list[DataFile]]:
-    """Groups of files to be joined, each of one partition."""
+    """Return groups of files to merge, each of one partition."""
     groups: dict[tuple[tuple[tuple[str, str | None], ...], int], list[DataFile]] = {}
     for file in files:
         if file.bucket is None and file.size_bytes < target_bytes // 2:
             partition = tuple(sorted(file.partition.items()))
-            groups.setdefault((partition, _size_class(file.size_bytes, fewest)), []).append(file)
+            groups.setdefault((partition, _size_class(file.size_bytes, min_files)), []).append(file)
     found = []
     for group in groups.values():
-        found += [part for part in _cut(group, target_bytes) if len(part) >= max(fewest, 2)]
+        found += [part for part in _cut(group, target_bytes) if len(part) >= max(min_files, 2)]
     return found
 
 
 def _size_class(size_bytes: int, factor: int) -> int:
-    """Files of one class are of about one size; everything is one class if two files are enough."""
+    """Return the class of a file size; all files are in one class if two files are enough."""
     if factor <= 2:
         return 0
     found = 0
@@ -52,7 +52,7 @@ def _size_class(size_bytes: int, factor: int) -> int:
 
 
 def _cut(group: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Neighbours together, up to the size that a file should have."""
+    """Split a group into neighbours of at most the target size."""
     parts: list[list[DataFile]] = [[]]
     filled = 0
     for file in group:
@@ -65,7 +65,7 @@ def _cut(group: Sequence[DataFile], target_bytes: int) -> list[list[DataFile]]:
 
 
 def join(store: TableStore, group: Sequence[DataFile]) -> NewFile:
-    """The rows of some files in one, written where no reader sees it yet."""
+    """Write the rows of some files into one, where no reader sees it yet."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
@@ -88,45 +88,45 @@ def join(store: TableStore, group: Sequence[DataFile]) -> NewFile:
 
 
 def _folder(store: TableStore, path: Path) -> str:
-    """The partition's folder: that of the files that are joined."""
+    """Return the partition's folder, which is that of the merged files."""
     return str(path.parent.relative_to(store.base())).removeprefix(".")
 
 
-def compact(store: TableStore, *, target_bytes: int = TARGET_BYTES, fewest: int = 2) -> int:
-    """Join a table's small files; how many there are less."""
+def compact(store: TableStore, *, target_bytes: int = TARGET_BYTES, min_files: int = 2) -> int:
+    """Merge a table's small files, and return how many files fewer there are."""
     found = store.snapshot()
     fewer = 0
-    for group in plan(found.files if found else (), target_bytes=target_bytes, fewest=fewest):
+    for group in plan(found.files if found else (), target_bytes=target_bytes, min_files=min_files):
         joined = join(store, group)
         try:
             removed = frozenset(file.path for file in group)
             store.commit(Change(add=(joined,), remove=removed, is_rearranged=True))
             fewer += len(group) - 1
         except Conflict:
-            # The table was overwritten meanwhile, so there is nothing to join any more.
+            # The table was overwritten meanwhile, so there is nothing to merge any more.
             joined.staged.unlink(missing_ok=True)
     return fewer
 
 
 class Background:
-    """Compaction beside the writing of batches, one at a time."""
+    """Compaction in a thread beside the writing of batches, one at a time."""
 
-    def __init__(self, store: TableStore, *, fewest: int = FEWEST) -> None:
+    def __init__(self, store: TableStore, *, min_files: int = MIN_FILES) -> None:
         self.store = store
-        self.fewest = fewest
+        self.min_files = min_files
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._running: Future[int] | None = None
 
     def consider(self, files: Iterable[DataFile]) -> None:
-        """Begin if it is worth it and nothing is running."""
+        """Start a compaction if it is worthwhile and none is running."""
         if self._running is not None and not self._running.done():
             return
         self.settle()
-        if plan(files, fewest=self.fewest):
-            self._running = self._pool.submit(compact, self.store, fewest=self.fewest)
+        if plan(files, min_files=self.min_files):
+            self._running = self._pool.submit(compact, self.store, min_files=self.min_files)
 
     def settle(self) -> None:
-        """Wait for what is running.  A failure costs space and not rows, so it is only told."""
+        """Wait for a running compaction. A failure costs no rows, so it is only logged."""
         running, self._running = self._running, None
         if running is not None and (error := running.exception()) is not None:
-            log.warning("Small files of a table could not be joined: %s", error)
+            log.warning("Small files of a table could not be merged: %s", error)

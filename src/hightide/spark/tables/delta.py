@@ -1,10 +1,9 @@
 """A Delta table through `deltalake`: executors write Parquet, the driver the transaction log.
 
-Each commit carries the writer's name and the number of the batch as an application transaction,
-which is what the Delta protocol has for exactly this, so a batch that comes again is recognised
-from the log itself.  An application's name contains its run, since Delta keeps one number for
-each and a new checkpoint begins at nought; the table's properties say which run is the writer's
-last.
+Each commit carries the writer's name and the batch number as an application transaction, as the
+Delta protocol provides, so a repeated batch is recognised from the log itself. The application's
+name contains the run, because Delta keeps one number for each application and a new checkpoint
+counts from 0. The table's properties say which run is the writer's last.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from hightide.spark.tables.table_store import (
 
 LAYOUT = "hightide.layout"
 RUN = "hightide.run."
-# Longer texts say nothing about what else is in a file that is worth their length.
-LONGEST_STATISTIC = 64
+# Longer texts are not worth their space in the statistics.
+MAX_STATISTIC_LENGTH = 64
 
 
 class DeltaStore:
@@ -48,7 +47,7 @@ class DeltaStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Delta leaves folders alone whose names begin like this.
+        # Delta ignores folders whose names start with an underscore.
         self.workspace = path / "_hightide"
 
     def base(self) -> Path:
@@ -100,11 +99,11 @@ class DeltaStore:
             partitions = table.metadata().partition_columns
             files = {file.path: file for file in _files(table, partitions)}
             if not change.remove <= files.keys():
-                raise Conflict(f"{self.path} was changed by another")
+                raise Conflict(f"{self.path} was changed by another writer")
             self._announce(table, change)
             is_all = change.remove == files.keys()
             schema = table.schema() if change.schema is None else _delta_schema(change.schema)
-            # A type can change only when no file of the old one stays.
+            # A type can change only if no file of the old type stays.
             mode = "overwrite" if is_all and not change.is_rearranged else "append"
             now_ms = int(time.time() * 1000)
             actions: list[AddAction | RemoveAction] = [
@@ -126,18 +125,18 @@ class DeltaStore:
             )
 
     def must_rewrite(self, evolution: Evolution) -> bool:
-        """The log has the columns, and one type for each."""
+        """The log holds the columns, with one type for each."""
         return bool(evolution.widened)
 
     def forget(self, prefix: str) -> None:
-        """Remove files that a crash left behind before they were in the log."""
-        known = {file.path for file in (self.snapshot() or _NOTHING).files}
+        """Delete files that a crash left behind before they were in the log."""
+        known = {file.path for file in (self.snapshot() or _EMPTY).files}
         for path in self.path.rglob(f"*{prefix}*.parquet"):
             if str(path.relative_to(self.path)) not in known:
                 path.unlink()
 
     def clean(self) -> None:
-        """Remove the files that have been out of the table for longer than its retention."""
+        """Delete the files that left the table longer ago than its retention."""
         if DeltaTable.is_deltatable(str(self.path)):
             DeltaTable(str(self.path)).vacuum(dry_run=False)
 
@@ -145,7 +144,7 @@ class DeltaStore:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _announce(self, table: DeltaTable, change: Change) -> None:
-        """What has a commit of its own and may be said twice: new columns, a writer's new run."""
+        """Commit new columns and a writer's new run, each on its own; both may be repeated."""
         known = {field.name for field in table.schema().fields}
         fields = [] if change.schema is None else _delta_schema(change.schema).fields
         if missing := [field for field in fields if field.name not in known]:
@@ -171,7 +170,7 @@ class DeltaStore:
         )
 
 
-_NOTHING = Snapshot(StructType(), Layout(), (), {}, -1)
+_EMPTY = Snapshot(StructType(), Layout(), (), {}, -1)
 
 
 def _application(writer: str, run: str) -> str:
@@ -209,9 +208,9 @@ def _text(value: Any) -> str | None:
 
 
 def statistics(footer: Any) -> str:
-    """What Delta wants to know about a file so that readers can skip it, from the file's footer.
+    """Return Delta's statistics of a file, from the file's footer; readers use them to skip files.
 
-    A column that cannot be told exactly is left out, which is always allowed.
+    A column whose range is not exact is left out, which Delta allows.
     """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
@@ -245,7 +244,7 @@ def _is_exact(value: Any) -> bool:
         case bool() | bytes():
             return False
         case str():
-            return len(value) <= LONGEST_STATISTIC
+            return len(value) <= MAX_STATISTIC_LENGTH
         case float():
             return math.isfinite(value)
     return isinstance(value, int | date)

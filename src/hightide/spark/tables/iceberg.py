@@ -1,9 +1,9 @@
 """An Iceberg table through `pyiceberg`: executors write Parquet, the driver commits the metadata.
 
 The catalog is a SQLite file beside the table, so all tables of one folder are in one catalog, in
-the namespace `default`.  A commit adds and removes files and sets the property that is the
-writer's mark, and the catalog's pointer moves once for all of it.  The mark is a property and not
-only in the snapshot's summary, because snapshots expire.
+the namespace `default`. A commit adds and removes files and sets the property with the writer's
+mark, and the catalog's pointer moves once for all of it. The mark is a property and not only in the
+snapshot's summary, because snapshots expire.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class IcebergStore:
         return Path(file.path.removeprefix("file://"))
 
     def table(self) -> Table | None:
-        """The table at this moment; None if there is none."""
+        """Return the table as it is now; None if there is none."""
         if not (self.path.parent / CATALOG_FILE).exists():
             return None
         try:
@@ -112,7 +112,7 @@ class IcebergStore:
             assert table is not None, "a table is created before it is changed"
             files = {task.file.file_path: task.file for task in table.scan().plan_files()}
             if not change.remove <= files.keys():
-                raise Conflict(f"{self.path} was changed by another")
+                raise Conflict(f"{self.path} was changed by another writer")
             added = []
             for file in change.add:
                 goal = self.base() / file.folder / file.name
@@ -142,7 +142,7 @@ class IcebergStore:
         return False
 
     def forget(self, prefix: str) -> None:
-        """Remove files that a crash left behind before they were in a snapshot."""
+        """Delete files that a crash left behind before they were in a snapshot."""
         found = self.snapshot()
         known = {self.locate(file) for file in found.files} if found else set()
         for path in self.base().rglob(f"*{prefix}*.parquet"):
@@ -150,7 +150,7 @@ class IcebergStore:
                 path.unlink()
 
     def clean(self) -> None:
-        """Forget old snapshots.  Their files stay, because pyiceberg removes none."""
+        """Expire old snapshots. Their files stay, because pyiceberg deletes none."""
         table = self.table()
         if table is not None:
             table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - KEEP).commit()
@@ -161,7 +161,7 @@ class IcebergStore:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _hint(self, table: Table) -> None:
-        """Where readers without a catalog begin; one that comes just before this reads what was."""
+        """Write the hint for readers without a catalog; until then they read the version before."""
         folder = self.path / "metadata"
         fresh = folder / "version-hint.next"
         fresh.write_text(Path(table.metadata_location).name, "utf-8")
@@ -169,7 +169,7 @@ class IcebergStore:
 
 
 def catalog(folder: Path) -> Catalog:
-    """The catalog of the tables of one folder."""
+    """Return the catalog of the tables of one folder."""
     return SqlCatalog(
         "hightide", uri=f"sqlite:///{folder / CATALOG_FILE}", warehouse=f"file://{folder}"
     )
@@ -187,12 +187,12 @@ def _evolve(transaction: Transaction, schema: StructType) -> None:
         reason = str(error).strip().splitlines()[-1]
         raise TableError(
             f"Iceberg cannot change a column like this: {reason}."
-            " Give the schema when the table is made."
+            " Set the schema when the table is created."
         ) from error
 
 
 def _properties(transaction: Transaction, change: Change) -> dict[str, str]:
-    """The mark, and the names by which files without field ids are read."""
+    """Return the mark, and the name mapping by which files without field ids are read."""
     mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
     found = {TableProperties.DEFAULT_NAME_MAPPING: mapping}
     if change.mark is not None:

@@ -1,20 +1,20 @@
-"""A table as a folder of plain Parquet files, which every reader can read and no reader sees torn.
+"""A table as a folder of plain Parquet files, which any reader sees whole.
 
-A folder cannot change several files at once, but a link to a folder can be swapped.  So each
-version of the table is a folder of its own, which never changes once it is seen, and the table's
-path is a link to the current one:
+A folder cannot change several files at once, but a link to a folder can be swapped. So each version
+of the table is a folder that never changes once it is visible, and the table's path is a link to
+the current one:
 
     tables/clicks                  → .clicks.versions/0000000012
     tables/.clicks.versions/0000000012/_hightide.json   schema, layout, files, marks of writers
     tables/.clicks.versions/0000000012/day=2026-11-16/….parquet
 
-A version holds hard links to the files it shares with the one before, so nothing is copied, and a
-file is gone when the last version that has it is.  Rows and the writer's mark are in the same
-folder and thus become visible by the same rename.  What a crash leaves behind is a folder that
-nobody links to; the next change removes it.
+A version has hard links to the files that it shares with the version before, so nothing is copied,
+and a file is deleted with the last version that has it. Rows and the writer's mark are in the same
+folder and become visible by the same rename. A crash leaves behind a folder without a link to it;
+the next change deletes it.
 
-A reader that resolves the link first (`os.path.realpath`) reads one version to the end, for as
-long as versions are kept.
+A reader that resolves the link first (`os.path.realpath`) can read one version to the end, as long
+as versions are kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hightide.spark.tables.table_store import (
 from hightide.spark.tables.table_target import TableError
 
 MANIFEST = "_hightide.json"
-# How long a version can still be read after the next one came.
+# How long a version stays readable after the next one.
 KEEP_S = 300.0
 
 
@@ -58,7 +58,7 @@ class ParquetStore:
         self.keep_s = keep_s
 
     def base(self) -> Path:
-        """The folder of the current version."""
+        """Return the folder of the current version."""
         return self.path.resolve()
 
     def locate(self, file: DataFile) -> Path:
@@ -67,7 +67,7 @@ class ParquetStore:
     def snapshot(self) -> Snapshot | None:
         if not self.path.is_symlink():
             if self.path.exists():
-                raise TableError(f"{self.path} exists already and is no table of Hightide's making")
+                raise TableError(f"{self.path} exists and is not a table of Hightide")
             return None
         found = json.loads((self.base() / MANIFEST).read_text("utf-8"))
         return Snapshot(
@@ -90,7 +90,7 @@ class ParquetStore:
             now = self.snapshot()
             assert now is not None, "a table is created before it is changed"
             if not change.remove <= {file.path for file in now.files}:
-                raise Conflict(f"{self.path} was changed by another")
+                raise Conflict(f"{self.path} was changed by another writer")
             marks = dict(now.marks)
             if change.mark is not None:
                 marks[change.writer] = change.mark
@@ -114,11 +114,11 @@ class ParquetStore:
             self._remove_old(following.version)
 
     def must_rewrite(self, evolution: Evolution) -> bool:
-        """Always: files are the only place for a schema, and readers believe the first they see."""
+        """Always: only files hold a schema, and readers use the first one they see."""
         return bool(evolution.added or evolution.widened)
 
     def forget(self, prefix: str) -> None:
-        """Nothing: what was not published is not in any version."""
+        """Do nothing: unpublished files are not in any version."""
 
     def clean(self) -> None:
         with locked(self.versions / "lock"):
@@ -126,7 +126,7 @@ class ParquetStore:
                 self._remove_old(now.version)
 
     def drop(self) -> None:
-        """Remove the table and all of its versions."""
+        """Delete the table and all of its versions."""
         with locked(self.versions / "lock"):
             self.path.unlink(missing_ok=True)
         shutil.rmtree(self.versions, ignore_errors=True)
@@ -137,7 +137,7 @@ class ParquetStore:
         linked: list[tuple[Path, str]] | None,
         moved: list[tuple[Path, str]] | tuple[()],
     ) -> None:
-        """Build a version's folder, have it on disk, and let the table's path lead to it."""
+        """Build a version's folder, sync it, and point the table's path to it."""
         folder = self.versions / f"{made.version:010d}"
         shutil.rmtree(folder, ignore_errors=True)  # Left behind by a crash.
         folder.mkdir(parents=True)
@@ -157,8 +157,8 @@ class ParquetStore:
         }
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         _sync(folder / MANIFEST)
-        for path_to_sync in {folder, *(path.parent for path in map(folder.joinpath, _names(made)))}:
-            _sync(path_to_sync)
+        for synced in {folder, *(path.parent for path in map(folder.joinpath, _names(made)))}:
+            _sync(synced)
         link = self.versions / "next"
         link.unlink(missing_ok=True)
         link.symlink_to(os.path.relpath(folder, self.path.parent))
@@ -166,7 +166,7 @@ class ParquetStore:
         _sync(self.path.parent)
 
     def _remove_old(self, current: int) -> None:
-        """Remove the versions that nobody can still be reading."""
+        """Delete the versions that no reader can still be reading."""
         numbers = sorted(int(path.name) for path in self.versions.glob("[0-9]*"))
         for number, following in pairwise(numbers):
             since = (self.versions / f"{following:010d}").stat().st_mtime
@@ -179,7 +179,7 @@ def _names(made: Snapshot) -> list[str]:
 
 
 def _sync(path: Path) -> None:
-    """Have a file or a folder on disk before anything refers to it."""
+    """Write a file or a folder to disk before anything refers to it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

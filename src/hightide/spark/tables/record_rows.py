@@ -1,9 +1,9 @@
 """From the records of a topic to the rows of its table.
 
-A row has the columns of the value and four more that say where it is from: `_key` (bytes, as they
-are), `_partition`, `_offset` and `_timestamp`.  With a key, a record without a value deletes.  Then
-the record's key has to say which row: as bytes if the table's key is `_key`, as text if it is one
-column, as a JSON object if it is several, which is how `streams` writes keys.
+A row has the columns of the value and four more with its origin: `_key` (bytes), `_partition`,
+`_offset` and `_timestamp`. If the table has a key, a record without a value deletes a row. The
+record's key then says which row: as bytes if the table's key is `_key`, as text if it is one
+column, as a JSON object if it is several, as `streams` writes keys.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ KEY = "_key"
 ORIGIN = {"partition": "int", "offset": "bigint", "timestamp": "timestamp"}
 METADATA = (KEY, *(f"_{name}" for name in ORIGIN))
 DELETED = "_deleted"
-# What Spark calls the column of texts that are no JSON.
+# Spark's name of the column of texts that are not JSON.
 CORRUPT = "_corrupt_record"
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """How a topic's records are read.  Without a schema, each batch of JSON says its own."""
+    """How a topic's records are decoded. Without a schema, each batch of JSON has its own."""
 
     schema: Schema | None
     key: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ class Records:
     on_error: str = "fail"
 
     def schema_of(self, raw: DataFrame, known: StructType | None) -> Schema | None:
-        """What the values of a batch are; `known` is what the table has so far.
+        """Return the schema of a batch's values; `known` is the schema of the table.
 
-        None if nobody knows yet: there is no table, and no record that has a field.
+        None if it is not known yet: there is no table, and no record with a field.
         """
         if self.schema is not None:
             return self.schema
@@ -57,9 +57,11 @@ class Records:
         return json(fields) if known is not None or fields.names else None
 
     def rows(self, raw: DataFrame, schema: Schema) -> DataFrame:
-        """The rows of a batch of records."""
+        """Return the rows of a batch of records."""
         if clash := {*schema.type.names} & {*METADATA, DELETED}:
-            raise TableError(f"The value has a field {min(clash)}; the name is taken here.")
+            raise TableError(
+                f"The value has a field {min(clash)}, which is a column of every table; rename it."
+            )
         found, _ = decoded(raw, schema, on_error=_kept(self.on_error), key="binary")
         rows = found.select(*_quoted(schema.type.names), KEY, *_origin("_meta."))
         if not self.key:
@@ -67,7 +69,7 @@ class Records:
         return latest(self._with_deletions(rows, raw), self.key)
 
     def _inferred(self, raw: DataFrame, known: StructType | None) -> StructType:
-        """The fields of a batch's JSON, as wide as those that the table has."""
+        """Return the fields of a batch's JSON, at least as wide as those of the table."""
         from pyspark.sql import functions as F
 
         texts = raw.where(F.col("value").isNotNull()).select(F.col("value").cast("string"))
@@ -79,7 +81,9 @@ class Records:
 
         gone = raw.where(F.col("value").isNull())
         if missing := [name for name in self.key if name not in rows.columns]:
-            raise TableError(f"The key {missing[0]} is no column: {', '.join(rows.columns)} are.")
+            raise TableError(
+                f"The key {missing[0]} is not a column; the columns are {', '.join(rows.columns)}."
+            )
         keys = _keys(self.key, rows.schema)
         columns: list[Column] = [
             keys[field.name].alias(field.name)
@@ -97,10 +101,10 @@ class Records:
 def merged(
     found: StructType, known: StructType | None, time: str | None = None, key: Sequence[str] = ()
 ) -> StructType:
-    """The fields to look for in a batch: those that are in it, with the types of the table.
+    """Return the fields to look for in a batch: those that are in it, with the types of the table.
 
-    A field that is text in the table takes anything, as text.  The event time is a time.  The key
-    is always looked for, because deletions need its type.
+    A field that is text in the table accepts anything, as text. The event time is a timestamp. The
+    key is always looked for, because deletions need its type.
     """
     before = known.fields if known else []
     types = {field.name: field.dataType for field in before}
@@ -120,7 +124,7 @@ def merged(
 
 
 def latest(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The last row of each key: by offset within a partition, by time between partitions."""
+    """Return the last row of each key: by offset within a partition, by time between partitions."""
     from pyspark.sql import functions as F
 
     row = F.struct(*(F.col(f"`{name}`") for name in rows.columns))
@@ -132,7 +136,7 @@ def latest(rows: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def _keys(key: Sequence[str], schema: StructType) -> dict[str, Column]:
-    """The key's columns as a deletion has them, from its record's key."""
+    """Return the key columns of a deletion, from its record's key."""
     from pyspark.sql import functions as F
 
     names = [name for name in key if name != KEY]
@@ -143,11 +147,11 @@ def _keys(key: Sequence[str], schema: StructType) -> dict[str, Column]:
         parsed = F.from_json(text, StructType([schema[name] for name in names]))
         found = {name: parsed.getField(name) for name in names}
     words = F.concat(
-        F.lit("A record without a value deletes a row, and its key should say which, by "),
+        F.lit("A record without a value deletes the row with its key. The key must have "),
         F.lit(", ".join(names)),
-        F.lit(", but it is: "),
+        F.lit(", but is: "),
         F.coalesce(text, F.lit("null")),
-        F.lit(". A table with the key _key takes every key."),
+        F.lit(". A table with --key _key accepts every key."),
     )
     return {
         name: F.coalesce(value, F.raise_error(words).cast(schema[name].dataType))
@@ -168,12 +172,12 @@ def _quoted(names: Sequence[str]) -> list[Column]:
 
 
 def _kept(on_error: str) -> str:
-    """Dead letters are written apart; to the table they are records to be skipped."""
+    """Skip bad records that are written to a dead-letter topic."""
     return "skip" if on_error.startswith("dlq:") else on_error
 
 
 def schema_for(format: str, schema: str | None) -> Schema | None:
-    """What `--format` and `--schema` mean; None: each batch of JSON says its own."""
+    """Return what `--format` and `--schema` mean; None: infer it from each batch of JSON."""
     if format == "json" and schema in (None, "infer"):
         return None
     try:
@@ -190,12 +194,12 @@ def _schema_for(format: str, schema: str | None) -> Schema:
             return schema_of(format)
         case "avro" | "protobuf":
             return _binary(format, schema)
-    raise TableError(f"{format!r} is no format; there are json, text, raw, avro and protobuf")
+    raise TableError(f"{format!r} is not a format; expected json, text, raw, avro or protobuf")
 
 
 def _binary(format: str, schema: str | None) -> Schema:
     if schema is None:
-        raise TableError(f"Values in {format} need --schema: the file that describes them.")
+        raise TableError(f"Values in {format} need --schema FILE.")
     if format == "avro":
         return avro(schema)
     path, mark, message = schema.partition("#")

@@ -1,7 +1,7 @@
-"""How a table's columns follow what comes in.
+"""How a table's columns follow the incoming rows.
 
-Columns are added and types are widened, also inside of structs; anything else stops with a
-sentence.  A column that no longer comes is kept and filled with null.
+Columns are added and types are widened, also inside of structs; anything else is an error. A column
+that no longer arrives is kept and filled with null.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHOLE: Sequence[type[DataType]] = (ByteType, ShortType, IntegerType, LongType)
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What a table's schema becomes, and which columns made it so."""
+    """A table's next schema, and the columns that changed it."""
 
     schema: StructType
     added: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Evolution:
 
 
 def evolve(table: StructType, incoming: StructType, fixed: Collection[str] = ()) -> Evolution:
-    """A table's columns after rows of another schema have come; `fixed` ones keep their type."""
+    """Return a table's schema after rows of another schema; `fixed` columns keep their type."""
     arriving = {field.name: field.dataType for field in incoming.fields}
     by_case = {field.name.lower(): field.name for field in table.fields}
     fields, added, widened = [], [], []
@@ -53,7 +53,7 @@ def evolve(table: StructType, incoming: StructType, fixed: Collection[str] = ())
         if kind is None or (kind != field.dataType and field.name in fixed):
             raise TableError(
                 f"Column {field.name} is {field.dataType.simpleString()} in the table and"
-                f" {arriving[field.name].simpleString()} in what comes now, which does not fit."
+                f" {arriving[field.name].simpleString()} in the incoming rows, which does not fit."
             )
         if kind != field.dataType:
             widened.append(field.name)
@@ -69,7 +69,7 @@ def evolve(table: StructType, incoming: StructType, fixed: Collection[str] = ())
 
 
 def wider(table: DataType, incoming: DataType) -> DataType | None:
-    """The type that holds the values of both; None if there is none."""
+    """Return the type that holds the values of both; None if there is none."""
     table, incoming = as_nullable(table), as_nullable(incoming)
     if table == incoming or isinstance(incoming, NullType):
         return table
@@ -77,7 +77,7 @@ def wider(table: DataType, incoming: DataType) -> DataType | None:
         return max(table, incoming, key=lambda kind: WHOLE.index(type(kind)))
     if isinstance(table, FloatType | DoubleType) and isinstance(incoming, FloatType | DoubleType):
         return DoubleType()
-    # A number that was whole so far: JSON does not tell a whole number from one with a fraction.
+    # The numbers were whole so far: JSON does not distinguish integers from fractions.
     if type(table) in WHOLE and isinstance(incoming, DoubleType):
         return incoming
     if isinstance(table, DoubleType) and type(incoming) in WHOLE:
@@ -90,7 +90,7 @@ def wider(table: DataType, incoming: DataType) -> DataType | None:
 
 
 def _wider_inside(table: DataType, incoming: DataType) -> DataType | None:
-    """The same for what has other types in it: a struct may have more fields than it had."""
+    """The same for nested types: a struct may get more fields."""
     match table, incoming:
         case StructType(), StructType():
             try:
@@ -107,7 +107,7 @@ def _wider_inside(table: DataType, incoming: DataType) -> DataType | None:
 
 
 def as_nullable(kind: DataType) -> DataType:
-    """The same type with null allowed everywhere, as all of a table's columns have it."""
+    """Return the type with null allowed everywhere, as in all columns of a table."""
     match kind:
         case ArrayType():
             return ArrayType(as_nullable(kind.elementType))
@@ -125,7 +125,7 @@ def nullable(schema: StructType) -> StructType:
 
 
 def fitted(column: Column, found: DataType, wanted: DataType) -> Column:
-    """A column of one type as the wider one that a table has."""
+    """Return a column in the wider type of the table."""
     from pyspark.sql import functions as F
 
     if as_nullable(found) == wanted:
@@ -151,7 +151,7 @@ def fitted(column: Column, found: DataType, wanted: DataType) -> Column:
 
 
 def conform(rows: DataFrame, schema: StructType, extra: Sequence[str] = ()) -> DataFrame:
-    """Rows with exactly the columns of a table, in its order; what they lack is null."""
+    """Return rows with exactly the columns of a table, in its order; missing ones are null."""
     from pyspark.sql import functions as F
 
     types = {field.name: field.dataType for field in rows.schema.fields}

@@ -1,9 +1,8 @@
-"""What Spark writes before it belongs to a table.
+"""Files that Spark has written and that are not yet in a table.
 
-Executors write Parquet into a folder that no reader looks at, through Spark's own writer, which
-deals with tasks that fail and come again.  The driver then sees which files there are, what their
-footers say, and gives them the names they will have in the table.  Driver and executors have to
-see the folder under the same path.
+Executors write Parquet into a folder that readers ignore, through Spark's own writer, which handles
+failed and repeated tasks. The driver then lists the files, reads their footers, and gives them
+their names in the table. Driver and executors must see the folder under the same path.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ BUCKET = "__bucket"
 
 
 class StagedFiles:
-    """One folder of files that are being written; removed at the end, whatever the end is."""
+    """One folder of files that are being written; always deleted at the end."""
 
     def __init__(self, store: TableStore, layout: Layout, prefix: str) -> None:
         self.store = store
@@ -51,7 +50,7 @@ class StagedFiles:
         spread = frame.withColumns(dict(zip(names, values, strict=True)))
         if not self.store.keeps_partition_columns:
             spread = spread.drop(*self.layout.partition_by)
-        # One file for each place rather than one of each task for each: Spark joins what is small.
+        # One file per partition and bucket, instead of one per task: rebalance merges small parts.
         spread = spread.hint("rebalance", *(F.col(name) for name in names))
         spread.write.partitionBy(*names).parquet(str(where))
         named = [self._named(where, path, at) for at, path in enumerate(parquet_files(where))]
@@ -79,12 +78,12 @@ class StagedFiles:
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """The files of a folder that Spark wrote, without those that it keeps for itself."""
+    """Return the files of a folder that Spark wrote, without its own bookkeeping."""
     return sorted(path for path in folder.rglob("*.parquet") if not path.name.startswith("."))
 
 
 def partition_value(layout: Layout, frame: DataFrame, name: str) -> Column:
-    """The value by which a row's folder is named."""
+    """Return the value that names a row's folder."""
     from pyspark.sql import functions as F
 
     if name not in frame.columns and layout.time is not None:
@@ -93,7 +92,7 @@ def partition_value(layout: Layout, frame: DataFrame, name: str) -> Column:
 
 
 def bucket(layout: Layout) -> Column:
-    """The file among a table's that has a row's key.  It must never change for a key."""
+    """Return the bucket of a row's key. It must never change for a key."""
     from pyspark.sql import functions as F
 
     hashed = F.xxhash64(*(F.col(name) for name in layout.key))

@@ -1,6 +1,7 @@
-"""A table as a DataFrame, without the jars that Spark would need to read Delta or Iceberg itself.
+"""Open a table, and read it as a DataFrame without the jars that Spark needs for Delta or Iceberg.
 
-The ledger says which files are in the table, and Spark reads them as Parquet on its executors.
+The store says which files are in the table, and Spark reads them as Parquet on its executors.
+`deltalake` and `pyiceberg` are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read(spark: SparkSession, target: str | Target) -> DataFrame:
-    """All rows of a table as it is now."""
+    """Return all rows of a table as it is now."""
     store = open_table(target)
     found = store.snapshot()
     if found is None:
@@ -30,7 +31,7 @@ def read(spark: SparkSession, target: str | Target) -> DataFrame:
 def read_files(
     spark: SparkSession, store: TableStore, schema: StructType, files: Iterable[DataFile]
 ) -> DataFrame:
-    """The rows of some of a table's files."""
+    """Return the rows of some of a table's files."""
     paths = [str(store.locate(file)) for file in files]
     if not paths:
         return spark.createDataFrame([], schema)
@@ -41,6 +42,7 @@ def read_files(
 
 
 def open_table(target: str | Target) -> TableStore:
+    """Return the store of a table, by its kind."""
     found = parse(target) if isinstance(target, str) else target
     match found.kind:
         case Kind.PARQUET:

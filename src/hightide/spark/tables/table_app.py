@@ -1,9 +1,8 @@
 """A topic that is kept as a table: an app with one query, run and watched like any other.
 
-Records come in as they are, and what they mean is decided batch by batch, because a schema that is
-inferred can grow with each.  The name stands for the work: its checkpoint, the group in which its
-lag shows, and its mark in the table.  What the table is made from is written down beside the
-checkpoint, so that the same name is not used for two things.
+Records are read raw and decoded batch by batch, because an inferred schema can grow with each. The
+name identifies the work: its checkpoint, the group that shows its lag, and its mark in the table.
+The definition of the table is stored beside the checkpoint, so that a name is not used twice.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
 QUERY = "table"
 STATE = "./.hightide/tables"
 DEFINITION = "table.json"
-DEAD = "dlq:"
+DEAD_LETTERS = "dlq:"
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a table is made from, as `hightide table create` was told."""
+    """What a table is made from: the options of `hightide table create`."""
 
     topic: str
     to: str
@@ -52,7 +51,7 @@ class Definition:
 
 
 def definition_in(folder: Path) -> Definition | None:
-    """What was written down in the folder of one name."""
+    """Return the definition that is stored in the folder of a name."""
     try:
         found = json.loads((folder / DEFINITION).read_text("utf-8"))
     except FileNotFoundError:
@@ -85,13 +84,13 @@ class TableApp(App):
         return Path(self.state) / self.name
 
     def check(self) -> None:
-        """That what was asked for can be done, as far as it can be said before Spark runs."""
+        """Check the definition, as far as that is possible before Spark runs."""
         TableBatches(self)
-        told, before = self.definition, definition_in(self.folder)
-        if before is not None and (before.topic, before.to) != (told.topic, told.to):
+        definition, before = self.definition, definition_in(self.folder)
+        if before is not None and (before.topic, before.to) != (definition.topic, definition.to):
             raise TableError(
-                f"{self.name} is the name of topic {before.topic} in {before.to}; choose another"
-                " with --name."
+                f"{self.name} is already the name of topic {before.topic} in {before.to};"
+                " choose another with --name."
             )
 
     def start(
@@ -108,7 +107,7 @@ class TableApp(App):
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(self.definition), indent=1)
         (self.folder / DEFINITION).write_text(text + "\n", "utf-8")
-        say(f"Topic {self.definition.topic} goes to {self.definition.to}.")
+        say(f"Writing topic {self.definition.topic} to {self.definition.to}.")
         gate = running.gates[QUERY] = Gate()
         stream = (
             self._records()
@@ -123,10 +122,10 @@ class TableApp(App):
         return running
 
     def _records(self) -> DataFrame:
-        """The topic as it is; headers are wanted only for dead letters."""
+        """Return the raw records; headers are included only for dead letters."""
         options = self.source_options(self.topics[self.definition.topic])
         options["startingOffsets"] = self.definition.start
-        if self.definition.on_error.startswith(DEAD):
+        if self.definition.on_error.startswith(DEAD_LETTERS):
             options["includeHeaders"] = "true"
         return self.spark.readStream.format("hightide").options(**options).load()
 
@@ -135,27 +134,32 @@ class TableBatches:
     """Called with each micro-batch of records."""
 
     def __init__(self, app: TableApp) -> None:
-        told = app.definition
+        definition = app.definition
         self._records = Records(
-            schema_for(told.format, told.schema), told.key, told.time, told.on_error
+            schema_for(definition.format, definition.schema),
+            definition.key,
+            definition.time,
+            definition.on_error,
         )
         self._app = app
         self._write = writer(
-            told.to,
+            definition.to,
             name=app.group(QUERY),
-            key=told.key,
-            partition_by=told.partition_by,
-            time=told.time,
-            deletes=DELETED if told.key else None,
-            buckets=told.buckets,
+            key=definition.key,
+            partition_by=definition.partition_by,
+            time=definition.time,
+            deletes=DELETED if definition.key else None,
+            buckets=definition.buckets,
         )
-        self._dead = None
-        if told.on_error.startswith(DEAD):
-            # The marker of what was written there is its own, and so is its name.
-            self._dead = topic_writer(app, told.on_error.removeprefix(DEAD), f"{QUERY}-dead")
+        self._dead_letters = None
+        if definition.on_error.startswith(DEAD_LETTERS):
+            # Dead letters have their own marker, and so their own name.
+            self._dead_letters = topic_writer(
+                app, definition.on_error.removeprefix(DEAD_LETTERS), f"{QUERY}-dead"
+            )
 
     def read_schema(self) -> None:
-        """Read a DDL while there is a session to read it: threads that Spark calls have none."""
+        """Parse a DDL while there is a session: threads that Spark calls have none."""
         found = self._records.schema
         if found is not None and found.format == "json":
             self._records = replace(self._records, schema=json_schema(found.type))
@@ -165,8 +169,12 @@ class TableBatches:
         return self._write.store
 
     def __call__(self, raw: DataFrame, batch: int) -> None:
-        # Looked at more than once where the schema, deletions or dead letters are in question.
-        is_kept = self._records.schema is None or bool(self._records.key) or self._dead is not None
+        # Inferring the schema, deletions and dead letters each read the batch once more.
+        is_kept = (
+            self._records.schema is None
+            or bool(self._records.key)
+            or self._dead_letters is not None
+        )
         kept = raw.persist() if is_kept else raw
         try:
             self._do(kept, batch)
@@ -179,8 +187,8 @@ class TableBatches:
         schema = self._records.schema_of(raw, now.schema if now else None)
         if schema is None:
             return
-        if self._dead is not None:
-            to = self._app.definition.on_error.removeprefix(DEAD)
+        if self._dead_letters is not None:
+            to = self._app.definition.on_error.removeprefix(DEAD_LETTERS)
             dead = bad_rows(raw, schema, to=to, app=self._app.name, query=QUERY)
-            self._dead(dead.drop("topic"), batch)
+            self._dead_letters(dead.drop("topic"), batch)
         self._write(self._records.rows(raw, schema), batch)

@@ -1,13 +1,12 @@
-"""What is in a table, and the one step in which that changes.
+"""The content of a table, and its atomic change.
 
-A table of any kind is a set of immutable Parquet files, and beside it a record of how far each
-writer has come.  A `Change` takes files out, puts files in and moves one writer's mark, and a
-ledger carries it out as a whole or not at all.  All that makes a batch count exactly once is
-here: the rows and the number of the batch become visible in the same step, and `judge` recognises
-a batch that comes again.
+A table of any kind is a set of immutable Parquet files, with a mark that says how far each writer
+has come. A `Change` removes files, adds files and moves one writer's mark; a store commits it whole
+or not at all. This is what makes a batch count exactly once: the rows and the batch number become
+visible in the same step, and `judge` recognises a batch that is repeated.
 
-The three kinds differ only in how that step is made: a link that is swapped (Parquet), a file of
-the transaction log (Delta), a pointer in a catalog (Iceberg).
+The three kinds differ only in how they commit: by swapping a link (Parquet), by a file of the
+transaction log (Delta), by a pointer in a catalog (Iceberg).
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from hightide.spark.tables.table_target import TableError
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How rows are spread over files; decided when a table is made, and never changed."""
+    """How rows are distributed over files; fixed when the table is created."""
 
     key: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
-    # The column from which the partition `day` is derived; None when it is a column like any other.
+    # The column that the partition `day` is derived from; None if `day` is an ordinary column.
     time: str | None = None
-    # A table with a key keeps each key in one of so many files, by its hash.
+    # A table with a key keeps each key in one of this many files, by its hash.
     buckets: int = 16
 
     def plain(self) -> dict[str, Any]:
@@ -55,7 +54,7 @@ class Layout:
 class Mark:
     """How far one writer has come: the last batch of its run that is in the table.
 
-    A run is the life of one checkpoint.  A new checkpoint counts its batches from nought again.
+    A run lasts as long as one checkpoint. A new checkpoint counts its batches from 0 again.
     """
 
     run: str
@@ -64,12 +63,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file that is in a table."""
+    """One file of a table."""
 
     path: str
     size_bytes: int
     rows: int
-    # By the name of the partition column, as text; None is null.
+    # The values of the partition columns, as text; None is null.
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -79,13 +78,13 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """One file that is written, and not yet in a table."""
+    """One file that is written and not yet in a table."""
 
     staged: Path
     name: str
     size_bytes: int
     rows: int
-    # With the escaped text that is a folder's name in the manner of Hive.
+    # `folder` is the escaped path of the partition in Hive's style.
     partition: Mapping[str, str | None] = field(default_factory=dict)
     folder: str = ""
 
@@ -108,7 +107,7 @@ class Change:
     schema: StructType | None = None
     writer: str = ""
     mark: Mark | None = None
-    # The same rows in other files: what follows a table's changes need not look at it.
+    # The same rows in other files: readers of the table's changes can skip it.
     is_rearranged: bool = False
 
 
@@ -119,9 +118,9 @@ class Conflict(Exception):
 class TableStore(Protocol):
     """A table as its writer sees it."""
 
-    # Where files are before they belong to the table: on its file system, out of readers' sight.
+    # For files that are not in the table yet: on its file system, invisible to readers.
     workspace: Path
-    # Whether partition columns are in the files also, and not only in the names of folders.
+    # Whether partition columns are in the files too, and not only in the names of folders.
     keeps_partition_columns: bool
 
     def snapshot(self) -> Snapshot | None: ...
@@ -131,28 +130,30 @@ class TableStore(Protocol):
     def commit(self, change: Change) -> None: ...
 
     def must_rewrite(self, evolution: Evolution) -> bool:
-        """Whether files of the schema before cannot stay beside files of the next one."""
+        """Return whether files of the old schema cannot stay beside files of the new one."""
 
     def locate(self, file: DataFile) -> Path: ...
 
     def base(self) -> Path:
-        """The folder in which partitions are folders."""
+        """Return the folder that contains the folders of the partitions."""
 
     def forget(self, prefix: str) -> None:
-        """Remove files with this in their names that a crash left behind."""
+        """Delete files with this in their names that a crash left behind."""
 
     def clean(self) -> None:
-        """Remove what is kept of earlier versions, as far as it is old enough."""
+        """Delete what is kept of earlier versions, if it is old enough."""
 
     def drop(self) -> None: ...
 
 
 def judge(mark: Mark | None, run: str, batch: int, *, is_repeatable: bool) -> bool:
-    """Whether a batch is new.  False: it is in the table already, and must not be written again.
+    """Return whether a batch is new. False: it is in the table already and must not be written
+    again.
 
-    Spark repeats at most the last batch it began.  A number below that means that the checkpoint is
-    not the one the table was written with, so what the batch holds is not known to be in the table.
-    A table that is overwritten or updated by key takes it all the same: it converges.
+    Spark repeats at most the last batch it started. A lower number means that the checkpoint is not
+    the one that the table was written with, so it is unknown whether the rows of the batch are in
+    the table. A table that is overwritten or updated by key accepts it all the same, because it
+    converges.
     """
     if mark is None or (mark.run == run and batch > mark.batch):
         return True
@@ -162,14 +163,14 @@ def judge(mark: Mark | None, run: str, batch: int, *, is_repeatable: bool) -> bo
         return True
     was = "a new checkpoint" if mark.run != run else f"an older checkpoint (batch {batch})"
     raise TableError(
-        f"The table has the batches up to {mark.batch} of this writer, and now it comes with {was}."
-        " Rows would be written twice. Drop the table to fill it anew, bring back the checkpoint it"
+        f"The table has this writer's batches up to {mark.batch}, but the writer has {was}."
+        " Rows would be written twice. Drop the table to fill it again, restore the checkpoint it"
         " was written with, or write under another name to add to it."
     )
 
 
 def bucket_of(path: str) -> int | None:
-    """The bucket of keys in a file, which its name says; None for a file of another's making."""
+    """Return the bucket in a file's name; None for a file that Hightide did not write."""
     name = path.rsplit("/", 1)[-1]
     digits = name[1:5]
     return int(digits) if name[:1] == "b" and name[5:6] == "-" and digits.isdecimal() else None
@@ -177,7 +178,7 @@ def bucket_of(path: str) -> int | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Only one change of a table at a time, among threads and processes of this machine."""
+    """Hold a lock, so that threads and processes of this machine change a table one at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Where a table is and of which kind: `parquet:./tables/clicks`, `delta:…`, `iceberg:…`."""
+"""The kind and the path of a table: `parquet:./tables/clicks`, `delta:…`, `iceberg:…`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class TableError(Exception):
-    """A table cannot be made, read or written as asked; the text is for a person."""
+    """A table cannot be created, read or written as asked; the text is for the user."""
 
 
 class Kind(StrEnum):
@@ -27,23 +27,23 @@ class Target:
 
 
 def is_table(text: str) -> bool:
-    """Whether this names a table, and not a topic."""
+    """Return whether this names a table, and not a topic."""
     kind, colon, path = text.partition(":")
     return bool(colon and path) and kind in set(Kind)
 
 
 def parse(text: str) -> Target:
-    """`KIND:PATH` as a target.  The path may be `file://…`, and is made absolute."""
+    """Parse `KIND:PATH`. The path may be `file://…`, and is made absolute."""
     if not is_table(text):
         raise TableError(
-            f"{text!r} is no table; it should be parquet:PATH, delta:PATH or iceberg:PATH"
+            f"{text!r} is not a table; expected parquet:PATH, delta:PATH or iceberg:PATH"
         )
     kind, _, path = text.partition(":")
     path = path.removeprefix("file://")
     if "://" in path:
         raise TableError(
-            f"{text!r} is not in a file system that is mounted here; tables are written to folders"
-            " that the driver and all executors see under one path"
+            f"{text!r} is not on a mounted file system; tables are folders that the driver and all"
+            " executors see under one path"
         )
-    # Not resolved: the path of a Parquet table is a link, and it is the link that is meant.
+    # Not resolved: the path of a Parquet table is a link, and the link itself is meant.
     return Target(Kind(kind), Path(path).expanduser().absolute())

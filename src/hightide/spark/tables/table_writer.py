@@ -1,13 +1,13 @@
-"""Micro-batches into a table, each exactly once: what `foreachBatch` calls.
+"""Micro-batches into a table, each exactly once: a function for `foreachBatch`.
 
-A batch is staged by the executors, and one commit of the ledger puts its rows in together with
-the number of the batch.  A crash before the commit leaves files that nobody refers to; after it,
-Spark brings the batch again and it is recognised.  Then the plan is run all the same, into
-nothing: a stateful query keeps its state only if its rows were asked for.
+Executors stage the files of a batch, and one commit of the store adds its rows together with the
+batch number. A crash before the commit leaves unreferenced files; after it, Spark repeats the batch
+and it is recognised. Then the plan is run all the same, into nothing: a stateful query keeps its
+state only if its rows are computed.
 
-`append` adds rows.  With a key, the newest row of each key replaces the one before: a table keeps
-each key in one of its buckets, and a batch rewrites the buckets it has keys of.  `complete`
-replaces everything.
+`append` adds rows. With a key, the newest row of each key replaces the one before: a table keeps
+each key in one of its buckets, and a batch rewrites the buckets of its keys. `complete` replaces
+everything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Literal
 
-from hightide.spark.tables.compaction import FEWEST, Background
+from hightide.spark.tables.compaction import MIN_FILES, Background
 from hightide.spark.tables.schema_evolution import Evolution, conform, evolve, nullable
 from hightide.spark.tables.staged_files import BUCKET, StagedFiles, bucket
 from hightide.spark.tables.table_access import open_table, read_files
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Mode = Literal["append", "update", "complete"]
-# Where the time of a row is if nothing else is said: the timestamp of its record.
+# The default time column of a row: the timestamp of its record.
 TIME = "_timestamp"
 TIMES = ("timestamp", "timestamp_ntz", "date")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -47,25 +47,25 @@ def writer(
     deletes: str | None = None,
     order: Sequence[str] = (),
     buckets: int = 16,
-    compact_at: int = FEWEST,
+    compact_at: int = MIN_FILES,
 ) -> TableWriter:
-    """A function for `foreachBatch` that writes each batch once.
+    """Return a function for `foreachBatch` that writes each batch once.
 
-    `name` is who writes: of one name and one checkpoint, no batch is written twice.  `time` is the
-    column that `partition_by="day"` takes the day from.  `deletes` is a column that is true for
-    rows that delete their key.  Of rows with one key in one batch the last by `order` counts.
+    `name` identifies the writer: with one name and one checkpoint, no batch is written twice.
+    `time` is the column of the day in `partition_by="day"`. `deletes` is a column that is true for
+    rows that delete their key. Of rows with one key in one batch, the last by `order` counts.
     """
     where = parse(target) if isinstance(target, str) else target
     called = name or where.path.name
     if not NAME.fullmatch(called):
         raise TableError(
-            f"{called!r} cannot be a name: letters, digits, dots, hyphens, underscores"
+            f"{called!r} is not a valid name; use letters, digits, dots, hyphens, underscores"
         )
     keys = _names(key)
     if mode == "update" and not keys:
         raise TableError(
-            f"A query in update mode sends a row again when it changes; to find it, {where} needs"
-            " a key."
+            f"A query in update mode writes a row again when it changes; {where} needs a key to"
+            " find it."
         )
     layout = Layout(keys, _names(partition_by), time, buckets)
     if where.kind is Kind.PARQUET and (hidden := [n for n in layout.partition_by if n[:1] in "_."]):
@@ -99,7 +99,7 @@ class TableWriter:
         self.deletes = deletes
         self.order = order
         self.store: TableStore = open_table(target)
-        self.background = Background(self.store, fewest=compact_at)
+        self.background = Background(self.store, min_files=compact_at)
         self._is_clean = False
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -121,7 +121,7 @@ class TableWriter:
             self.background.consider(after.files)
 
     def settle(self) -> None:
-        """Wait until nothing is going on in the background."""
+        """Wait until no compaction is running."""
         self.background.settle()
 
     def _write(
@@ -133,8 +133,8 @@ class TableWriter:
         now = found or self.store.create(incoming, layout)
         if now.layout != layout:
             raise TableError(
-                f"{self.target} was made with {now.layout.plain()} and is now to be written with"
-                f" {layout.plain()}, which cannot be changed; drop it to make it anew."
+                f"{self.target} was created with {now.layout.plain()} and cannot be written with"
+                f" {layout.plain()}; drop it to create it again."
             )
         evolution = evolve(now.schema, incoming, {*layout.key, *layout.partition_by})
         if self.mode == "complete":
@@ -150,13 +150,13 @@ class TableWriter:
             self.store.commit(Change(change.add, change.remove, schema, self.name, mark))
 
     def _prepared(self, frame: DataFrame) -> tuple[DataFrame, Layout]:
-        """The rows with the column `day` where the table has one, and where the day comes from."""
+        """Return the rows with the column `day` if the table has one, and the layout."""
         from pyspark.sql import functions as F
 
         layout = self.layout
         if missing := [column for column in layout.key if column not in frame.columns]:
             raise TableError(
-                f"The key {missing[0]} is no column: there are {', '.join(frame.columns)}"
+                f"The key {missing[0]} is not a column; the columns are {', '.join(frame.columns)}"
             )
         derived = "day" in layout.partition_by and "day" not in frame.columns
         time = layout.time or TIME
@@ -169,11 +169,11 @@ class TableWriter:
             absent = [time]
         if absent:
             raise TableError(
-                f"Rows cannot be parted by {', '.join(layout.partition_by)}: there is no column"
-                f" {absent[0]}, only {', '.join(frame.columns)}"
+                f"Rows cannot be partitioned by {', '.join(layout.partition_by)}: there is no"
+                f" column {absent[0]}; the columns are {', '.join(frame.columns)}"
             )
         if derived and (kind := frame.schema[time].dataType.typeName()) not in TIMES:
-            raise TableError(f"The day is taken from {time}, which is a {kind} and no time.")
+            raise TableError(f"The day is taken from {time}, which is a {kind}, not a timestamp.")
         layout = Layout(layout.key, layout.partition_by, time if derived else None, layout.buckets)
         if derived and not self.store.keeps_partition_columns:
             frame = frame.withColumn("day", F.to_date(time))
@@ -183,7 +183,7 @@ class TableWriter:
         schema = rows.drop(self.deletes).schema if self.deletes else rows.schema
         unknown = [field.name for field in schema.fields if field.dataType.typeName() == "void"]
         if unknown:
-            raise TableError(f"Column {unknown[0]} has only nulls and no type; cast it to one.")
+            raise TableError(f"Column {unknown[0]} has only nulls and no type; cast it to a type.")
         return nullable(schema)
 
     def _appended(
@@ -199,7 +199,7 @@ class TableWriter:
     def _upserted(
         self, rows: DataFrame, now: Snapshot, evolution: Evolution, stage: StagedFiles
     ) -> Change:
-        """The touched buckets anew: their rows without the changed keys, and the changed rows."""
+        """Rewrite the touched buckets: rows without the changed keys, and the changed rows."""
         from pyspark.sql import functions as F
 
         spark = rows.sparkSession
@@ -227,7 +227,7 @@ class TableWriter:
         return Change(tuple(staged), frozenset(file.path for file in files))
 
     def _latest(self, rows: DataFrame, schema: StructType) -> DataFrame:
-        """One row for each key, the last."""
+        """Return the last row of each key."""
         from pyspark.sql import functions as F
 
         extra = [self.deletes] if self.deletes else []
