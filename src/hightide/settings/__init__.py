@@ -1,13 +1,13 @@
 """Every setting of a broker and of a topic, declared once, with Kafka's names.
 
-`declaration` is how a setting is declared; `network`, `log` and `cluster` declare a broker's,
-`topic` a topic's; `broker` reads them from files, the environment and options.
+`declaration` defines how a setting is declared. `network`, `log` and `cluster` declare the settings
+of a broker, `topic` those of a topic. `broker` reads them from files, the environment and options.
 """
 
 from hightide.settings.broker import Broker, load_broker
 from hightide.settings.declaration import (
-    Declared,
-    Described,
+    Declaration,
+    DescribedSetting,
     Effect,
     InvalidSetting,
     Kind,
@@ -21,8 +21,8 @@ from hightide.settings.topic import Topic
 
 __all__ = [
     "Broker",
-    "Declared",
-    "Described",
+    "Declaration",
+    "DescribedSetting",
     "Effect",
     "InvalidSetting",
     "Kind",

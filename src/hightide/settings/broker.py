@@ -1,9 +1,8 @@
-"""All settings of a broker, and where their values are read from.
+"""All settings of a broker, and the sources of their values.
 
-The settings themselves are declared in `network`, `log` and `cluster`; those of a topic in `topic`.
-A broker's values come from a properties file, then from the environment, then from the command
-line; each is stronger than the one before, and an error names the line, the variable or the option
-that is wrong.
+`network`, `log` and `cluster` declare the settings; `topic` declares those of a topic. Values come
+from a properties file, then from the environment, then from the command line; the last one wins. An
+error names the line, the variable or the option.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hightide.settings.cluster import (
     ZooKeeperSettings,
 )
 from hightide.settings.declaration import (
-    Described,
+    DescribedSetting,
     Effect,
     InvalidSetting,
     Scope,
@@ -34,15 +33,15 @@ from hightide.settings.listeners import Listener, parse_listeners, parse_protoco
 from hightide.settings.log import LogSettings
 from hightide.settings.network import NetworkSettings
 
-# Variables of Kafka's scripts and images that are no settings of the broker.
+# Variables of Kafka's scripts and images that are not broker settings.
 _NOT_A_SETTING = re.compile(
     r"KAFKA_(OPTS|HEAP_OPTS|JVM_PERFORMANCE_OPTS|GC_LOG_OPTS|DEBUG|JMX_.*|JAVA_.*|LOG4J.*|TOOLS_.*"
     r"|HOME|VERSION|CLUSTER_ID|MODE"
-    # What Kubernetes sets for every service whose name begins with kafka.
+    # Kubernetes sets these for every service whose name begins with kafka.
     r"|(.*_)?SERVICE_HOST|(.*_)?SERVICE_PORT(_.*)?|(.*_)?PORT(_[0-9]+_(TCP|UDP)(_.*)?)?)"
 )
 
-# Names that stand for another setting, which wins if both are given.
+# Aliases of other settings. If both are set, the other one wins.
 _ALIASES = {
     "node.id": "broker.id",
     "coordinator.listen": "zookeeper.listen",
@@ -77,18 +76,18 @@ class Broker(
         "share.coordinator.": "the share group",
     }
 
-    # Where each value was read, as `server.properties:12`.
+    # The place of each value, such as `server.properties:12`.
     origin: ClassVar[Mapping[str, str]] = {}
-    # Values that whoever built the settings gave as such, and not as texts.
+    # Values that were passed to the constructor, not as texts.
     values: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def read(cls, given: Mapping[str, str], origin: Mapping[str, str] | None = None) -> Self:
-        """The settings of a broker that was given these texts by name."""
+        """Return the settings for these texts by name."""
         return cls._layered(((Source.STATIC_BROKER, dict(given)),), dict(origin or {}))
 
     def changed(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
-        """These settings with what was set since the start, for all brokers and for this one."""
+        """Return these settings with dynamic changes, for all brokers and for this one."""
         static = self.layers[-1:] or ((Source.STATIC_BROKER, {}),)
         changes = (
             (Source.DYNAMIC_BROKER, dict(own)),
@@ -118,9 +117,9 @@ class Broker(
 
     @classmethod
     def check_change(cls, changes: Mapping[str, str], scope: Scope) -> None:
-        """Raise InvalidSetting unless these may be set while brokers run.
+        """Raise InvalidSetting unless these settings can change while brokers run.
 
-        The scope is CLUSTER for all brokers at once and BROKER for one of them.
+        The scope is CLUSTER for a change on all brokers, and BROKER for one broker.
         """
         cls.parse(changes)
         problems = []
@@ -129,12 +128,12 @@ class Broker(
             if allowed is Scope.FIXED:
                 problems.append(f"{name} cannot be changed while the broker runs")
             elif allowed is Scope.BROKER and scope is Scope.CLUSTER:
-                problems.append(f"{name} can be changed only for one broker at a time")
+                problems.append(f"{name} can be changed only for a single broker")
         if problems:
             raise InvalidSetting(*problems)
 
     def check_together(self) -> None:
-        """Raise InvalidSetting unless the values fit together."""
+        """Raise InvalidSetting if values contradict each other."""
         for name, look in (
             ("listener.security.protocol.map", self._protocols),
             ("listeners", self.listening),
@@ -144,7 +143,9 @@ class Broker(
                 look()
             except InvalidSetting as wrong:
                 raise InvalidSetting(self._at(name, str(wrong))) from None
-        addresses = [(each.host, each.port) for each in self.listening() if each.port]
+        addresses = [
+            (listener.host, listener.port) for listener in self.listening() if listener.port
+        ]
         if len(set(addresses)) < len(addresses):
             raise InvalidSetting(self._at("listeners", "two listeners have the same address"))
         if self.process_roles == ("controller",):
@@ -167,7 +168,7 @@ class Broker(
         return {name.strip() for name in names} - {""}
 
     def listening(self) -> tuple[Listener, ...]:
-        """What to listen on, without KRaft's listeners for controllers."""
+        """Return the listeners to open, without KRaft's controller listeners."""
         listeners = tuple(
             listener
             for listener in parse_listeners(self.listeners, self._protocols())
@@ -180,11 +181,11 @@ class Broker(
                     " only PLAINTEXT listeners can be opened"
                 )
         if not listeners:
-            raise InvalidSetting("there must be a listener for clients")
+            raise InvalidSetting("at least one listener for clients is needed")
         return listeners
 
     def advertising(self) -> tuple[Listener, ...]:
-        """What to tell clients to use; empty to tell each what it used itself."""
+        """Return the advertised listeners; empty to advertise the address that each client used."""
         if self.advertised_listeners is None:
             return ()
         listening = {listener.name for listener in self.listening()}
@@ -193,14 +194,14 @@ class Broker(
             if listener.name in self._for_controllers():
                 continue
             if listener.name not in listening:
-                raise InvalidSetting(f"{listener} has no listener of that name to lead to")
+                raise InvalidSetting(f"{listener}: listeners has no listener of that name")
             if listener.host in ("", "0.0.0.0", "::"):
-                raise InvalidSetting(f"{listener} names no host that a client could connect to")
+                raise InvalidSetting(f"{listener} has no host that a client can connect to")
             advertised.append(listener)
         return tuple(advertised)
 
     def inter_broker_listener(self) -> str:
-        """The name of the listener that brokers use among themselves."""
+        """Return the name of the listener for connections between brokers."""
         listeners = self.listening()
         wanted = self.inter_broker_listener_name
         for listener in listeners:
@@ -211,11 +212,11 @@ class Broker(
         raise InvalidSetting(f"inter.broker.listener.name: there is no listener {wanted}")
 
     def directories(self) -> tuple[str, ...]:
-        """Where the logs lie."""
+        """Return the log directories."""
         return self.log_dirs or (self.log_dir,)
 
-    def describe(self) -> Iterator[Described]:
-        """Every setting with its value and the weaker values behind it."""
+    def describe(self) -> Iterator[DescribedSetting]:
+        """Yield every setting with its value and its synonyms."""
         for about, value in self._values():
             synonyms = [
                 Synonym(about.name, None if about.secret else given[about.name], source)
@@ -227,21 +228,21 @@ class Broker(
             yield self._described(about, value, synonyms)
 
     def without_effect(self) -> Iterator[str]:
-        """A line for each setting that was changed and does nothing here, with the reason."""
+        """Yield a line for each setting that is set but has no effect, with the reason."""
         given = dict.fromkeys(name for _, layer in self.layers for name in layer)
         for name in given:
             about = self.declared[name]
             changed = getattr(self, about.attribute) != about.default
             if changed and about.effect is not Effect.FULL:
                 where = self.origin.get(name)
-                line = f"{name} is accepted without effect: {about.why}"
+                line = f"{name} has no effect: {about.why}"
                 yield f"{where}: {line}" if where else line
 
 
 def load_broker(
     config_file: Path | None, environ: Mapping[str, str], overrides: Sequence[str]
 ) -> Broker:
-    """A broker's settings from a file, then KAFKA_* variables, then `name=value` options."""
+    """Read broker settings from a file, then KAFKA_* variables, then `name=value` options."""
     given: dict[str, str] = {}
     origin: dict[str, str] = {}
     for name, value, where in (
@@ -257,18 +258,18 @@ def load_broker(
 def _from_file(path: Path) -> Iterator[tuple[str, str, str]]:
     try:
         text = path.read_text("utf-8")
-        for each in properties.parse(text):
-            yield each.name, each.value, f"{path.name}:{each.line}"
+        for line, name, value in properties.parse(text):
+            yield name, value, f"{path.name}:{line}"
     except OSError as failed:
         raise InvalidSetting(f"{path} cannot be read: {failed.strerror}") from failed
     except UnicodeDecodeError as failed:
-        raise InvalidSetting(f"{path} is not text in UTF-8") from failed
+        raise InvalidSetting(f"{path} is not UTF-8 text") from failed
     except properties.BadProperties as wrong:
         raise InvalidSetting(f"{path.name}:{wrong}") from wrong
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Settings from variables: one underscore is a dot, two an underscore, three a dash."""
+    """Yield settings from variables: one underscore is a dot, two an underscore, three a dash."""
     for variable, value in sorted(environ.items()):
         if variable.startswith("KAFKA_") and not _NOT_A_SETTING.fullmatch(variable):
             name = variable.removeprefix("KAFKA_").lower()
@@ -280,5 +281,5 @@ def _from_options(overrides: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     for option in overrides:
         name, equals, value = option.partition("=")
         if not equals or not name.strip():
-            raise InvalidSetting(f"--override {option}: an override is written as name=value")
+            raise InvalidSetting(f"--override {option}: an override must have the form name=value")
         yield name.strip(), value.strip(), f"--override {option}"

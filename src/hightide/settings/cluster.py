@@ -1,8 +1,7 @@
-"""The broker's settings for what it does with others: coordination, replication, groups,
-transactions and quotas.
+"""Broker settings for ZooKeeper, replication, groups, transactions and quotas.
 
-Much of it waits for its feature.  A setting is declared before that so that the file of a Kafka
-broker can be used, and says that it does nothing yet.
+Some belong to a feature that is missing. They are declared so that the file of a Kafka broker
+works, and say that they have no effect yet.
 """
 
 from __future__ import annotations
@@ -20,35 +19,36 @@ from hightide.settings.declaration import (
 from hightide.settings.topic import DAY_MS, HOUR_MS, MAX_LONG, MINUTE_MS
 
 CLUSTER = Scope.CLUSTER
-OWN_SETTINGS = "a group cannot be given settings of its own"
+OWN_SETTINGS = "groups have no settings"
 QUOTAS = "it needs quotas"
 SHARE_GROUPS = "it needs share groups"
-PURGATORY = "waiting requests hang on what they wait for and are never left over"
+PURGATORY = "completed requests leave the purgatory at once"
 
 
 class ZooKeeperSettings(Settings):
-    """ZooKeeper, the controller and a broker's leave-taking."""
+    """ZooKeeper, the controller and controlled shutdown."""
 
     zookeeper_connect: str | None = setting(
         default=None,
-        doc="The ZooKeeper ensemble, as host:port,host:port/path; without it the broker runs an"
+        doc="The ZooKeeper ensemble, as host:port,host:port/path; if not set, the broker runs an"
         " embedded ZooKeeper, which speaks the same protocol.",
     )
     zookeeper_session_timeout_ms: int = setting(
         default=18 * 1000,
-        doc="Silence after which ZooKeeper takes a broker for dead.",
+        doc="Session timeout: ZooKeeper expires the session of a broker after this time without a"
+        " heartbeat.",
         at_least=100,
     )
     zookeeper_connection_timeout_ms: int | None = setting(
         default=None,
-        doc="How long connecting to ZooKeeper may take; zookeeper.session.timeout.ms if not set.",
+        doc="Timeout of the connection to ZooKeeper; zookeeper.session.timeout.ms if not set.",
         at_least=1,
     )
     zookeeper_max_in_flight_requests: int = setting(
         default=10,
-        doc="Requests to ZooKeeper without an answer.",
+        doc="Maximum number of ZooKeeper requests without a response.",
         at_least=1,
-        ignored="requests are sent as they come, and reading many znodes is done in groups",
+        ignored="requests are sent at once, and many znodes are read in groups",
     )
     zookeeper_set_acl: bool = setting(
         default=False,
@@ -59,10 +59,10 @@ class ZooKeeperSettings(Settings):
         default=False, doc="Whether the connection to ZooKeeper is encrypted."
     )
     zookeeper_ssl_truststore_location: str | None = setting(
-        default=None, doc="PEM file with the certificates that ZooKeeper's must be signed by."
+        default=None, doc="PEM file with the CA certificates for ZooKeeper."
     )
     zookeeper_ssl_keystore_location: str | None = setting(
-        default=None, doc="PEM file with the broker's own key and certificate for ZooKeeper."
+        default=None, doc="PEM file with the broker's key and certificate for ZooKeeper."
     )
     zookeeper_listen: str | None = setting(
         default=None,
@@ -75,112 +75,119 @@ class ZooKeeperSettings(Settings):
         doc="user:password with which this broker authenticates to ZooKeeper (scheme digest), and"
         " which its embedded ZooKeeper requires of all clients.",
     )
-    coordinator_listen: str | None = setting(
-        default=None, doc="The earlier name of zookeeper.listen."
-    )
+    coordinator_listen: str | None = setting(default=None, doc="The old name of zookeeper.listen.")
     coordinator_credentials: password | None = setting(
-        default=None, doc="The earlier name of zookeeper.credentials."
+        default=None, doc="The old name of zookeeper.credentials."
     )
     controlled_shutdown_enable: bool = setting(
         default=True,
-        doc="Whether a broker hands over its partitions before it stops.",
+        doc="Whether a broker moves its leaderships to other brokers before it stops.",
     )
     controlled_shutdown_max_retries: int = setting(
-        default=3, doc="How often handing over is tried again."
+        default=3, doc="Number of retries of a controlled shutdown."
     )
     controlled_shutdown_retry_backoff_ms: long = setting(
-        default=5 * 1000, doc="Time between two tries to hand over."
+        default=5 * 1000, doc="Time between two attempts of a controlled shutdown."
     )
     controller_socket_timeout_ms: int = setting(
         default=30 * 1000,
-        doc="How long a request of the controller to a broker may take.",
+        doc="Timeout of requests from the controller to brokers.",
     )
     auto_leader_rebalance_enable: bool = setting(
         default=True,
-        doc="Whether leadership goes back to the preferred replicas by itself.",
+        doc="Whether the controller moves leadership back to preferred replicas.",
     )
     leader_imbalance_check_interval_seconds: long = setting(
         default=300,
-        doc="Time between two looks at the balance of leaders.",
+        doc="Time between two checks of the leader balance.",
         at_least=1,
     )
     leader_imbalance_per_broker_percentage: int = setting(
         default=10,
-        doc="Share of a broker's partitions that may be led elsewhere before leadership goes back.",
+        doc="Percentage of a broker's preferred partitions that may have another leader before"
+        " leadership moves back.",
     )
     inter_broker_protocol_version: str | None = setting(
         default=None,
-        doc="Version that brokers speak among themselves.",
+        doc="Protocol version between brokers.",
         ignored="brokers agree on the version of each request",
     )
 
 
 class ReplicationSettings(Settings):
-    """Replicas and how they follow."""
+    """Replication between leaders and followers."""
 
     default_replication_factor: int = setting(
-        default=1, doc="Replicas of a topic that is created without a number.", at_least=1
+        default=1, doc="Default replication factor of a new topic.", at_least=1
     )
     replica_lag_time_max_ms: long = setting(
         default=30 * 1000,
-        doc="Time without catching up after which a follower is no longer in sync.",
+        doc="A follower that has not caught up for this time leaves the ISR.",
     )
     replica_fetch_max_bytes: int = setting(
         default=1024 * 1024,
-        doc="Bytes that a follower asks for of each partition.",
+        doc="Maximum bytes of each partition in a follower's fetch.",
         at_least=0,
     )
-    replica_fetch_min_bytes: int = setting(default=1, doc="Bytes that a follower waits for.")
+    replica_fetch_min_bytes: int = setting(
+        default=1, doc="Minimum bytes of a fetch response for a follower."
+    )
     replica_fetch_response_max_bytes: int = setting(
         default=10 * 1024 * 1024,
-        doc="Bytes that a follower asks for in one request.",
+        doc="Maximum bytes of a fetch response for a follower.",
         at_least=0,
     )
     replica_fetch_wait_max_ms: int = setting(
-        default=500, doc="How long a follower waits for replica.fetch.min.bytes."
+        default=500, doc="Maximum time that a fetch waits for replica.fetch.min.bytes."
     )
     replica_fetch_backoff_ms: int = setting(
-        default=1000, doc="Pause of a follower after an error.", at_least=0
+        default=1000, doc="Pause of a follower after a failed fetch.", at_least=0
     )
     replica_socket_timeout_ms: int = setting(
-        default=30 * 1000, doc="How long a follower's request may take."
+        default=30 * 1000, doc="Timeout of a follower's requests."
     )
     replica_socket_receive_buffer_bytes: int = setting(
         default=64 * 1024,
-        doc="Size of a follower's receive buffer.",
+        doc="Receive buffer of a follower's connection.",
         ignored="the operating system sizes it as needed",
     )
     replica_high_watermark_checkpoint_interval_ms: long = setting(
-        default=5 * 1000, doc="Time between two writes of the high watermarks."
+        default=5 * 1000, doc="Time between two checkpoints of the high watermarks."
     )
     replica_selector_class: java_class | None = setting(
-        default=None, doc="Which replica a consumer should read from."
+        default=None, doc="How the replica that a consumer reads from is selected."
     )
     num_replica_fetchers: int = setting(
         default=1,
-        doc="Connections to each broker that is followed.",
+        doc="Number of fetchers for each leader broker.",
         scope=CLUSTER,
-        ignored="one connection to each leader carries all its partitions",
+        ignored="one connection to each leader has all its partitions",
     )
     num_replica_alter_log_dirs_threads: int | None = setting(
         default=None,
-        doc="Threads that move replicas between log directories.",
-        later="replicas cannot be moved between directories",
+        doc="Number of threads that move replicas between log directories.",
+        later="replicas cannot move between log directories",
     )
     unclean_leader_election_interval_ms: long = setting(
         default=5 * MINUTE_MS,
-        doc="Time between two looks for partitions to elect uncleanly.",
+        doc="Time between two checks for unclean leader elections.",
         at_least=1,
-        ignored="they are looked at whenever something changes, and every few seconds",
+        ignored="the controller checks after every change, and every few seconds",
     )
     fetch_purgatory_purge_interval_requests: int = setting(
-        default=1000, doc="Fetches after which finished ones are dropped.", ignored=PURGATORY
+        default=1000,
+        doc="Number of fetches after which completed ones are purged.",
+        ignored=PURGATORY,
     )
     producer_purgatory_purge_interval_requests: int = setting(
-        default=1000, doc="Produces after which finished ones are dropped.", ignored=PURGATORY
+        default=1000,
+        doc="Number of produce requests after which completed ones are purged.",
+        ignored=PURGATORY,
     )
     delete_records_purgatory_purge_interval_requests: int = setting(
-        default=1, doc="Deletions after which finished ones are dropped.", ignored=PURGATORY
+        default=1,
+        doc="Number of DeleteRecords after which completed ones are purged.",
+        ignored=PURGATORY,
     )
 
 
@@ -188,177 +195,183 @@ class GroupSettings(Settings):
     """Consumer groups and their offsets."""
 
     group_initial_rebalance_delay_ms: int = setting(
-        default=3000, doc="How long a new group waits for more members."
+        default=3000, doc="How long the first rebalance of a group waits for more members."
     )
     group_min_session_timeout_ms: int = setting(
-        default=6000, doc="Shortest session that a member may ask for."
+        default=6000, doc="Minimum session timeout of a member."
     )
     group_max_session_timeout_ms: int = setting(
-        default=30 * MINUTE_MS, doc="Longest session that a member may ask for."
+        default=30 * MINUTE_MS, doc="Maximum session timeout of a member."
     )
-    group_max_size: int = setting(default=1000, doc="Most members of a group.", at_least=1)
+    group_max_size: int = setting(
+        default=1000, doc="Maximum number of members of a group.", at_least=1
+    )
     group_coordinator_rebalance_protocols: names = setting(
         default=("classic", "consumer"),
-        doc="Kinds of groups that are served.",
+        doc="Group protocols that the broker supports.",
         one_of=("classic", "consumer", "share", "streams"),
     )
     group_coordinator_threads: int = setting(
         default=1,
-        doc="Threads that serve groups.",
+        doc="Number of threads of the group coordinator.",
         at_least=1,
         ignored="one event loop serves all groups",
     )
     group_coordinator_append_linger_ms: int = setting(
         default=10,
-        doc="How long a group's records wait to be written together.",
+        doc="How long records of a group wait for more, to be written together.",
         at_least=0,
         ignored="they are written at once",
     )
     group_consumer_session_timeout_ms: int = setting(
-        default=45 * 1000, doc="Session of a consumer group's member.", at_least=1
+        default=45 * 1000, doc="Session timeout of members (consumer protocol).", at_least=1
     )
     group_consumer_min_session_timeout_ms: int = setting(
         default=45 * 1000,
-        doc="Shortest session that a consumer group may be given.",
+        doc="Minimum session timeout of a group (consumer protocol).",
         at_least=1,
         later=OWN_SETTINGS,
     )
     group_consumer_max_session_timeout_ms: int = setting(
         default=60 * 1000,
-        doc="Longest session that a consumer group may be given.",
+        doc="Maximum session timeout of a group (consumer protocol).",
         at_least=1,
         later=OWN_SETTINGS,
     )
     group_consumer_heartbeat_interval_ms: int = setting(
         default=5000,
-        doc="Time between a consumer group member's heartbeats.",
+        doc="Heartbeat interval of members (consumer protocol).",
         at_least=1,
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
         default=5000,
-        doc="Shortest heartbeat that a consumer group may be given.",
+        doc="Minimum heartbeat interval of a group (consumer protocol).",
         at_least=1,
         later=OWN_SETTINGS,
     )
     group_consumer_max_heartbeat_interval_ms: int = setting(
         default=15 * 1000,
-        doc="Longest heartbeat that a consumer group may be given.",
+        doc="Maximum heartbeat interval of a group (consumer protocol).",
         at_least=1,
         later=OWN_SETTINGS,
     )
     group_consumer_max_size: int = setting(
-        default=1000, doc="Most members of a consumer group.", at_least=1
+        default=1000, doc="Maximum number of members (consumer protocol).", at_least=1
     )
     group_consumer_assignors: names = setting(
         default=("uniform", "range"),
-        doc="How partitions are given to members; the first is the default.",
+        doc="Assignors of the coordinator; the first one is the default.",
         one_of=("uniform", "range"),
     )
     group_consumer_migration_policy: str = setting(
         default="bidirectional",
-        doc="Which way a group may change between the classic and the consumer kind.",
+        doc="Which migrations between the classic and the consumer protocol are allowed.",
         one_of=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     offset_metadata_max_bytes: int = setting(
-        default=4096, doc="Longest note beside a committed offset."
+        default=4096, doc="Maximum size of the metadata of a committed offset."
     )
     offsets_commit_timeout_ms: int = setting(
         default=5000,
-        doc="How long a commit waits until all replicas have it.",
+        doc="How long an offset commit waits for replication.",
         at_least=1,
     )
     offsets_load_buffer_size: int = setting(
         default=5 * 1024 * 1024,
-        doc="Bytes that are read at once when committed offsets are loaded.",
+        doc="Batch size of reads when committed offsets are loaded.",
         at_least=1,
-        ignored="they are read in pieces between which others are served",
+        ignored="they are read in small pieces, and other requests are served in between",
     )
     offsets_retention_minutes: int = setting(
         default=7 * 24 * 60,
-        doc="How long the offsets of a group without members are kept.",
+        doc="How long the committed offsets of an empty group are kept.",
         at_least=1,
     )
     offsets_retention_check_interval_ms: long = setting(
         default=10 * MINUTE_MS,
-        doc="Time between two looks for offsets to forget.",
+        doc="Time between two checks for expired offsets.",
         at_least=1,
     )
     offsets_topic_num_partitions: int = setting(
-        default=50, doc="Partitions of the topic of offsets.", at_least=1
+        default=50, doc="Number of partitions of __consumer_offsets.", at_least=1
     )
     offsets_topic_replication_factor: short = setting(
-        default=3, doc="Replicas of the topic of offsets.", at_least=1
+        default=3, doc="Replication factor of __consumer_offsets.", at_least=1
     )
     offsets_topic_segment_bytes: int = setting(
         default=100 * 1024 * 1024,
-        doc="Segment size of the topic of offsets.",
+        doc="Segment size of __consumer_offsets.",
         at_least=1,
     )
     offsets_topic_compression_codec: int = setting(
         default=0,
-        doc="Codec of the topic of offsets, by number.",
+        doc="Compression codec of __consumer_offsets, by number.",
         at_least=0,
         at_most=4,
     )
     share_coordinator_state_topic_replication_factor: short = setting(
-        default=3, doc="Replicas of the topic of share groups.", at_least=1, later=SHARE_GROUPS
+        default=3,
+        doc="Replication factor of the topic of share groups.",
+        at_least=1,
+        later=SHARE_GROUPS,
     )
     share_coordinator_state_topic_min_isr: short = setting(
         default=2,
-        doc="Fewest in-sync replicas of the topic of share groups.",
+        doc="min.insync.replicas of the topic of share groups.",
         at_least=1,
         later=SHARE_GROUPS,
     )
 
 
 class TransactionSettings(Settings):
-    """Transactions and their log."""
+    """Transactions and the transaction state log."""
 
     transaction_max_timeout_ms: int = setting(
         default=15 * MINUTE_MS,
-        doc="Longest timeout that a transaction may ask for.",
+        doc="Maximum transaction timeout of a producer.",
         at_least=1,
     )
     transaction_state_log_num_partitions: int = setting(
-        default=50, doc="Partitions of the topic of transactions.", at_least=1
+        default=50, doc="Number of partitions of __transaction_state.", at_least=1
     )
     transaction_state_log_replication_factor: short = setting(
-        default=3, doc="Replicas of the topic of transactions.", at_least=1
+        default=3, doc="Replication factor of __transaction_state.", at_least=1
     )
     transaction_state_log_min_isr: int = setting(
         default=2,
-        doc="Fewest in-sync replicas of the topic of transactions.",
+        doc="min.insync.replicas of __transaction_state.",
         at_least=1,
     )
     transaction_state_log_segment_bytes: int = setting(
         default=100 * 1024 * 1024,
-        doc="Segment size of the topic of transactions.",
+        doc="Segment size of __transaction_state.",
         at_least=1,
     )
     transaction_state_log_load_buffer_size: int = setting(
         default=5 * 1024 * 1024,
-        doc="Bytes that are read at once when transactions are loaded.",
+        doc="Batch size of reads when transactions are loaded.",
         at_least=1,
-        ignored="they are read in small pieces, so that other requests get their turns",
+        ignored="they are read in small pieces, and other requests are served in between",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         default=10 * 1000,
-        doc="Time between two looks for transactions that took too long.",
+        doc="Time between two checks for transactions that timed out.",
         at_least=1,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         default=HOUR_MS,
-        doc="Time between two looks for transactional ids to forget.",
+        doc="Time between two checks for expired transactional ids.",
         at_least=1,
     )
     transaction_partition_verification_enable: bool = setting(
         default=True,
-        doc="Whether a partition asks the coordinator if a transaction really contains it.",
+        doc="Whether a leader verifies with the coordinator that a partition is part of a"
+        " transaction.",
         scope=CLUSTER,
     )
     transactional_id_expiration_ms: int = setting(
         default=7 * DAY_MS,
-        doc="How long an idle transactional id is remembered.",
+        doc="How long the coordinator keeps an idle transactional id.",
         at_least=1,
     )
 
@@ -367,44 +380,47 @@ class QuotaSettings(Settings):
     """Quotas for clients and for replication."""
 
     quota_window_num: int = setting(
-        default=11, doc="Windows that a client's rate is taken over.", at_least=1, later=QUOTAS
+        default=11, doc="Number of windows for client quotas.", at_least=1, later=QUOTAS
     )
     quota_window_size_seconds: int = setting(
-        default=1, doc="Length of such a window.", at_least=1, later=QUOTAS
+        default=1, doc="Length of a window for client quotas.", at_least=1, later=QUOTAS
     )
     controller_quota_window_num: int = setting(
         default=11,
-        doc="Windows that the rate of topic changes is taken over.",
+        doc="Number of windows for controller mutation quotas.",
         at_least=1,
         later=QUOTAS,
     )
     controller_quota_window_size_seconds: int = setting(
-        default=1, doc="Length of such a window.", at_least=1, later=QUOTAS
+        default=1,
+        doc="Length of a window for controller mutation quotas.",
+        at_least=1,
+        later=QUOTAS,
     )
     replication_quota_window_num: int = setting(
         default=11,
-        doc="Windows that the rate of replication is taken over.",
+        doc="Number of windows for replication quotas.",
         at_least=1,
     )
     replication_quota_window_size_seconds: int = setting(
-        default=1, doc="Length of such a window.", at_least=1
+        default=1, doc="Length of a window for replication quotas.", at_least=1
     )
     leader_replication_throttled_rate: long = setting(
         default=MAX_LONG,
-        doc="Bytes per second that a broker gives away of the replicas in"
+        doc="Maximum bytes per second that a broker sends to followers of the replicas in"
         " leader.replication.throttled.replicas.",
         scope=CLUSTER,
         at_least=0,
     )
     follower_replication_throttled_rate: long = setting(
         default=MAX_LONG,
-        doc="Bytes per second that a broker copies of the replicas in"
+        doc="Maximum bytes per second that a broker fetches for the replicas in"
         " follower.replication.throttled.replicas.",
         scope=CLUSTER,
         at_least=0,
     )
     client_quota_callback_class: java_class | None = setting(
         default=None,
-        doc="A class that decides a client's quota.",
+        doc="A class that decides the quota of a client.",
         ignored="Java classes cannot be loaded",
     )

@@ -1,13 +1,13 @@
-"""How a setting is declared: once, with its type, default, limits, scope and meaning.
+"""Declarations of settings: each one once, with type, default, limits, scope and meaning.
 
-A class of settings lists them as annotated attributes; the attribute's name is Kafka's name with
-underscores for dots.  Everything else that is known about a setting is derived from that line: what
-a properties file may say, the error when it says something else, the answer to DescribeConfigs and
-the reference page.
+A class of settings lists them as annotated attributes; the name of the attribute is Kafka's name
+with underscores for dots. Everything else is derived from the declaration: the values that a
+properties file may have, the error for other values, the DescribeConfigs response and the reference
+page.
 
-These are not dataclasses: building one with two hundred fields takes ten milliseconds of every
-start, because it compiles its methods from text.  Here a declaration is an object, and an instance
-holds only the values that differ from the defaults.
+These are not dataclasses: one with two hundred fields takes ten milliseconds of every start,
+because it compiles its methods from text. Here a declaration is an object, and an instance holds
+only the values that differ from the defaults.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
-# Python has one whole number and one text; Kafka's types are told apart by these names.
+# Python has one type for integers and one for text; these names tell Kafka's types apart.
 short: TypeAlias = int
 long: TypeAlias = int
 password: TypeAlias = str
@@ -28,7 +28,7 @@ names: TypeAlias = tuple[str, ...]
 
 
 class Scope(enum.Enum):
-    """Whether, and for whom, a setting can be changed while the broker runs."""
+    """Whether a setting can change while the broker runs: for one broker, or for all."""
 
     FIXED = "read-only"
     BROKER = "per-broker"
@@ -36,7 +36,7 @@ class Scope(enum.Enum):
 
 
 class Kind(enum.IntEnum):
-    """The type of a setting; the number is what DescribeConfigs calls it."""
+    """The type of a setting, with its number in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -50,7 +50,7 @@ class Kind(enum.IntEnum):
 
 
 class Source(enum.IntEnum):
-    """Where a value came from; the number is what DescribeConfigs calls it."""
+    """The source of a value, with its number in DescribeConfigs."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -60,7 +60,7 @@ class Source(enum.IntEnum):
 
 
 class Effect(enum.Enum):
-    """Whether a setting does anything here.  The reason stands beside it."""
+    """Whether a setting has an effect. Its declaration has the reason if not."""
 
     FULL = ""
     NONE = "without effect"
@@ -84,7 +84,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class InvalidSetting(ValueError):
-    """Settings that cannot be used.  Each problem is a line that says where it stands."""
+    """Settings that are not valid. Each problem is a line with the place of the value."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -92,8 +92,8 @@ class InvalidSetting(ValueError):
 
 
 @dataclass(slots=True)
-class Declared:
-    """One setting.  Its attribute, name and kind are known only once its class is complete."""
+class Declaration:
+    """One setting. Its attribute, name and kind are set when its class is complete."""
 
     default: Any
     doc: str
@@ -114,7 +114,7 @@ class Declared:
         return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Any:
-        """The value of a text; InvalidSetting says what the text should have been."""
+        """Return the value of a text; raise InvalidSetting with the expected form."""
         text = text.strip()
         value = self._typed(text)
         if value is None:
@@ -129,20 +129,20 @@ class Declared:
             case Kind.BOOLEAN:
                 if text.lower() in ("true", "false"):
                     return text.lower() == "true"
-                wanted = "true or false"
+                expected = "true or false"
             case Kind.SHORT | Kind.INT | Kind.LONG:
                 if _WHOLE_NUMBER.fullmatch(text):
                     return int(text)
-                wanted = "a whole number"
+                expected = "a whole number"
             case Kind.DOUBLE:
                 if _DECIMAL.fullmatch(text) and math.isfinite(value := float(text)):
                     return value
-                wanted = "a number"
+                expected = "a number"
             case Kind.LIST:
                 return tuple(part.strip() for part in text.split(",")) if text else ()
             case _:
                 return None if self.nullable and not text else text
-        raise InvalidSetting(f"{self.name} must be {wanted}, not {self._shown(text)}")
+        raise InvalidSetting(f"{self.name} must be {expected}, not {self._shown(text)}")
 
     def _out_of_bounds(self, value: Any) -> str:
         bits = _BITS.get(self.kind)
@@ -155,9 +155,9 @@ class Declared:
         choices = ", ".join(map(str, self.one_of))
         if self.kind is Kind.LIST:
             if self.one_of and not set(value) <= set(self.one_of):
-                return f"may hold only {choices}"
+                return f"may contain only {choices}"
             if "" in value:
-                return "must not hold an empty entry"
+                return "must not contain an empty entry"
         elif self.one_of and value not in self.one_of:
             return f"must be one of {choices}"
         return ""
@@ -168,7 +168,7 @@ class Declared:
         return text if _DECIMAL.fullmatch(text) else repr(text)
 
     def text(self, value: Any) -> str | None:
-        """A value as Kafka writes it; None for no value and for what must not be shown."""
+        """Return a value in Kafka's text form; None for no value and for secrets."""
         if value is None or self.secret:
             return None
         if isinstance(value, bool):
@@ -192,18 +192,18 @@ def setting(
 ) -> Any:
     """Declare a setting.
 
-    `inherits` names the broker settings that a topic's value comes from, the strongest first.
-    `ignored` is the reason why the setting can have no effect here, `later` what it is waiting for;
-    either makes the broker say so when somebody sets it.
+    `inherits` names the broker settings that a topic setting inherits, the strongest first.
+    `ignored` is the reason why the setting has no effect, `later` the missing feature that it
+    needs. With either, the broker logs a warning if the setting is set.
     """
     effect = Effect.NONE if ignored else Effect.LATER if later else Effect.FULL
     why = ignored or later
-    return Declared(default, doc, scope, at_least, at_most, one_of, inherits, effect, why)
+    return Declaration(default, doc, scope, at_least, at_most, one_of, inherits, effect, why)
 
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A value that a setting has, or would have if the stronger ones were not there."""
+    """A value of a setting at one source; the strongest source counts."""
 
     name: str
     text: str | None
@@ -211,10 +211,10 @@ class Synonym:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A setting and its value, with all that DescribeConfigs may be asked about it."""
+class DescribedSetting:
+    """A setting and its value, with all details for DescribeConfigs."""
 
-    declared: Declared
+    declared: Declaration
     value: Any
     source: Source
     synonyms: tuple[Synonym, ...]
@@ -229,7 +229,7 @@ class Described:
 
     @property
     def doc(self) -> str:
-        """The meaning, and what there is to know about its effect here."""
+        """The meaning, and why the setting has no effect, if so."""
         about = self.declared
         return f"{about.doc} ({about.effect.value}: {about.why}.)" if about.why else about.doc
 
@@ -243,23 +243,23 @@ Layer: TypeAlias = tuple[Source, Mapping[str, str]]
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
 class Settings:
-    """The base of a class of settings: frozen, keyword-only, equal by value."""
+    """The base of all settings classes: frozen, keyword-only, equal by value."""
 
-    # By Kafka's name, in the order of declaration.
-    declared: ClassVar[dict[str, Declared]] = {}
-    # Beginnings of Kafka's names which stand for a feature that is missing, and the feature.
+    # By Kafka's name, in declaration order.
+    declared: ClassVar[dict[str, Declaration]] = {}
+    # Prefixes of Kafka's names that belong to a missing feature, and that feature.
     absent: ClassVar[dict[str, str]] = {}
 
-    # The texts that the values were read from, the strongest layer first.
+    # The texts of the values, the strongest source first.
     layers: ClassVar[tuple[Layer, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        declared: dict[str, Declared] = {}
+        declared: dict[str, Declaration] = {}
         for base in cls.__bases__:
             declared.update(getattr(base, "declared", {}))
         for attribute, hint in cls.__annotations__.items():
             about = cls.__dict__.get(attribute)
-            if isinstance(about, Declared):
+            if isinstance(about, Declaration):
                 plain = hint.removesuffix(" | None")
                 about.attribute, about.name = attribute, attribute.replace("_", ".")
                 about.kind, about.nullable = _KINDS[plain], plain != hint
@@ -294,21 +294,21 @@ class Settings:
         )
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def _values(self) -> Iterator[tuple[Declared, Any]]:
+    def _values(self) -> Iterator[tuple[Declaration, Any]]:
         for about in self.declared.values():
             yield about, getattr(self, about.attribute)
 
     @staticmethod
-    def _described(about: Declared, value: Any, synonyms: list[Synonym]) -> Described:
+    def _described(about: Declaration, value: Any, synonyms: list[Synonym]) -> DescribedSetting:
         source = synonyms[0].source if synonyms else Source.DEFAULT
         if source is Source.DEFAULT and value != about.default:
-            # Whoever built the settings gave the value itself and not a text.
+            # The value was passed to the constructor, not as a text.
             source = Source.STATIC_BROKER
             synonyms.insert(0, Synonym(about.name, about.text(value), source))
-        return Described(about, value, source, tuple(synonyms))
+        return DescribedSetting(about, value, source, tuple(synonyms))
 
     def replace(self, **values: Any) -> Self:
-        """A copy with some values changed.  The copy does not know where its values came from."""
+        """Return a copy with some values changed. The copy lacks the sources of its values."""
         kept = {about.attribute: value for about, value in self._values() if value != about.default}
         return type(self)(**(kept | values))
 
@@ -316,7 +316,7 @@ class Settings:
     def parse(
         cls, given: Mapping[str, str], origin: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Attributes and values of texts by name.  InvalidSetting tells all that is wrong."""
+        """Return attributes and values of texts by name. Raise InvalidSetting with all problems."""
         values = {}
         problems = []
         for name, text in given.items():

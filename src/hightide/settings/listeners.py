@@ -1,8 +1,7 @@
-"""Listeners: what a broker binds to and what it tells its clients to connect to.
+"""Listeners: the addresses that a broker binds to, and those that it advertises to clients.
 
-Both are written as ``NAME://host:port,…``.  The name picks the security protocol by
-`listener.security.protocol.map`; an empty host stands for every address of the machine, and port 0
-for any free one.
+Both have the form ``NAME://host:port,…``. `listener.security.protocol.map` maps the name to the
+security protocol. An empty host means all addresses of the host, and port 0 any free port.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LISTENER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address under its name.  The host is empty for every address of the machine."""
+    """One named address. An empty host means all addresses."""
 
     name: str
     protocol: str
@@ -36,13 +35,13 @@ class Listener:
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """Listener names and their security protocols, from ``NAME:PROTOCOL,…``."""
+    """Return the security protocols by listener name, from ``NAME:PROTOCOL,…``."""
     protocols = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = entry.rpartition(":")
         name, protocol = name.strip().upper(), protocol.strip().upper()
         if not name:
-            raise InvalidSetting(f"a protocol is given as NAME:PROTOCOL, not {entry!r}")
+            raise InvalidSetting(f"a protocol must have the form NAME:PROTOCOL, not {entry!r}")
         if protocol not in PROTOCOLS:
             raise InvalidSetting(f"{entry!r}: the protocol must be one of {', '.join(PROTOCOLS)}")
         protocols[name] = protocol
@@ -50,12 +49,12 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def parse_listeners(text: str, protocols: Mapping[str, str] = DEFAULT_MAP) -> tuple[Listener, ...]:
-    """The listeners of a text such as ``PLAINTEXT://0.0.0.0:9092,SSL://:9093``."""
+    """Parse listeners such as ``PLAINTEXT://0.0.0.0:9092,SSL://:9093``."""
     listeners: list[Listener] = []
     for entry in (part.strip() for part in text.split(",")):
         listener = _parse(entry, protocols)
         if any(listener.name == other.name for other in listeners):
-            raise InvalidSetting(f"there are two listeners named {listener.name}")
+            raise InvalidSetting(f"two listeners have the name {listener.name}")
         listeners.append(listener)
     return tuple(listeners)
 
@@ -63,7 +62,7 @@ def parse_listeners(text: str, protocols: Mapping[str, str] = DEFAULT_MAP) -> tu
 def _parse(entry: str, protocols: Mapping[str, str]) -> Listener:
     found = _LISTENER.fullmatch(entry)
     if not found:
-        raise InvalidSetting(f"a listener is written as NAME://host:port, not {entry!r}")
+        raise InvalidSetting(f"a listener must have the form NAME://host:port, not {entry!r}")
     name = found["name"].upper()
     if name not in protocols:
         raise InvalidSetting(

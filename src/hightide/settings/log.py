@@ -1,4 +1,4 @@
-"""The broker's settings for logs: where they lie, and what topics inherit.
+"""Broker settings for logs: their directories, and the settings that topics inherit.
 
 A setting that topics inherit is declared once, in `topic`; here it gets its broker name.
 """
@@ -15,9 +15,9 @@ CLUSTER = Scope.CLUSTER
 
 
 def for_topics(name: str, **differences: Any) -> Any:
-    """Declare the broker's value of a topic's setting, which counts for topics that have no own."""
+    """Declare the broker setting that is the default of a topic setting."""
     about = Topic.declared[name]
-    doc = f"{about.doc} Topics inherit it as {name}."
+    doc = f"{about.doc} The default of the topic setting {name}."
     return dataclasses.replace(about, inherits=(), **({"doc": doc} | differences))
 
 
@@ -26,23 +26,23 @@ class LogSettings(Settings):
 
     log_dir: str = setting(
         default="hightide-data",
-        doc="Directory of the logs when log.dirs is not set. Kafka's own default lies under /tmp,"
-        " which many systems empty.",
+        doc="Log directory if log.dirs is not set. Kafka's default is under /tmp, which many"
+        " systems empty.",
     )
     log_dirs: names | None = setting(
-        default=None, doc="Directories of the logs; a new partition goes where the fewest are."
+        default=None, doc="Log directories; a new partition goes to the one with the fewest."
     )
     num_partitions: int = setting(
-        default=1, doc="Partitions of a topic that is created without a number.", at_least=1
+        default=1, doc="Default number of partitions of a new topic.", at_least=1
     )
     num_recovery_threads_per_data_dir: int = setting(
         default=2,
-        doc="Threads for each log directory that check logs after an unclean stop.",
+        doc="Threads per log directory that recover logs after an unclean shutdown.",
         scope=CLUSTER,
         at_least=1,
     )
     auto_create_topics_enable: bool = setting(
-        default=True, doc="Whether asking for an unknown topic creates it."
+        default=True, doc="Whether a request for an unknown topic creates the topic."
     )
     delete_topic_enable: bool = setting(default=True, doc="Whether topics can be deleted.")
     message_max_bytes: int = for_topics("max.message.bytes")
@@ -60,91 +60,94 @@ class LogSettings(Settings):
     log_index_size_max_bytes: int = for_topics("segment.index.bytes")
     log_roll_ms: long | None = for_topics("segment.ms", default=None)
     log_roll_hours: int = setting(
-        default=7 * 24, doc="log.roll.ms in hours, used when that is not set.", at_least=1
+        default=7 * 24, doc="log.roll.ms in hours, used if log.roll.ms is not set.", at_least=1
     )
     log_roll_jitter_ms: long | None = for_topics("segment.jitter.ms", default=None)
     log_roll_jitter_hours: int = setting(
-        default=0, doc="log.roll.jitter.ms in hours, used when that is not set.", at_least=0
+        default=0, doc="log.roll.jitter.ms in hours, used if that is not set.", at_least=0
     )
 
     log_retention_bytes: long = for_topics("retention.bytes")
     log_retention_ms: long | None = for_topics("retention.ms", default=None)
     log_retention_minutes: int | None = setting(
-        default=None, doc="log.retention.ms in minutes, used when that is not set.", at_least=-1
+        default=None, doc="log.retention.ms in minutes, used if that is not set.", at_least=-1
     )
     log_retention_hours: int = setting(
         default=7 * 24,
-        doc="log.retention.ms in hours, used when neither that nor the minutes are set.",
+        doc="log.retention.ms in hours, used if neither that nor log.retention.minutes is set.",
         at_least=-1,
     )
     log_retention_check_interval_ms: long = setting(
-        default=5 * MINUTE_MS, doc="Time between two looks for segments to delete.", at_least=1
+        default=5 * MINUTE_MS, doc="Time between two checks for segments to delete.", at_least=1
     )
     log_initial_task_delay_ms: long = setting(
         default=30 * 1000,
-        doc="Time from the start to the first retention, flush and checkpoint.",
+        doc="Time from the start of the broker to the first retention, flush and checkpoint.",
         at_least=0,
     )
     log_cleanup_policy: names = for_topics("cleanup.policy")
 
-    log_cleaner_enable: bool = setting(default=True, doc="Whether compacted topics are compacted.")
+    log_cleaner_enable: bool = setting(default=True, doc="Whether the log cleaner compacts topics.")
     log_cleaner_backoff_ms: long = setting(
         default=15 * 1000,
-        doc="Time between two looks for logs to compact.",
+        doc="Time between two checks for logs to compact.",
         scope=CLUSTER,
         at_least=0,
     )
     log_cleaner_dedupe_buffer_size: long = setting(
         default=128 * 1024 * 1024,
-        doc="Memory for the keys of one compaction; a log with more keys takes several rounds.",
+        doc="Memory for the keys of all cleaner threads; a log with more keys needs more rounds.",
         scope=CLUSTER,
         at_least=1024 * 1024,
     )
     log_cleaner_delete_retention_ms: long = for_topics("delete.retention.ms")
     log_cleaner_io_buffer_load_factor: float = setting(
         default=0.9,
-        doc="How full Kafka's key table may become.",
+        doc="Maximum fill factor of Kafka's key table.",
         scope=CLUSTER,
-        ignored="keys are held in a dict, which grows by itself",
+        ignored="keys are in a dict, which grows as needed",
     )
     log_cleaner_io_buffer_size: int = setting(
         default=512 * 1024,
-        doc="Bytes that a compaction reads and writes at once.",
+        doc="Buffer size for reads and writes of the log cleaner.",
         scope=CLUSTER,
         at_least=0,
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
         default=1.7976931348623157e308,
-        doc="Rate of reading and writing that compaction stays below.",
+        doc="Maximum bytes per second that the log cleaner reads and writes.",
         scope=CLUSTER,
-        later="compaction has no brake yet",
+        later="the log cleaner has no throttle",
     )
     log_cleaner_max_compaction_lag_ms: long = for_topics("max.compaction.lag.ms")
     log_cleaner_min_cleanable_ratio: float = for_topics("min.cleanable.dirty.ratio")
     log_cleaner_min_compaction_lag_ms: long = for_topics("min.compaction.lag.ms")
     log_cleaner_threads: int = setting(
-        default=1, doc="Compactions that run at the same time.", scope=CLUSTER, at_least=0
+        default=1,
+        doc="Number of logs that are compacted at the same time.",
+        scope=CLUSTER,
+        at_least=0,
     )
 
     log_flush_interval_messages: long = for_topics("flush.messages")
     log_flush_interval_ms: long | None = for_topics("flush.ms", default=None)
     log_flush_scheduler_interval_ms: long = setting(
         default=MAX_LONG,
-        doc="Time between two looks for logs to force to disk; also log.flush.interval.ms when that"
-        " is not set.",
+        doc="Time between two checks for logs to flush; also the value of log.flush.interval.ms if"
+        " that is not set.",
         at_least=0,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         default=MINUTE_MS,
-        doc="Time between two writes of the recovery points, from which a restart after an unclean"
-        " stop checks the logs.",
+        doc="Time between two checkpoints of the recovery points, from which recovery after an"
+        " unclean shutdown reads the logs.",
         at_least=0,
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
         default=MINUTE_MS,
-        doc="Time between two writes of the log start offsets.",
+        doc="Time between two checkpoints of the log start offsets.",
         at_least=0,
-        ignored="they are written as soon as they move",
+        ignored="they are written as soon as they change",
     )
 
     log_message_timestamp_type: str = for_topics("message.timestamp.type")
@@ -152,7 +155,7 @@ class LogSettings(Settings):
     log_message_timestamp_after_max_ms: long = for_topics("message.timestamp.after.max.ms")
     log_message_timestamp_difference_max_ms: long = setting(
         default=MAX_LONG,
-        doc="How far a record's timestamp may be from the broker's clock.",
+        doc="Maximum difference between the timestamp of a record and the broker's clock.",
         at_least=0,
         ignored="Kafka replaced it with log.message.timestamp.before.max.ms and .after.max.ms",
     )
@@ -163,33 +166,33 @@ class LogSettings(Settings):
     )
     log_message_downconversion_enable: bool = setting(
         default=True,
-        doc="Whether records are rewritten for clients older than Kafka 0.11.",
-        ignored="no request version that would need it is served",
+        doc="Whether records are converted for clients older than Kafka 0.11.",
+        ignored="the broker serves no request version that needs it",
     )
     log_dir_failure_timeout_ms: long = setting(
         default=30 * 1000,
-        doc="How long a broker may be unable to tell the controller about a failed directory.",
+        doc="How long a broker may fail to report a failed directory to the controller.",
         at_least=1,
-        later="a failed directory is not told to the controller",
+        later="failed directories are not reported to the controller",
     )
 
     producer_id_expiration_ms: int = setting(
         default=DAY_MS,
-        doc="How long an idle producer's last sequence numbers are remembered.",
+        doc="How long the broker keeps the state of an idle producer id.",
         scope=CLUSTER,
         at_least=1,
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        default=10 * MINUTE_MS, doc="Time between two looks for producers to forget.", at_least=1
+        default=10 * MINUTE_MS, doc="Time between two checks for expired producer ids.", at_least=1
     )
     create_topic_policy_class_name: java_class | None = setting(
         default=None,
-        doc="A class that may refuse to create a topic.",
+        doc="A class that validates new topics.",
         ignored="Java classes cannot be loaded",
     )
     alter_config_policy_class_name: java_class | None = setting(
         default=None,
-        doc="A class that may refuse to change a setting.",
+        doc="A class that validates changes of settings.",
         ignored="Java classes cannot be loaded",
     )
 

@@ -1,8 +1,9 @@
-"""Java's properties files: what `server.properties` and `meta.properties` are written in.
+"""Java's properties format, of `server.properties` and `meta.properties`.
 
-A line is a name and a value parted by ``=``, ``:`` or white space; ``#`` and ``!`` begin a comment;
-a backslash at the end joins the next line, and before a character it escapes it.  Java reads the
-file as Latin-1; UTF-8 is read here, since every file that Java can read without surprises is both.
+A line is a name and a value, separated by ``=``, ``:`` or white space; ``#`` and ``!`` begin a
+comment; a backslash at the end of a line joins the next line, and before a character it escapes the
+character. Java reads the file as Latin-1. This module reads UTF-8, which is the same for ASCII
+files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Property(NamedTuple):
 
 
 class BadProperties(ValueError):
-    """A line that is no property."""
+    """A line that is not a valid property."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(f"{line}: {problem}")
@@ -30,7 +31,7 @@ class BadProperties(ValueError):
 
 
 def parse(text: str) -> Iterator[Property]:
-    """The properties of a text in their order; a name may come twice."""
+    """Yield the properties of a text in order; a name may come twice."""
     for line, joined in _logical_lines(text):
         at = _end_of_name(joined)
         rest = joined[at:].lstrip(_BLANK)
@@ -40,12 +41,12 @@ def parse(text: str) -> Iterator[Property]:
 
 
 def write(properties: Iterable[tuple[str, str]]) -> str:
-    """A text that `parse` reads back, one property a line."""
+    """Return a text that `parse` reads, with one property a line."""
     return "".join(f"{_escape(name, ' =:')}={_escape(value, '')}\n" for name, value in properties)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that say something, continuations joined, each with the number of its first line."""
+    """Yield the lines with content, continuations joined, each with its first line number."""
     parts: list[str] = []
     first = 0
     for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
@@ -92,7 +93,7 @@ def _unescape(line: int, text: str) -> str:
             at += 4
         else:
             out.append(_ESCAPES.get(escaped, escaped))
-    # Java writes a character beyond the first 65,536 as two escapes, a surrogate pair.
+    # Java writes a character above U+FFFF as two escapes, a surrogate pair.
     return "".join(out).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -100,5 +101,5 @@ def _escape(text: str, marks: str) -> str:
     back = {escaped: f"\\{letter}" for letter, escaped in _ESCAPES.items()} | {"\\": "\\\\"}
     back |= {mark: f"\\{mark}" for mark in marks}
     out = "".join(back.get(char, char) for char in text)
-    # What would be taken for a comment or for the blank before the value is escaped where it leads.
+    # Escape a leading character that would begin a comment or belong to the separator.
     return f"\\{out}" if out[:1] in ("#", "!", " ", "=", ":") and out else out

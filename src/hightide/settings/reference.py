@@ -1,30 +1,31 @@
-"""The settings as people read them: a page of the documentation, and the text of --help."""
+"""The settings for people: a page of the documentation, and the text of --help."""
 
 from __future__ import annotations
 
 from hightide.settings.broker import Broker
-from hightide.settings.declaration import Declared, Described, Effect, Source
+from hightide.settings.declaration import Declaration, DescribedSetting, Effect, Source
 from hightide.settings.topic import Topic
 
 
 def reference_page() -> str:
-    """The reference of all settings, in Markdown."""
+    """Return the reference of all settings, in Markdown."""
     lines = [
         "# Settings",
         "",
-        "<!-- Made from the declarations by `make docs`; changes here are lost. -->",
+        "<!-- Generated from the declarations by `make docs`; changes here are lost. -->",
         "",
         "Names, types and meanings are Kafka's. A broker reads `server.properties`, then `KAFKA_*`"
         " environment",
-        "variables (`KAFKA_LOG_SEGMENT_BYTES` is `log.segment.bytes`; two underscores stand for one"
+        "variables (`KAFKA_LOG_SEGMENT_BYTES` is `log.segment.bytes`; two underscores mean one"
         " underscore,",
-        "three for a dash), then `--override name=value`; the last one counts.",
+        "three a dash), then `--override name=value`; the last one wins.",
         "",
-        "*Change* says whether a setting can be changed while the broker runs. A setting *without"
+        "*Change* says whether a setting can change while the broker runs. A setting *without"
         " effect* is",
-        "accepted so that a Kafka broker's file can be used; one *not in this version* waits for"
-        " its feature.",
-        "When it starts, the broker names those that were set to anything but their defaults.",
+        "accepted so that the file of a Kafka broker works; one *not in this version* needs a"
+        " feature that is",
+        "missing. At its start the broker logs the settings of both kinds that differ from their"
+        " defaults.",
     ]
     for title, settings in (("Topics", Topic), ("Brokers", Broker)):
         lines += ["", f"## {title}", "", "| name | type | default | values | change | meaning |"]
@@ -34,7 +35,7 @@ def reference_page() -> str:
 
 
 def help_text() -> str:
-    """Every setting of a broker that has an effect, for a terminal."""
+    """Return every broker setting that has an effect, for a terminal."""
     import textwrap
 
     paragraphs = []
@@ -47,13 +48,13 @@ def help_text() -> str:
     return "\n".join(paragraphs)
 
 
-def _row(about: Declared) -> str:
+def _row(about: Declaration) -> str:
     text = about.text(about.default)
     default = "" if not text else f"`{text}`"
-    values = ", ".join(f"`{each}`" for each in about.one_of)
+    values = ", ".join(f"`{value}`" for value in about.one_of)
     if about.at_least is not None:
         values = f"from {about.at_least}" + (f" to {about.at_most}" if about.at_most else "")
-    doc = Described(about, None, Source.DEFAULT, ()).doc
+    doc = DescribedSetting(about, None, Source.DEFAULT, ()).doc
     if about.inherits:
         doc += f" Inherits {', '.join(f'`{name}`' for name in about.inherits)}."
     kind = about.kind.name.lower()

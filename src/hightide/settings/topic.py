@@ -1,8 +1,7 @@
 """The settings of a topic.
 
-A value comes from the topic itself, else from the broker setting that it inherits from, else from
-the default.  So a `Topic` is always complete: the log reads `segment_bytes` and need not know which
-of the three it was.
+A value comes from the topic, or from the broker setting that it inherits, or from the default. So a
+`Topic` is always complete: the log reads `segment_bytes` and need not know its source.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from hightide.settings.declaration import (
-    Described,
+    DescribedSetting,
     InvalidSetting,
     Scope,
     Settings,
@@ -36,7 +35,7 @@ _UNIT_MS = {"minutes": MINUTE_MS, "hours": HOUR_MS}
 
 
 class Topic(Settings):
-    """All settings of one topic, every value filled in."""
+    """All settings of one topic, with every value resolved."""
 
     absent: ClassVar[dict[str, str]] = {
         "remote.": "tiered storage",
@@ -45,29 +44,29 @@ class Topic(Settings):
 
     cleanup_policy: names = setting(
         default=("delete",),
-        doc="What happens to old segments: delete drops them by age and size, compact keeps the"
-        " latest record of each key; both may be given.",
+        doc="What happens to old segments: delete removes them by age and size, compact keeps the"
+        " latest record of each key; both can be combined.",
         scope=CLUSTER,
         one_of=("compact", "delete"),
         inherits=("log.cleanup.policy",),
     )
     compression_type: str = setting(
         default="producer",
-        doc="Codec of the stored batches; producer keeps what the producer chose.",
+        doc="Compression codec of stored batches; producer keeps the codec of the producer.",
         scope=CLUSTER,
         one_of=CODECS,
         inherits=("compression.type",),
     )
     compression_gzip_level: int = setting(
         default=-1,
-        doc="Effort of gzip when compression.type is gzip; -1 leaves it to the codec.",
+        doc="Compression level if compression.type is gzip; -1 means the default of gzip.",
         scope=CLUSTER,
         one_of=GZIP_LEVELS,
         inherits=("compression.gzip.level",),
     )
     compression_lz4_level: int = setting(
         default=9,
-        doc="Effort of lz4 when compression.type is lz4.",
+        doc="Compression level if compression.type is lz4.",
         scope=CLUSTER,
         at_least=1,
         at_most=17,
@@ -75,7 +74,7 @@ class Topic(Settings):
     )
     compression_zstd_level: int = setting(
         default=3,
-        doc="Effort of zstd when compression.type is zstd.",
+        doc="Compression level if compression.type is zstd.",
         scope=CLUSTER,
         at_least=-131072,
         at_most=22,
@@ -83,36 +82,36 @@ class Topic(Settings):
     )
     delete_retention_ms: long = setting(
         default=DAY_MS,
-        doc="How long compaction keeps a tombstone, so that slow readers see the deletion.",
+        doc="How long compaction keeps a tombstone, so that slow consumers see the deletion.",
         scope=CLUSTER,
         at_least=0,
         inherits=("log.cleaner.delete.retention.ms",),
     )
     file_delete_delay_ms: long = setting(
         default=MINUTE_MS,
-        doc="How long a dropped segment stays on disk for the reads that still use it.",
+        doc="How long a deleted segment stays on disk for reads in progress.",
         scope=CLUSTER,
         at_least=0,
         inherits=("log.segment.delete.delay.ms",),
     )
     flush_messages: long = setting(
         default=MAX_LONG,
-        doc="Records after which the log is forced to disk; 1 forces every append before its"
-        " acknowledgement.",
+        doc="Number of records after which the log is flushed to disk; 1 flushes every append"
+        " before its acknowledgement.",
         scope=CLUSTER,
         at_least=1,
         inherits=("log.flush.interval.messages",),
     )
     flush_ms: long = setting(
         default=MAX_LONG,
-        doc="Longest time that a record waits to be forced to disk.",
+        doc="Maximum time until a record is flushed to disk.",
         scope=CLUSTER,
         at_least=0,
         inherits=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     )
     follower_replication_throttled_replicas: names = setting(
         default=(),
-        doc="Replicas whose followers fetch at the throttled rate, as partition:broker, or *.",
+        doc="Replicas whose followers are throttled, as partition:broker, or * for all.",
         scope=CLUSTER,
     )
     index_interval_bytes: int = setting(
@@ -124,47 +123,47 @@ class Topic(Settings):
     )
     leader_replication_throttled_replicas: names = setting(
         default=(),
-        doc="Replicas whose leaders serve at the throttled rate, as partition:broker, or *.",
+        doc="Replicas whose leaders are throttled, as partition:broker, or * for all.",
         scope=CLUSTER,
     )
     max_compaction_lag_ms: long = setting(
         default=MAX_LONG,
-        doc="Longest time that a record may stay uncompacted.",
+        doc="Maximum time that a record stays uncompacted.",
         scope=CLUSTER,
         at_least=1,
         inherits=("log.cleaner.max.compaction.lag.ms",),
     )
     max_message_bytes: int = setting(
         default=1024 * 1024 + 12,
-        doc="Largest record batch that is accepted, compressed as it comes.",
+        doc="Maximum size of a record batch, after compression by the producer.",
         scope=CLUSTER,
         at_least=0,
         inherits=("message.max.bytes",),
     )
     message_timestamp_after_max_ms: long = setting(
         default=HOUR_MS,
-        doc="How far ahead of the broker's clock a record's timestamp may be.",
+        doc="How far the timestamp of a record may be ahead of the broker's clock.",
         scope=CLUSTER,
         at_least=0,
         inherits=("log.message.timestamp.after.max.ms",),
     )
     message_timestamp_before_max_ms: long = setting(
         default=MAX_LONG,
-        doc="How far behind the broker's clock a record's timestamp may be.",
+        doc="How far the timestamp of a record may be behind the broker's clock.",
         scope=CLUSTER,
         at_least=0,
         inherits=("log.message.timestamp.before.max.ms",),
     )
     message_timestamp_type: str = setting(
         default="CreateTime",
-        doc="Whether a record keeps the producer's time or gets the time of its append.",
+        doc="Whether a record has the timestamp of the producer or the time of its append.",
         scope=CLUSTER,
         one_of=("CreateTime", "LogAppendTime"),
         inherits=("log.message.timestamp.type",),
     )
     min_cleanable_dirty_ratio: float = setting(
         default=0.5,
-        doc="Share of a log that must be uncompacted before it is compacted again.",
+        doc="Ratio of uncompacted bytes to all bytes above which a log is compacted.",
         scope=CLUSTER,
         at_least=0,
         at_most=1,
@@ -172,76 +171,76 @@ class Topic(Settings):
     )
     min_compaction_lag_ms: long = setting(
         default=0,
-        doc="Shortest time that a record stays uncompacted.",
+        doc="Minimum time that a record stays uncompacted.",
         scope=CLUSTER,
         at_least=0,
         inherits=("log.cleaner.min.compaction.lag.ms",),
     )
     min_insync_replicas: int = setting(
         default=1,
-        doc="Fewest in-sync replicas that an acks=all write needs.",
+        doc="Minimum size of the ISR for a write with acks=all.",
         scope=CLUSTER,
         at_least=1,
         inherits=("min.insync.replicas",),
     )
     preallocate: bool = setting(
         default=False,
-        doc="Whether a new segment takes its whole size on disk at once.",
+        doc="Whether the file of a new segment is preallocated.",
         scope=CLUSTER,
         inherits=("log.preallocate",),
-        ignored="a segment grows as it is written",
+        ignored="a segment file grows as it is written",
     )
     retention_bytes: long = setting(
         default=-1,
-        doc="Size of a partition above which its oldest segments are deleted; -1 is no limit.",
+        doc="Size of a partition above which old segments are deleted; -1 means no limit.",
         scope=CLUSTER,
         inherits=("log.retention.bytes",),
     )
     retention_ms: long = setting(
         default=7 * DAY_MS,
-        doc="Age at which a segment is deleted; -1 keeps it for ever.",
+        doc="Age at which a segment is deleted; -1 means never.",
         scope=CLUSTER,
         at_least=-1,
         inherits=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     )
     segment_bytes: int = setting(
         default=1024 * 1024 * 1024,
-        doc="Size at which a segment is closed and the next one begun.",
+        doc="Size at which the log rolls to a new segment.",
         scope=CLUSTER,
         at_least=14,
         inherits=("log.segment.bytes",),
     )
     segment_index_bytes: int = setting(
         default=10 * 1024 * 1024,
-        doc="Largest size of a segment's offset index; a full index closes the segment.",
+        doc="Maximum size of an index file; a full index rolls the segment.",
         scope=CLUSTER,
         at_least=4,
         inherits=("log.index.size.max.bytes",),
     )
     segment_jitter_ms: long = setting(
         default=0,
-        doc="Most that chance takes off segment.ms, so that segments do not all roll at once.",
+        doc="Maximum random reduction of segment.ms, so that segments do not all roll at once.",
         scope=CLUSTER,
         at_least=0,
         inherits=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     )
     segment_ms: long = setting(
         default=7 * DAY_MS,
-        doc="Age at which a segment is closed though it is not full.",
+        doc="Age at which the log rolls to a new segment, even if the old one is not full.",
         scope=CLUSTER,
         at_least=1,
         inherits=("log.roll.ms", "log.roll.hours"),
     )
     unclean_leader_election_enable: bool = setting(
         default=False,
-        doc="Whether a replica that is not in sync may become leader, which loses records.",
+        doc="Whether a replica outside the ISR may become leader, which can lose records.",
         scope=CLUSTER,
         inherits=("unclean.leader.election.enable",),
     )
 
     @classmethod
     def check(cls, overrides: Mapping[str, str]) -> None:
-        """Raise InvalidSetting unless a topic may have these settings of its own."""
+        """Raise InvalidSetting unless a topic may have these settings."""
         topic = cls(**cls.parse(overrides))
         if topic.min_compaction_lag_ms > topic.max_compaction_lag_ms:
             raise InvalidSetting(
@@ -257,7 +256,7 @@ class Topic(Settings):
 
     @classmethod
     def effective(cls, broker: Settings, overrides: Mapping[str, str]) -> Self:
-        """The settings of a topic with these settings of its own, on this broker."""
+        """Return the settings of a topic with these overrides, on this broker."""
         values = cls.parse(overrides)
         for name, about in cls.declared.items():
             if name not in overrides:
@@ -268,8 +267,8 @@ class Topic(Settings):
         topic.__dict__["layers"] = ((Source.TOPIC, dict(overrides)), *broker.layers)
         return topic
 
-    def describe(self) -> Iterator[Described]:
-        """Every setting with its value and the weaker values behind it."""
+    def describe(self) -> Iterator[DescribedSetting]:
+        """Yield every setting with its value and its synonyms."""
         for about, value in self._values():
             synonyms = []
             for source, given in self.layers:
@@ -285,7 +284,7 @@ class Topic(Settings):
 
 
 def _inherited(broker: Settings, chain: tuple[str, ...]) -> Any:
-    """The first value in the chain, turned into milliseconds if the name ends in another unit."""
+    """Return the first value in the chain, converted to milliseconds if its unit is another."""
     for name in chain:
         value = getattr(broker, name.replace(".", "_"))
         if value is not None:

@@ -303,8 +303,8 @@ def test_an_array_is_held_against_the_bytes_that_remain_before_it_is_made() -> N
     refused(Pairs, b"\x04" + bytes(38), FLEXIBLE, "3 elements, which do not fit into 38 bytes")
     assert len(decode(Pairs, struct.pack(">i", 3) + bytes(36), OLD).pairs or []) == 3
     for count in (2**31 - 1, 2**29, 10**6):
-        refused(Numbers, struct.pack(">i", count) + bytes(100), OLD, "cannot hold")
-    refused(Numbers, b"\xff\xff\xff\xff\x0f" + bytes(100), FLEXIBLE, "cannot hold")
+        refused(Numbers, struct.pack(">i", count) + bytes(100), OLD, "do not fit into")
+    refused(Numbers, b"\xff\xff\xff\xff\x0f" + bytes(100), FLEXIBLE, "do not fit into")
 
 
 def test_a_message_has_a_budget_of_objects() -> None:

@@ -21,7 +21,7 @@ from hightide.broker.handlers.request_context import Context
 from hightide.broker.membership.dynamic_configs import Change
 from hightide.core.metadata import topic_names as rules
 from hightide.settings import Broker as BrokerSettings
-from hightide.settings import Described, InvalidSetting, Kind, Scope
+from hightide.settings import DescribedSetting, InvalidSetting, Kind, Scope
 from hightide.settings import Topic as TopicSettings
 from hightide.wire.errors import ErrorCode, KafkaError
 from hightide.wire.messages.configs import (
@@ -75,7 +75,7 @@ def describe_configs(
     return DescribeConfigsResponse(results=results)
 
 
-def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[Described]:
+def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[DescribedSetting]:
     if resource.resource_type == TOPIC:
         overrides = _topic_overrides(broker, resource.resource_name)
         return TopicSettings.effective(broker.settings, overrides).describe()
@@ -111,7 +111,7 @@ def _is_one_broker(broker: Broker, name: str) -> bool:
 
 
 def _described(
-    setting: Described, request: DescribeConfigsRequest, version: int
+    setting: DescribedSetting, request: DescribeConfigsRequest, version: int
 ) -> DescribeConfigsResourceResult:
     synonyms = setting.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
