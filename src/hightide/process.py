@@ -1,17 +1,17 @@
-"""Brokers and coordinators as child processes: started, waited for, stopped, never left behind.
+"""Brokers and ZooKeeper servers as child processes: start, wait, stop, and leave none behind.
 
-`hightide up` and `hightide.testing` both run them this way, as a person would from a shell, so
-nothing here knows what they do inside.  Three things are promised:
+`hightide up` and `hightide.testing` both run them this way, like a user from a shell, so this
+module does not know what the processes do.  It guarantees three things:
 
-* `start` returns when the child says that it serves (its `listening:` line), or raises with the
-  last lines of its log.  Nobody sleeps and hopes.  To start several at once, `launch` them all
-  and then wait for each.
-* The child dies with its parent, even when the parent is killed.  The parent holds the one
-  writing end of a pipe, and the child stops when that pipe closes.  The kernel's own
-  parent-death signal is no substitute: it fires when the *thread* that started the child
-  ends, which would end a broker started from a test's worker thread.
-* The child is in a session of its own, so Ctrl-C reaches the parent only, which then
-  stops the children in order.
+* `start` returns when the child serves (it prints a `listening:` line), or raises with the last
+  lines of its log.  There is no sleep.  To start several at once, `launch` them all and then wait
+  for each.
+* The child dies with its parent, even when the parent is killed.  The parent holds the only writing
+  end of a pipe, and the child stops when that pipe closes.  The kernel's parent-death signal does
+  not work here: it fires when the *thread* that started the child ends, and would stop a broker
+  that a test's worker thread has started.
+* The child is in a new session, so Ctrl-C reaches only the parent, which then stops the children in
+  order.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ GRACE_S = 30.0
 
 
 class ServiceFailed(Exception):
-    """A child that did not start, or stopped by itself; the text ends with its last log lines."""
+    """A child did not start, or stopped unexpectedly; the text ends with its last log lines."""
 
 
 class BrokerFailed(ServiceFailed):
-    """It was a broker."""
+    """A broker failed."""
 
 
 class ZooKeeperFailed(ServiceFailed):
-    """It was the coordinator."""
+    """The ZooKeeper server failed."""
 
 
 def environment(package: str = "hightide") -> dict[str, str]:
@@ -62,7 +62,7 @@ def environment(package: str = "hightide") -> dict[str, str]:
 
 
 class ServiceProcess:
-    """One `hightide …` process that serves on a port, and the file that its log goes to."""
+    """One `hightide …` process that serves on a port, and its log file."""
 
     module: ClassVar[str] = "hightide"
     """What `python -m` runs."""
@@ -88,7 +88,7 @@ class ServiceProcess:
         return self._child is not None and self._child.poll() is None
 
     def fileno(self) -> int:
-        """The pipe of the child's stdout, which ends with the child: `select` can wait for it."""
+        """The pipe of the child's stdout; `select` waits on it for the end of the child."""
         assert self._child is not None
         assert self._child.stdout is not None
         return self._child.stdout.fileno()
@@ -101,14 +101,14 @@ class ServiceProcess:
         return self.wait_until_it_listens(timeout_s)
 
     def launch(self) -> None:
-        """Start the child and do not wait for anything."""
+        """Start the child without waiting."""
         assert not self.is_running()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.address = ""
         self.is_paused = False
         watched, self._lifeline = os.pipe()
-        # -P keeps the current directory off the child's path: a file there that happens to
-        # be called like one of our imports must not be loaded.
+        # -P keeps the current directory off the child's path: a file there with the name of an
+        # imported module must not be loaded.
         command = [sys.executable, "-P", "-m", self.module, *self.command, *self.arguments]
         try:
             with self.log.open("ab") as log:
@@ -125,19 +125,19 @@ class ServiceProcess:
             os.close(watched)
 
     def wait_until_it_listens(self, timeout_s: float = START_S) -> str:
-        """Return the `host:port` of a launched child when it serves there."""
+        """Wait until a launched child serves, and return its `host:port`."""
         deadline = time.monotonic() + timeout_s
-        said = b""
+        output = b""
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self], [], [], left)[0]:
                 self.kill()
-                raise self._failed("did not start in time")
+                raise self._failed(f"did not start within {timeout_s:g} s")
             part = os.read(self.fileno(), 4096)
             if not part:
                 raise self.died()
-            said += part
-            for line in said.splitlines(keepends=True):
+            output += part
+            for line in output.splitlines(keepends=True):
                 if line.startswith(LISTENING) and line.endswith(b"\n"):
                     self.address = line.removeprefix(LISTENING).decode().strip()
                     return self.address
@@ -145,33 +145,33 @@ class ServiceProcess:
     # -- stop ------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait until the child is gone, and return its exit code; one that stays is killed."""
+        """Wait until the child has ended, and return its exit code; kill it after the timeout."""
         assert self._child is not None
         try:
             code = self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
             code = self._child.wait()
-        self._let_go()
+        self._close_pipes()
         return code
 
     def stop(self, timeout_s: float = GRACE_S) -> int:
-        """Ask the child to stop in order; one that does not is killed."""
+        """Stop the child with SIGTERM; kill it after the timeout."""
         self.terminate()
         return self.wait(timeout_s)
 
     def terminate(self) -> None:
-        """SIGTERM, also to a child that is paused, and do not wait for anything."""
+        """Send SIGTERM, also to a paused child, without waiting."""
         self._signal(signal.SIGTERM)
         self.resume()
 
     def kill(self) -> None:
-        """SIGKILL: the child has no chance to finish anything."""
+        """Send SIGKILL, and wait."""
         self._signal(signal.SIGKILL)
         self.wait()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._signal(signal.SIGSTOP)
         self.is_paused = True
 
@@ -181,28 +181,28 @@ class ServiceProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._child is not None
-        # send_signal reaps first, so a pid that was given to somebody else is never hit.
+        # send_signal polls first, so it never hits another process that has got the same pid.
         with contextlib.suppress(ProcessLookupError):
             self._child.send_signal(number)
 
-    def _let_go(self) -> None:
+    def _close_pipes(self) -> None:
         if self._child is not None and self._child.stdout is not None:
             self._child.stdout.close()
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
-    # -- last words ------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------
 
     def died(self) -> ServiceFailed:
-        """What to raise when a child that should be running is not."""
+        """The error for a child that should be running and is not."""
         return self._failed(f"stopped with exit code {self.wait()}")
 
     def _failed(self, what: str) -> ServiceFailed:
-        who = self.name[0].upper() + self.name[1:]
+        name = self.name[0].upper() + self.name[1:]
         lines = self.last_lines()
         end = f". The end of its log:\n{lines}" if lines else " and logged nothing."
-        return self.failure(f"{who} {what}{end}")
+        return self.failure(f"{name} {what}{end}")
 
     def last_lines(self, count: int = 20) -> str:
         """The end of the child's log."""
@@ -224,28 +224,28 @@ class BrokerProcess(ServiceProcess):
 
 
 class ZooKeeperProcess(ServiceProcess):
-    """One `hightide coordinator start` process."""
+    """One `hightide zookeeper start` process."""
 
-    command = ("coordinator", "start")
+    command = ("zookeeper", "start")
     failure = ZooKeeperFailed
-    name = "the coordinator"
+    name = "the ZooKeeper server"
 
 
 P = TypeVar("P", bound=ServiceProcess)
 
 
 def first_to_stop(processes: Sequence[P]) -> P:
-    """Wait until one of these running children is gone, and return it."""
+    """Wait until one of these running children has ended, and return it."""
     while True:
         readable, _, _ = select.select(processes, [], [])
         for process in readable:
-            # What a child says after its `listening:` line is nothing to us but must be taken.
+            # Read and discard what a child prints after its `listening:` line.
             if not os.read(process.fileno(), 4096):
                 return process
 
 
 def stop_all(processes: Iterable[ServiceProcess], timeout_s: float = GRACE_S) -> list[int]:
-    """Stop the ones that run, all at once, and return their exit codes."""
+    """Stop all running processes at once, and return their exit codes."""
     running = [process for process in processes if process.is_running()]
     deadline = time.monotonic() + timeout_s
     for process in running:
@@ -257,11 +257,11 @@ def stop_all(processes: Iterable[ServiceProcess], timeout_s: float = GRACE_S) ->
 
 
 def port_range() -> tuple[int, int]:
-    """Ports that no outgoing connection takes.
+    """A range of ports that the kernel does not use for outgoing connections.
 
-    A child that is killed and restarted must get the same port back, and a client that keeps
-    trying to reach a dead port from which the kernel also serves outgoing connections can end
-    up connected to itself and hold it.
+    A child that is killed and restarted must get the same port back.  If that port were in the
+    kernel's range, a client that keeps connecting to it could end up connected to itself, and
+    occupy the port.
     """
     try:
         low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -282,23 +282,23 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_port() -> int:
-    """A port on which nobody listens now; somebody else may be quicker to take it."""
-    import random  # here, because every child loads this module and none asks for a port
+    """A port that is free now; another process may still take it first."""
+    import random  # imported here, because every child loads this module and needs no port
 
     low, high = port_range()
     for port in random.sample(range(low, high), k=min(200, high - low)):
         if is_free(port):
             return port
-    raise ServiceFailed(f"No free port between {low} and {high}.")
+    raise ServiceFailed(f"There is no free port between {low} and {high}.")
 
 
 # -- in the child ----------------------------------------------------------------------------
 
 
 def stop_with_parent() -> None:
-    """In the child: stop when the parent that holds the lifeline is gone.
+    """In the child: stop when the parent, which holds the other end of the pipe, has ended.
 
-    A thread that only ever waits in one read costs the event loop nothing.
+    A thread that only waits in one read costs the event loop nothing.
     """
     descriptor = os.environ.pop(LIFELINE, "")
     if not descriptor.isdigit():

@@ -30,16 +30,16 @@ class Own:
         self._cluster = cluster
 
     def kill(self) -> None:
-        self._cluster.kill_coordinator()
+        self._cluster.kill_zookeeper()
 
     def start(self) -> None:
-        self._cluster.restart_coordinator()
+        self._cluster.restart_zookeeper()
 
     def pause(self) -> None:
-        self._cluster.pause_coordinator()
+        self._cluster.pause_zookeeper()
 
     def resume(self) -> None:
-        self._cluster.resume_coordinator()
+        self._cluster.resume_zookeeper()
 
 
 class World:

@@ -153,7 +153,7 @@ def test_a_wrong_setting_is_refused_in_words(run):
     missing = run("config", "get", f"topic/{name}", "no.such.setting")
     assert (missing.code, missing.err) == (
         1,
-        f"hightide: topic/{name} has no setting no.such.setting.\n",
+        f"hightide: topic/{name} has no config no.such.setting.\n",
     )
     assert run("config", "get", f"topic/{fresh()}").code == 1
 

@@ -106,7 +106,7 @@ def test_one_partition_of_a_transaction_that_somebody_has_is_not_aborted(
     place = ("--topic", topic, "--partition", 0)
     refused = run("txn", "abort", *place, "--start-offset", 0)
     assert (refused.code, refused.out) == (1, "")
-    assert f"does not hang: '{name}' has it, and is Ongoing" in refused.err
+    assert f"does not hang: it belongs to '{name}', in state Ongoing" in refused.err
     assert f"`hightide txn abort {name}`" in refused.err
     elsewhere = run("txn", "abort", *place, "--start-offset", 7)
     assert "has no such open transaction" in elsewhere.err

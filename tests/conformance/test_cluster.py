@@ -88,7 +88,7 @@ def test_three_brokers_know_each_other():
     with Cluster(brokers=3) as cluster:
         assert cluster.brokers == [1, 2, 3]
         assert all(answers(address) for address in cluster.bootstrap.split(","))
-        assert is_serving(cluster.coordinator)
+        assert is_serving(cluster.zookeeper)
         for address in cluster.bootstrap.split(","):
             wait_until_it_knows(address, [1, 2, 3])
         assert cluster.controller() in cluster.brokers
@@ -99,46 +99,46 @@ def test_three_brokers_know_each_other():
         wait_until_gone(pid)
 
 
-def test_a_broker_can_be_added_to_one_that_holds_the_coordinator():
+def test_a_broker_can_be_added_to_one_with_an_embedded_zookeeper():
     with Cluster() as cluster:
-        assert is_serving(cluster.coordinator)
+        assert is_serving(cluster.zookeeper)
         assert cluster.add_broker() == 2
         assert answers(cluster.bootstrap.split(",")[1])
 
 
-def test_a_coordinator_can_be_killed_restarted_paused_and_resumed():
-    with Cluster(coordinator=True) as cluster:
-        before = cluster.coordinator
-        cluster.kill_coordinator()
+def test_zookeeper_can_be_killed_restarted_paused_and_resumed():
+    with Cluster(zookeeper=True) as cluster:
+        before = cluster.zookeeper
+        cluster.kill_zookeeper()
         with pytest.raises(OSError, match="refused"):
             is_serving(before)
         assert answers(cluster.bootstrap)
-        cluster.restart_coordinator()
-        assert cluster.coordinator == before
+        cluster.restart_zookeeper()
+        assert cluster.zookeeper == before
         assert is_serving(before)
-        cluster.pause_coordinator()
+        cluster.pause_zookeeper()
         host, _, port = before.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(b"ruok")
             connection.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 connection.recv(1)
-            cluster.resume_coordinator()
+            cluster.resume_zookeeper()
             connection.settimeout(25)
             assert connection.recv(1)
 
 
-def test_a_coordinator_inside_a_broker_cannot_be_killed_alone():
+def test_an_embedded_zookeeper_cannot_be_killed_alone():
     with Cluster() as cluster, pytest.raises(ValueError, match="inside broker 1"):
-        cluster.kill_coordinator()
+        cluster.kill_zookeeper()
 
 
-def test_a_cluster_uses_a_coordinator_of_the_tests_own():
+def test_a_cluster_uses_a_zookeeper_that_the_test_runs():
     with (
-        Cluster(coordinator=True) as first,
-        Cluster(settings={"broker.id": 7}, zookeeper_connect=first.coordinator) as second,
+        Cluster(zookeeper=True) as first,
+        Cluster(settings={"broker.id": 7}, zookeeper_connect=first.zookeeper) as second,
     ):
-        assert second.coordinator == first.coordinator
+        assert second.zookeeper == first.zookeeper
         wait_until_it_knows(second.bootstrap, [1, 7])
 
 
@@ -339,8 +339,8 @@ class Up:
         (pid,) = self.pids("broker")
         return pid
 
-    def coordinator_pid(self):
-        (pid,) = self.pids("coordinator")
+    def zookeeper_pid(self):
+        (pid,) = self.pids("zookeeper")
         return pid
 
     def hears(self, text):
@@ -350,8 +350,8 @@ class Up:
                 return line
         raise AssertionError(f"{text!r} was never said")
 
-    def coordinator(self):
-        return self.hears("coordinator: ").removeprefix("coordinator: ").strip()
+    def zookeeper(self):
+        return self.hears("zookeeper: ").removeprefix("zookeeper: ").strip()
 
     def end(self, number=None):
         if number is not None:
@@ -378,8 +378,8 @@ def up(tmp_path):
 def test_up_serves_when_it_says_so_and_stops_cleanly(up, number):
     run = up("--port", "0", "--memory")
     assert answers(run.bootstrap())
-    assert is_serving(run.coordinator())
-    pids = [run.broker_pid(), run.coordinator_pid()]
+    assert is_serving(run.zookeeper())
+    pids = [run.broker_pid(), run.zookeeper_pid()]
     code, said = run.end(number)
     assert code == 0, said
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -438,7 +438,7 @@ def test_up_says_why_when_the_broker_cannot_start(up, broker):
 def test_the_broker_of_an_up_that_was_killed_stops_too(up):
     run = up("--port", "0", "--memory")
     run.bootstrap()
-    pids = [run.broker_pid(), run.coordinator_pid()]
+    pids = [run.broker_pid(), run.zookeeper_pid()]
     run.end(signal.SIGKILL)
     for pid in pids:
         wait_until_gone(pid)
@@ -456,7 +456,7 @@ def test_up_runs_several_brokers_on_ports_that_count_up(up):
     first = next(
         port for port in iter(free_port, None) if all(is_free(port + more) for more in range(3))
     )
-    run = up("--brokers", "3", "--port", str(first), "--coordinator-port", "0", "--memory")
+    run = up("--brokers", "3", "--port", str(first), "--zookeeper-port", "0", "--memory")
     bootstrap = run.bootstrap()
     assert bootstrap == ",".join(f"127.0.0.1:{first + more}" for more in range(3))
     for address in bootstrap.split(","):
@@ -473,45 +473,45 @@ def test_up_goes_on_without_a_broker_that_died_until_none_is_left(up):
     with pytest.raises(OSError, match="refused"):
         answers(first)
     assert answers(second)
-    coordinator = run.coordinator_pid()
+    zookeeper = run.zookeeper_pid()
     os.kill(pids[1], signal.SIGKILL)
     code, said = run.end()
     assert code == 1
     assert "Broker 2 stopped with exit code -9" in said
-    assert not Path(f"/proc/{coordinator}").exists()
+    assert not Path(f"/proc/{zookeeper}").exists()
 
 
-def test_up_starts_a_coordinator_that_died_once_but_not_twice(up):
+def test_up_restarts_a_zookeeper_that_died_once_but_not_twice(up):
     run = up("--port", "0")
     bootstrap = run.bootstrap()
-    address = run.coordinator()
-    first = run.coordinator_pid()
+    address = run.zookeeper()
+    first = run.zookeeper_pid()
     os.kill(first, signal.SIGKILL)
-    run.hears("the coordinator is started again")
+    run.hears("the ZooKeeper server is restarted")
     deadline = time.monotonic() + 25
-    while not any(pid != first and is_open(address) for pid in run.pids("coordinator")):
-        assert time.monotonic() < deadline, "the coordinator did not come back"
+    while not any(pid != first and is_open(address) for pid in run.pids("zookeeper")):
+        assert time.monotonic() < deadline, "ZooKeeper did not come back"
         time.sleep(0.01)
     assert is_serving(address)
     assert answers(bootstrap)
-    os.kill(run.coordinator_pid(), signal.SIGKILL)
+    os.kill(run.zookeeper_pid(), signal.SIGKILL)
     code, said = run.end()
     assert code == 1
-    assert "The coordinator stopped with exit code -9" in said
+    assert "The ZooKeeper server stopped with exit code -9" in said
 
 
-def test_up_ends_when_a_coordinator_dies_that_kept_nothing(up):
+def test_up_ends_when_a_zookeeper_in_memory_dies(up):
     run = up("--port", "0", "--memory")
     run.bootstrap()
     pid = run.broker_pid()
-    os.kill(run.coordinator_pid(), signal.SIGKILL)
+    os.kill(run.zookeeper_pid(), signal.SIGKILL)
     code, said = run.end()
     assert code == 1
-    assert "The coordinator stopped with exit code -9" in said
+    assert "The ZooKeeper server stopped with exit code -9" in said
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_up_refuses_a_coordinator_port_that_somebody_has(up, broker):
+def test_up_refuses_a_zookeeper_port_that_is_in_use(up, broker):
     run = up("--port", "0", "--coordinator-port", str(broker.port()), "--memory")
     code, said = run.end()
     assert code == 1

@@ -91,9 +91,9 @@ def test_the_coordinator_is_killed(three):
     """Records are written and read while it is away; no broker dies when it returns."""
     with loaded(three) as load:
         epochs = {each: three.partition(load.topic, each).leader_epoch for each in range(3)}
-        three.kill_coordinator()
+        three.kill_zookeeper()
         load.wait_for_acks()
-        three.restart_coordinator()
+        three.restart_zookeeper()
         load.wait_for_acks()
         three.heal()
         after = {each: three.partition(load.topic, each).leader_epoch for each in range(3)}
@@ -103,12 +103,12 @@ def test_the_coordinator_is_killed(three):
 @pytest.mark.extended
 def test_the_coordinator_is_silent_for_longer_than_a_session(three):
     with loaded(three) as load:
-        three.pause_coordinator()
+        three.pause_zookeeper()
         try:
             time.sleep(3)
             load.wait_for_acks()
         finally:
-            three.resume_coordinator()
+            three.resume_zookeeper()
 
 
 @pytest.mark.extended
@@ -136,10 +136,10 @@ def test_all_brokers_are_killed_at_once(three):
 @pytest.mark.extended
 def test_brokers_and_coordinator_are_killed_at_once(three):
     with loaded(three) as load:
-        three.kill_coordinator()
+        three.kill_zookeeper()
         for each in three.brokers:
             three.kill(each)
-        three.restart_coordinator()
+        three.restart_zookeeper()
         three.heal()
         load.wait_for_acks()
 

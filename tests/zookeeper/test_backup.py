@@ -429,10 +429,10 @@ def test_a_guarded_server_is_reached_with_tls_and_credentials(run, guarded, tmp_
 
 
 def test_a_cluster_that_moved_to_zookeeper_serves_its_topics(run, ensemble, tmp_path, capsys):
-    with Cluster(coordinator=True, data=tmp_path) as cluster:
+    with Cluster(zookeeper=True, data=tmp_path) as cluster:
         topic = cluster.create_topic(partitions=2)
         assert main(["produce", topic, "kept", "-b", cluster.bootstrap]) == 0
-    done(run("copy", "--from", tmp_path / "coordinator", "--to", ensemble.hosts))
+    done(run("copy", "--from", tmp_path / "zookeeper", "--to", ensemble.hosts))
     with Cluster(data=tmp_path, zookeeper_connect=ensemble.hosts) as cluster:
         capsys.readouterr()
         assert main(["consume", topic, "--from", "beginning", "-b", cluster.bootstrap]) == 0

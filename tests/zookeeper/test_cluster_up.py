@@ -35,9 +35,9 @@ class Up:
         self.bootstrap = line.removeprefix("bootstrap: ").strip()
         self.addresses = self.bootstrap.split(",")
 
-    def coordinator(self) -> str:
-        lines = eventually(lambda: [x for x in self.output() if x.startswith("coordinator: ")])
-        return lines[0].removeprefix("coordinator: ")
+    def zookeeper(self) -> str:
+        lines = eventually(lambda: [x for x in self.output() if x.startswith("zookeeper: ")])
+        return lines[0].removeprefix("zookeeper: ")
 
     def output(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -106,14 +106,14 @@ def test_three_brokers_are_one_cluster_and_stop_at_once(tmp_path):
 
 def test_a_zookeeper_that_was_killed_is_restarted_and_nothing_is_lost(tmp_path):
     with up(tmp_path, "--brokers", "2", "--data", "data") as cluster:
-        tree = Tree(cluster.coordinator())
+        tree = Tree(cluster.zookeeper())
         try:
             controller = cluster.controller_address()
             assert create(controller, "before", 2) == ErrorCode.NONE
             epochs = [tree.stat(f"/brokers/ids/{broker_id}").czxid for broker_id in (1, 2)]
-            (killed,) = cluster.children("coordinator")
+            (killed,) = cluster.children("zookeeper")
             os.kill(killed, signal.SIGKILL)
-            eventually(lambda: [n for n in cluster.children("coordinator") if n != killed])
+            eventually(lambda: [n for n in cluster.children("zookeeper") if n != killed])
             send_and_read(cluster.bootstrap, "before", 2)
             assert [tree.stat(f"/brokers/ids/{broker_id}").czxid for broker_id in (1, 2)] == epochs
             done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -121,5 +121,5 @@ def test_a_zookeeper_that_was_killed_is_restarted_and_nothing_is_lost(tmp_path):
             send_and_read(cluster.bootstrap, "after", 2)
         finally:
             tree.close()
-        assert any("the coordinator is started again" in line for line in cluster.output())
+        assert any("the ZooKeeper server is restarted" in line for line in cluster.output())
         assert cluster.interrupt() == 0

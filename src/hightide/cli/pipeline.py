@@ -165,7 +165,7 @@ def run(
     names = check_names(found, only)
     if dry_run and not reset:
         wrong_usage(
-            "--dry-run needs --reset; to look at an app without running it, use `hightide pipeline plan`"
+            "--dry-run needs --reset; `hightide pipeline plan` shows an app without running it"
         )
     with explained(found, file, trace=trace):
         if reset:

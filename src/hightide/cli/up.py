@@ -1,10 +1,10 @@
 """`hightide up`: a local cluster in the foreground.
 
-It only supervises: the coordinator and each broker are processes of their own, started exactly
-as `hightide coordinator start` and `hightide broker start` would be, and all at once.  Their logs
-go to files rather than through this process, so that a terminal which stops reading cannot stop
-a broker.  No typer and no rich are loaded here: they would cost more time than everything else
-between the command and the first answer.
+This process only supervises.  The ZooKeeper server and each broker are separate processes, started
+exactly as `hightide zookeeper start` and `hightide broker start` do, and all at once.  Their logs
+go to files and not through this process, so that a terminal that stops reading cannot block a
+broker.  This module loads neither typer nor rich: that would take more time than everything else
+until the first response.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from hightide.process import (
 from hightide.zookeeper import DATABASE, OLD_DATABASE
 
 DATA = Path(".hightide")
-COORDINATOR_PORT = 2181
+ZOOKEEPER_PORT = 2181
 LOG_BYTES_KEPT = 16 * 1024 * 1024
 MOST_REPLICAS = 3
 GROUP_DELAY_MS = 100
-"""How long a new group waits for more members.  Without any delay the first to come is alone until
-its next heartbeat, three seconds later; with this one ten that come together wait for 0.25 s."""
+"""How long a new group waits for more members.  Without a delay the first member is alone until its
+next heartbeat, three seconds later; with this delay ten members that start together wait 0.25 s."""
 HEARTBEAT_MS = 300
-"""How often members of the newer protocol are heard, and so hear of each other.  With Kafka's five
-seconds ten members take as long to share out their work; with this they take 0.7 s."""
+"""How often members of the consumer protocol send heartbeats, and so learn of each other.  With
+Kafka's default, five seconds, ten members take that long to get their assignments; with this 0.7 s.
+"""
 CALM_S = 10.0
-"""A coordinator that dies twice within this time is not started again."""
+"""A ZooKeeper server that dies twice within this time is not restarted."""
 
 DESCRIPTION = """\
 Start a local cluster and keep it running until Ctrl-C.
@@ -52,8 +53,8 @@ When every broker serves, one line goes to stdout:
 
 EPILOG = """\
 examples:
-  hightide up                            broker on 127.0.0.1:9092, data kept in ./.hightide
-  hightide up --brokers 3                three of them, on 9092, 9093 and 9094
+  hightide up                            a broker on 127.0.0.1:9092 with data in ./.hightide
+  hightide up --brokers 3                three brokers on 9092, 9093 and 9094
   hightide up --memory --port 0          nothing on disk, free ports
   hightide up --data /var/tmp/ht --override auto.create.topics.enable=false
 """
@@ -74,17 +75,18 @@ def parser() -> argparse.ArgumentParser:
         "--port",
         type=int,
         default=9092,
-        help="port of the first broker, the others count up; 0 picks free ones (default: 9092)",
+        help="port of the first broker; the others follow. 0 picks free ports (default: 9092)",
     )
     made.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
     )
     made.add_argument(
-        "--coordinator-port",
+        "--zookeeper-port",
+        "--coordinator-port",  # its name in earlier versions
         type=int,
         metavar="PORT",
-        help="port of the coordinator, on 127.0.0.1; 0 picks a free one (default: "
-        f"{COORDINATOR_PORT} if it is free and --port is not 0, else a free one)",
+        help="port of ZooKeeper, on 127.0.0.1; 0 picks a free one (default: "
+        f"{ZOOKEEPER_PORT} if it is free and --port is not 0, else a free one)",
     )
     where = made.add_mutually_exclusive_group()
     where.add_argument(
@@ -92,9 +94,9 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=DATA,
         metavar="DIR",
-        help="where data and logs are kept between runs (default: ./.hightide)",
+        help="folder for data and logs (default: ./.hightide)",
     )
-    where.add_argument("--memory", action="store_true", help="keep everything in memory only")
+    where.add_argument("--memory", action="store_true", help="keep all data in memory")
     console = made.add_mutually_exclusive_group()
     console.add_argument(
         "--console-port",
@@ -111,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a broker setting, by Kafka's name; may be repeated",
+        help="a broker setting, with Kafka's name; repeatable",
     )
     return made
 
@@ -120,21 +122,21 @@ def parse(argv: list[str]) -> argparse.Namespace:
     known = parser()
     options = known.parse_args(argv)
     if options.brokers < 1:
-        known.error(f"--brokers {options.brokers} is no cluster; it takes at least one")
-    for name, port in (("--port", options.port), ("--coordinator-port", options.coordinator_port)):
+        known.error(f"--brokers {options.brokers} is too few; a cluster has at least one broker")
+    for name, port in (("--port", options.port), ("--zookeeper-port", options.zookeeper_port)):
         if port is not None and not 0 <= port <= 65535:
             known.error(f"{name} {port} is not a port number (0 to 65535)")
     if options.port + options.brokers - 1 > 65535:
         known.error(f"--port {options.port} leaves no room for {options.brokers} brokers")
-    if options.coordinator_port and options.coordinator_port in broker_ports(options):
-        known.error(f"--coordinator-port {options.coordinator_port} is the port of a broker")
+    if options.zookeeper_port and options.zookeeper_port in broker_ports(options):
+        known.error(f"--zookeeper-port {options.zookeeper_port} is the port of a broker")
     return options
 
 
 def run(argv: list[str]) -> int:
     options = parse(argv)
-    # SIGTERM takes the way of Ctrl-C. Both are set before anything starts, and also where
-    # a shell gave us an ignored SIGINT, as it does to commands in the background.
+    # Handle SIGTERM like Ctrl-C. Both handlers are set before anything starts, even if a shell
+    # started this command with SIGINT ignored, as it does for background commands.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -149,14 +151,14 @@ def run(argv: list[str]) -> int:
 
 
 def supervise(options: argparse.Namespace, folder: Path) -> int:
-    """Start everything, watch over it, stop everything; the exit code."""
+    """Start everything, watch it, stop everything, and return the exit code."""
     cluster = None
     try:
         move_old_zookeeper_data(folder)
         cluster = LocalCluster.of(options, folder)
         cluster.start()
-        print(f"bootstrap: {','.join(each.address for each in cluster.brokers)}", flush=True)
-        say(f"coordinator: {cluster.coordinator.address}")
+        print(f"bootstrap: {','.join(broker.address for broker in cluster.brokers)}", flush=True)
+        say(f"zookeeper: {cluster.zookeeper.address}")
         say(f"data: {'in memory' if options.memory else folder}   logs: {folder}/*.log")
         say("Ctrl-C stops it.")
         cluster.watch()
@@ -174,17 +176,15 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
 class LocalCluster:
     """The processes of one `hightide up`."""
 
-    coordinator: ZooKeeperProcess
+    zookeeper: ZooKeeperProcess
     brokers: list[BrokerProcess]
     keeps_data: bool
 
     @classmethod
     def of(cls, options: argparse.Namespace, folder: Path) -> Self:
-        port = coordinator_port(options)
+        port = zookeeper_port(options)
         return cls(
-            ZooKeeperProcess(
-                coordinator_arguments(options, folder, port), folder / "coordinator.log"
-            ),
+            ZooKeeperProcess(zookeeper_arguments(options, folder, port), folder / "zookeeper.log"),
             [
                 BrokerProcess(
                     broker_arguments(options, folder, broker_id, port),
@@ -198,10 +198,10 @@ class LocalCluster:
 
     @property
     def processes(self) -> list[ServiceProcess]:
-        return [self.coordinator, *self.brokers]
+        return [self.zookeeper, *self.brokers]
 
     def start(self) -> None:
-        """All at once: the brokers themselves wait for the coordinator."""
+        """Start all processes at once: the brokers wait for ZooKeeper."""
         for process in self.processes:
             make_room(process.log)
             process.launch()
@@ -211,69 +211,69 @@ class LocalCluster:
     def watch(self) -> None:
         """Return when no broker is left.
 
-        A broker that dies is told and missed, the others go on. The coordinator is started
-        again: it finds its data, and the brokers' sessions in it. One that kept nothing cannot
-        be, nor one that dies again soon after.
+        A broker that dies is reported, and the others continue. The ZooKeeper server is restarted:
+        it reads its data, with the brokers' sessions. It is not restarted if its data was in
+        memory, or if it dies again soon after.
         """
         last_death = -CALM_S
         while living := [broker for broker in self.brokers if broker.is_running()]:
-            dead = first_to_stop([self.coordinator, *living])
+            dead = first_to_stop([self.zookeeper, *living])
             failure = dead.died()
-            if dead is self.coordinator:
+            if dead is self.zookeeper:
                 now = time.monotonic()
                 if not self.keeps_data or now - last_death < CALM_S:
                     raise failure
                 last_death = now
-                say(f"hightide: {failure}\nhightide: the coordinator is started again.")
-                self.coordinator.start()
+                say(f"hightide: {failure}\nhightide: the ZooKeeper server is restarted.")
+                self.zookeeper.start()
             else:
                 say(f"hightide: {failure}")
 
     def stop(self) -> int:
-        """The brokers first and together, since they take their leave of the coordinator."""
+        """Stop the brokers first, all at once, since their shutdown needs ZooKeeper."""
         try:
-            codes = [*stop_all(self.brokers), *stop_all([self.coordinator])]
+            codes = [*stop_all(self.brokers), *stop_all([self.zookeeper])]
         except KeyboardInterrupt:
             for process in self.processes:
                 if process.is_running():
                     process.kill()
             return 1
-        # A child that was told to stop before it served had nothing to put in order.
+        # A child that was stopped before it served has exited by the signal; that is no failure.
         return 0 if set(codes) <= {0, -signal.SIGTERM} else 1
 
 
 def broker_ports(options: argparse.Namespace) -> range:
-    """The ports that the brokers will have; none that can be known if they pick free ones."""
+    """The ports of the brokers; empty if the brokers pick free ports."""
     return range(options.port, options.port + options.brokers) if options.port else range(0)
 
 
-def coordinator_port(options: argparse.Namespace) -> int:
-    """A port that is known before the coordinator runs, since all processes start at once."""
-    wanted: int | None = options.coordinator_port
+def zookeeper_port(options: argparse.Namespace) -> int:
+    """Choose ZooKeeper's port before it runs, because all processes start at once."""
+    wanted: int | None = options.zookeeper_port
     if wanted and not is_free(wanted):
-        # Found out here, before the brokers turn to whoever listens there.
-        raise ServiceFailed(f"Port {wanted} is in use; give the coordinator another.")
-    if wanted is None and options.port != 0 and COORDINATOR_PORT not in broker_ports(options):
-        if is_free(COORDINATOR_PORT):
-            return COORDINATOR_PORT
-        say(f"hightide: port {COORDINATOR_PORT} is in use; the coordinator takes another.")
+        # Checked here, before the brokers connect to another process on that port.
+        raise ServiceFailed(f"Port {wanted} is in use; choose another --zookeeper-port.")
+    if wanted is None and options.port != 0 and ZOOKEEPER_PORT not in broker_ports(options):
+        if is_free(ZOOKEEPER_PORT):
+            return ZOOKEEPER_PORT
+        say(f"hightide: port {ZOOKEEPER_PORT} is in use; ZooKeeper gets another port.")
     while not wanted or wanted in broker_ports(options):
         wanted = free_port()
     return wanted
 
 
-def coordinator_arguments(options: argparse.Namespace, folder: Path, port: int) -> list[str]:
-    where = ["--memory"] if options.memory else ["--data", str(folder.resolve() / "coordinator")]
+def zookeeper_arguments(options: argparse.Namespace, folder: Path, port: int) -> list[str]:
+    where = ["--memory"] if options.memory else ["--data", str(folder.resolve() / "zookeeper")]
     return ["--listen", f"127.0.0.1:{port}", *where]
 
 
 def broker_arguments(
-    options: argparse.Namespace, folder: Path, broker_id: int, coordinator: int
+    options: argparse.Namespace, folder: Path, broker_id: int, zookeeper_port: int
 ) -> list[str]:
     port = options.port + broker_id - 1 if options.port else 0
     made = ["--host", options.host, "--port", str(port)]
-    settings = [f"broker.id={broker_id}", f"zookeeper.connect=127.0.0.1:{coordinator}"]
-    # Whoever starts several brokers wants to see replicas.
+    settings = [f"broker.id={broker_id}", f"zookeeper.connect=127.0.0.1:{zookeeper_port}"]
+    # Several brokers are started to have replicas.
     settings.append(f"default.replication.factor={min(options.brokers, MOST_REPLICAS)}")
     settings.append(f"group.initial.rebalance.delay.ms={GROUP_DELAY_MS}")
     settings.append(f"group.consumer.heartbeat.interval.ms={HEARTBEAT_MS}")
@@ -287,12 +287,17 @@ def broker_arguments(
 
 
 def move_old_zookeeper_data(folder: Path) -> None:
-    """Take over what a single broker of an earlier version kept among its own data.
+    """Take over the ZooKeeper data of earlier versions.
 
-    Two files are one database, so they move into a folder of another name first, and become the
-    coordinator's when both are there. Whatever stopped us in between, the next start finishes it.
+    They kept it in a folder `coordinator`, and before that a single broker kept it among its own
+    data. The latter is one database in two files. Both are first moved into a folder of another
+    name, and that folder is renamed when it has both. If this is interrupted, the next start
+    finishes it.
     """
-    old, moving, new = folder / "broker-1", folder / "coordinator.moving", folder / "coordinator"
+    old, moving, new = folder / "broker-1", folder / "zookeeper.moving", folder / "zookeeper"
+    for before, after in ((folder / "coordinator.moving", moving), (folder / "coordinator", new)):
+        if before.exists() and not after.exists():
+            before.rename(after)
     databases = (OLD_DATABASE, DATABASE)
     if new.exists() or not (moving.exists() or any((old / name).exists() for name in databases)):
         return
@@ -304,7 +309,7 @@ def move_old_zookeeper_data(folder: Path) -> None:
 
 
 def make_room(log: Path) -> None:
-    """Keep one old log: a broker that is started every day must not fill a disk with its talk."""
+    """Keep one old log file: daily starts must not fill the disk with logs."""
     if log.exists() and log.stat().st_size > LOG_BYTES_KEPT:
         log.replace(log.with_suffix(".log.1"))
 

@@ -7,8 +7,8 @@
 
 With pytest the fixture `hightide` is such a cluster, and `hightide_cluster` one of three brokers
 (see `hightide.testing.plugin`).
-`Cluster` is loaded when it is first named, because pytest loads the plugin in this package
-for every suite on the machine, also for those that never use it.
+`Cluster` is imported on first use, because pytest loads the plugin in this package for every test
+suite on the machine, even for those that never use it.
 """
 
 from __future__ import annotations

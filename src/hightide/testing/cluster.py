@@ -1,7 +1,7 @@
-"""A cluster of real processes, for tests: brokers and the coordinator that they share.
+"""A cluster of real processes for tests: brokers, and the ZooKeeper server that they share.
 
-Real processes on real ports, not a fake: what a test proves here it proves for the broker
-that is shipped.  Nothing needs asyncio, so it serves tests of any client.
+The processes are real and listen on real ports, so a test checks the broker that is shipped.  The
+class does not need asyncio, so it works for tests of any client.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ HOST = "127.0.0.1"
 ATTEMPTS = 5
 T = TypeVar("T")
 
-# What differs from a broker's own defaults, because a test wants its answer soon.
+# Settings that differ from a broker's defaults, because tests should be fast.
 TEST_SETTINGS: Mapping[str, str] = {"zookeeper.session.timeout.ms": "6000"}
-# A coordinator grants no session shorter than two of its ticks, and by default none longer than 20.
-COORDINATOR_TIMES = ("--tick-ms", "200", "--max-session-timeout-ms", "60000")
+# A ZooKeeper session timeout is at least two ticks, and by default at most twenty.
+ZOOKEEPER_TIMES = ("--tick-ms", "200", "--max-session-timeout-ms", "60000")
 
 
 @dataclass(slots=True)
@@ -48,16 +48,17 @@ class _Broker:
 
 
 class Cluster:
-    """Brokers that live as long as the `with` block, or from `start()` to `stop()`.
+    """Brokers that run during the `with` block, or from `start()` to `stop()`.
 
-    `settings` are broker settings by Kafka's names, and `broker_settings` those that only some
-    of the brokers have, by broker id: a rack each, for instance.  Data goes to a temporary
-    directory that is removed at the end, unless `data` names one, which is kept.  `memory=True`
-    writes nothing to disk; what a process knew is then gone after it is killed or restarted.
+    `settings` are broker settings with Kafka's names.  `broker_settings` are the settings of single
+    brokers, by broker id, such as a rack each.  Data goes to a temporary directory that is removed
+    at the end, unless `data` names a directory, which is kept.  `memory=True` writes nothing to
+    disk: the data of a process is then lost when it is killed or restarted.
 
-    The coordinator of one broker runs inside that broker, that of several is a process of its
-    own; `coordinator=True` asks for such a process in any case.  `zookeeper_connect` names an
-    ensemble that the test runs itself.
+    ZooKeeper runs inside of the broker if there is one broker, and as a separate process if there
+    are several; `zookeeper=True` always starts a separate process.  `zookeeper_connect` names an
+    ensemble that the test runs itself.  `coordinator` is the earlier name of `zookeeper`, also in
+    the names of methods.
     """
 
     def __init__(
@@ -68,31 +69,33 @@ class Cluster:
         broker_settings: Mapping[int, Mapping[str, object]] | None = None,
         data: Path | str | None = None,
         memory: bool = False,
+        zookeeper: bool = False,
         coordinator: bool = False,
         zookeeper_connect: str | None = None,
         start_timeout_s: float = START_S,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
-        if coordinator and zookeeper_connect is not None:
-            raise ValueError("a cluster with zookeeper_connect has no coordinator of its own")
+        zookeeper = zookeeper or coordinator
+        if zookeeper and zookeeper_connect is not None:
+            raise ValueError("give either zookeeper=True or zookeeper_connect, not both")
         self._count = brokers
         self._settings = {**TEST_SETTINGS, **(settings or {})}
         self._broker_settings = broker_settings or {}
         self._given = Path(data) if data is not None else None
         self._memory = memory
         self._ensemble = zookeeper_connect
-        self._separate = zookeeper_connect is None and (coordinator or brokers > 1)
+        self._separate = zookeeper_connect is None and (zookeeper or brokers > 1)
         self._start_timeout_s = start_timeout_s
         self._folder: Path | None = None
         self._brokers: dict[int, _Broker] = {}
-        self._coordinator_port = 0
-        self._coordinator: ZooKeeperProcess | None = None
+        self._zookeeper_port = 0
+        self._zookeeper: ZooKeeperProcess | None = None
 
-    # -- life ------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start everything at once; returns when every broker serves."""
+        """Start all processes at once; return when every broker serves."""
         assert not self._brokers, "the cluster is already started"
         self._folder = self._given or Path(tempfile.mkdtemp(prefix="hightide-test-"))
         try:
@@ -103,7 +106,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop everything in order, and remove the data unless it was given a place."""
+        """Stop all processes, and remove the data unless `data` was given."""
         self._stop_all()
         if self._folder is not None and self._given is None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -121,7 +124,7 @@ class Cluster:
         self.stop()
 
     def add_broker(self) -> int:
-        """Start one more broker; returns its id when it serves."""
+        """Start one more broker, and return its id when it serves."""
         broker_id = max(self._brokers) + 1
 
         def start() -> None:
@@ -136,7 +139,7 @@ class Cluster:
         return broker_id
 
     def _with_free_ports(self, start: Callable[[], None]) -> None:
-        """Start again when somebody took a port between our look and the bind."""
+        """Start, and try again if another process took a port between the check and the bind."""
         for attempt in range(ATTEMPTS):
             try:
                 return start()
@@ -146,27 +149,27 @@ class Cluster:
 
     def _start_all(self) -> None:
         self._stop_all()
-        self._coordinator_port = free_port()
+        self._zookeeper_port = free_port()
         if self._separate:
-            where = ["--memory"] if self._memory else ["--data", str(self._file("coordinator"))]
-            self._coordinator = ZooKeeperProcess(
-                ["--listen", f"{HOST}:{self._coordinator_port}", *where, *COORDINATOR_TIMES],
-                self._file("coordinator.log"),
+            where = ["--memory"] if self._memory else ["--data", str(self._file("zookeeper"))]
+            self._zookeeper = ZooKeeperProcess(
+                ["--listen", f"{HOST}:{self._zookeeper_port}", *where, *ZOOKEEPER_TIMES],
+                self._file("zookeeper.log"),
             )
-            self._coordinator.launch()
+            self._zookeeper.launch()
         for broker_id in range(1, self._count + 1):
             self._launch(broker_id)
-        if self._coordinator is not None:
-            self._coordinator.wait_until_it_listens(self._start_timeout_s)
+        if self._zookeeper is not None:
+            self._zookeeper.wait_until_it_listens(self._start_timeout_s)
         for broker in self._brokers.values():
             broker.process.wait_until_it_listens(self._start_timeout_s)
 
     def _stop_all(self) -> None:
         stop_all(broker.process for broker in self._brokers.values())
-        if self._coordinator is not None:
-            stop_all([self._coordinator])
+        if self._zookeeper is not None:
+            stop_all([self._zookeeper])
         self._brokers.clear()
-        self._coordinator = None
+        self._zookeeper = None
 
     def _launch(self, broker_id: int) -> None:
         port = free_port()
@@ -179,30 +182,30 @@ class Cluster:
         process.launch()
 
     def _arguments(self, broker_id: int, port: int) -> list[str]:
-        made = ["--host", HOST, "--port", str(port)]
+        arguments = ["--host", HOST, "--port", str(port)]
         settings: dict[str, object] = {"broker.id": broker_id}
         if self._memory:
-            made.append("--memory")
+            arguments.append("--memory")
         else:
             settings["log.dirs"] = self.data(broker_id)
-        # A coordinator inside a broker is inside the first; brokers added later go there too.
+        # An embedded ZooKeeper runs inside of the first broker; brokers added later use it too.
         inside = not self._separate and self._ensemble is None and broker_id == 1
-        settings["coordinator.listen" if inside else "zookeeper.connect"] = self.coordinator
+        settings["zookeeper.listen" if inside else "zookeeper.connect"] = self.zookeeper
         own = self._broker_settings.get(broker_id, {})
         for name, value in {**settings, **self._settings, **own}.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            made += ["--override", f"{name}={text}"]
-        return made
+            arguments += ["--override", f"{name}={text}"]
+        return arguments
 
     def _file(self, name: str) -> Path:
         assert self._folder is not None, "the cluster is not started"
         return self._folder / name
 
-    # -- what it is ------------------------------------------------------------------------
+    # -- describe --------------------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:
-        """What a client takes as `bootstrap.servers`."""
+        """The `bootstrap.servers` of a client."""
         return ",".join(f"{HOST}:{broker.port}" for broker in self._brokers.values())
 
     @property
@@ -211,9 +214,9 @@ class Cluster:
         return list(self._brokers)
 
     @property
-    def coordinator(self) -> str:
-        """What a ZooKeeper client takes as its hosts."""
-        return self._ensemble or f"{HOST}:{self._coordinator_port}"
+    def zookeeper(self) -> str:
+        """The hosts of a ZooKeeper client."""
+        return self._ensemble or f"{HOST}:{self._zookeeper_port}"
 
     def port(self, broker_id: int = 1) -> int:
         return self._brokers[broker_id].port
@@ -225,7 +228,7 @@ class Cluster:
         return self._brokers[broker_id].process.is_running()
 
     def log(self, broker_id: int = 1) -> str:
-        """Everything the broker has logged since the cluster was started."""
+        """The broker's log since the cluster was started."""
         return self._file(f"broker-{broker_id}.log").read_text(errors="replace")
 
     def data(self, broker_id: int = 1) -> Path:
@@ -233,7 +236,7 @@ class Cluster:
         return self._file(f"broker-{broker_id}")
 
     def controller(self) -> int:
-        """The id of the broker that is the controller now; -1 while there is none."""
+        """The id of the controller; -1 while there is none."""
 
         async def ask(admin: Admin) -> int:
             return (await admin.cluster.describe()).controller
@@ -241,11 +244,11 @@ class Cluster:
         return self._ask(ask)
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The id of the broker that leads a partition now."""
+        """The id of the leader of a partition."""
 
         async def ask(admin: Admin) -> int:
             (found,) = await admin.topics.describe([topic])
-            return {each.partition: each.leader for each in found.partitions}[partition]
+            return {at.partition: at.leader for at in found.partitions}[partition]
 
         return self._ask(ask)
 
@@ -257,82 +260,90 @@ class Cluster:
         replication_factor: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> str:
-        """Create a topic, by default with a name nobody else has, and return the name."""
-        made = name or f"test-{random.randbytes(6).hex()}"
+        """Create a topic, by default with a random name, and return the name."""
+        topic = name or f"test-{random.randbytes(6).hex()}"
         texts = {key: str(value) for key, value in (config or {}).items()}
 
         async def ask(admin: Admin) -> None:
             await admin.topics.create(
-                made,
+                topic,
                 partitions=partitions,
                 replication_factor=replication_factor,
                 config=texts,
             )
 
         self._ask(ask)
-        return made
+        return topic
 
     def _ask(self, question: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
-        """Ask the cluster something; in a thread, since the caller may have a loop running."""
+        """Run an admin client, in a thread, because the caller may have a running event loop."""
         from hightide.client.admin import Admin
 
-        able = ",".join(
+        responsive = ",".join(
             f"{HOST}:{broker.port}"
             for broker in self._brokers.values()
             if broker.process.is_running() and not broker.process.is_paused
         )
 
         async def ask() -> T:
-            async with Admin(able) as admin:
+            async with Admin(responsive) as admin:
                 return await question(admin)
 
         return _in_thread(ask)
 
-    # -- what can happen to it -------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------
 
     def kill(self, broker_id: int = 1) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._brokers[broker_id].process.kill()
 
     def terminate(self, broker_id: int = 1) -> int:
-        """SIGTERM: the broker stops in order; returns its exit code."""
+        """Send SIGTERM, wait for the controlled shutdown, and return the exit code."""
         return self._brokers[broker_id].process.stop()
 
     def restart(self, broker_id: int = 1) -> None:
-        """Start the broker again on the same port and data; one that runs is stopped first."""
+        """Start the broker again on the same port and data; a running one is stopped first."""
         process = self._brokers[broker_id].process
         stop_all([process])
         process.start(self._start_timeout_s)
 
     def pause(self, broker_id: int = 1) -> None:
-        """SIGSTOP: the broker is there but does not answer."""
+        """Send SIGSTOP: the broker exists but does not answer."""
         self._brokers[broker_id].process.pause()
 
     def resume(self, broker_id: int = 1) -> None:
         self._brokers[broker_id].process.resume()
 
-    def kill_coordinator(self) -> None:
-        """SIGKILL."""
-        self._coordinator_process.kill()
+    def kill_zookeeper(self) -> None:
+        """Send SIGKILL."""
+        self._zookeeper_process.kill()
 
-    def restart_coordinator(self) -> None:
-        """Start it again on the same port and data; one that runs is stopped first."""
-        stop_all([self._coordinator_process])
-        self._coordinator_process.start(self._start_timeout_s)
+    def restart_zookeeper(self) -> None:
+        """Start ZooKeeper again on the same port and data; a running one is stopped first."""
+        stop_all([self._zookeeper_process])
+        self._zookeeper_process.start(self._start_timeout_s)
 
-    def pause_coordinator(self) -> None:
-        """SIGSTOP."""
-        self._coordinator_process.pause()
+    def pause_zookeeper(self) -> None:
+        """Send SIGSTOP."""
+        self._zookeeper_process.pause()
 
-    def resume_coordinator(self) -> None:
-        self._coordinator_process.resume()
+    def resume_zookeeper(self) -> None:
+        self._zookeeper_process.resume()
+
+    coordinator = zookeeper
+    kill_coordinator = kill_zookeeper
+    restart_coordinator = restart_zookeeper
+    pause_coordinator = pause_zookeeper
+    resume_coordinator = resume_zookeeper
 
     @property
-    def _coordinator_process(self) -> ZooKeeperProcess:
-        if self._coordinator is None:
+    def _zookeeper_process(self) -> ZooKeeperProcess:
+        if self._zookeeper is None:
             where = "outside the cluster" if self._ensemble else "inside broker 1"
-            raise ValueError(f"the coordinator is {where}; Cluster(coordinator=True) runs one")
-        return self._coordinator
+            raise ValueError(
+                f"ZooKeeper is {where}; Cluster(zookeeper=True) runs a separate process"
+            )
+        return self._zookeeper
 
 
 def _in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -1,18 +1,17 @@
-"""pytest fixtures: a real broker, or three of them, by naming it as an argument.
+"""pytest fixtures: a real broker, or a cluster of three, for tests that name it as an argument.
 
     def test_orders(hightide):
         topic = hightide.create_topic(partitions=3)
         producer = Producer({"bootstrap.servers": hightide.bootstrap})
 
-`hightide` is one broker for the whole session, started when the first test asks for it:
-a broker is cheap to start but cheaper to share, and `create_topic()` gives each test a
-topic of its own.  A suite that wants a fresh broker per test or module says so in its
-pytest settings with `hightide_scope = function` (or `module`, `class`, `package`), and
-settings of the broker go one per line to `hightide_settings`.
+`hightide` is one broker for the whole session, started when the first test uses it.  A broker is
+cheap to start but cheaper to share, and `create_topic()` gives each test a new topic.  For a new
+broker per test or module, set `hightide_scope = function` (or `module`, `class`, `package`) in the
+pytest settings.  Settings of the broker are in `hightide_settings`, one per line.
 
 `hightide_cluster` is a cluster of three brokers with these settings, always for the session.
 
-Nothing is imported before a fixture is used, so the plugin costs other suites nothing.
+Nothing is imported before a fixture is used, so the plugin costs other test suites nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Scope = Literal["session", "package", "module", "class", "function"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("hightide_scope", "how long a `hightide` broker lives", default="session")
+    parser.addini("hightide_scope", "the scope of the `hightide` fixture", default="session")
     parser.addini("hightide_settings", "broker settings, NAME=VALUE", type="linelist", default=[])
 
 
@@ -39,7 +38,7 @@ def _scope(fixture_name: str, config: pytest.Config) -> Scope:  # noqa: ARG001 -
 
 @pytest.fixture(scope=_scope)
 def hightide(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One running broker; see `hightide.testing.Cluster` for what it can do."""
+    """One running broker; see `hightide.testing.Cluster`."""
     from hightide.testing.cluster import Cluster
 
     with Cluster(settings=_settings(request.config)) as cluster:
@@ -48,7 +47,7 @@ def hightide(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def hightide_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three running brokers; what a test breaks in them it mends before it ends."""
+    """Three running brokers; a test repairs what it breaks before it ends."""
     from hightide.testing.cluster import Cluster
 
     with Cluster(brokers=3, settings=_settings(request.config)) as cluster:

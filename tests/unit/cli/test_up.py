@@ -47,7 +47,7 @@ def test_port_zero_lets_every_broker_pick(tmp_path):
     chosen = options("--brokers", "2", "--port", "0", "--memory")
     for number in (1, 2):
         assert up.broker_arguments(chosen, tmp_path, number, 2181)[3] == "0"
-    assert up.coordinator_arguments(chosen, tmp_path, 5) == ["--listen", "127.0.0.1:5", "--memory"]
+    assert up.zookeeper_arguments(chosen, tmp_path, 5) == ["--listen", "127.0.0.1:5", "--memory"]
 
 
 def test_an_override_counts_more_than_what_up_says_itself(tmp_path):
@@ -58,9 +58,9 @@ def test_an_override_counts_more_than_what_up_says_itself(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--brokers", "0"], "--brokers 0 is no cluster"),
+        (["--brokers", "0"], "--brokers 0 is too few"),
         (["--port", "65536"], "--port 65536 is not a port number"),
-        (["--coordinator-port", "-1"], "--coordinator-port -1 is not a port number"),
+        (["--zookeeper-port", "-1"], "--zookeeper-port -1 is not a port number"),
         (["--port", "65535", "--brokers", "2"], "no room for 2 brokers"),
         (["--brokers", "3", "--coordinator-port", "9094"], "9094 is the port of a broker"),
     ],
@@ -72,21 +72,21 @@ def test_a_cluster_that_cannot_be_is_wrong_usage(capsys, words, sentence):
     assert sentence in capsys.readouterr().err
 
 
-def test_the_coordinator_takes_another_port_when_its_own_is_taken(monkeypatch, capsys, taken):
-    monkeypatch.setattr(up, "COORDINATOR_PORT", taken)
-    assert up.coordinator_port(options()) != taken
+def test_zookeeper_takes_another_port_when_its_own_is_in_use(monkeypatch, capsys, taken):
+    monkeypatch.setattr(up, "ZOOKEEPER_PORT", taken)
+    assert up.zookeeper_port(options()) != taken
     assert f"port {taken} is in use" in capsys.readouterr().err
 
 
-def test_the_coordinator_keeps_away_from_the_ports_of_the_brokers(monkeypatch, capsys):
-    monkeypatch.setattr(up, "COORDINATOR_PORT", 9093)
-    assert up.coordinator_port(options("--brokers", "3")) not in range(9092, 9095)
+def test_zookeeper_keeps_away_from_the_ports_of_the_brokers(monkeypatch, capsys):
+    monkeypatch.setattr(up, "ZOOKEEPER_PORT", 9093)
+    assert up.zookeeper_port(options("--brokers", "3")) not in range(9092, 9095)
     assert capsys.readouterr().err == ""
 
 
-def test_a_coordinator_port_that_was_asked_for_and_is_taken_is_an_error(taken):
+def test_a_zookeeper_port_that_was_asked_for_and_is_in_use_is_an_error(taken):
     with pytest.raises(ServiceFailed, match=f"Port {taken} is in use"):
-        up.coordinator_port(options("--coordinator-port", str(taken)))
+        up.zookeeper_port(options("--coordinator-port", str(taken)))
 
 
 class EarlierVersion:
@@ -101,7 +101,7 @@ class EarlierVersion:
         (self.broker / "meta.properties").write_text("broker.id=1")
 
     def is_moved(self) -> bool:
-        texts = {path.name: path.read_text() for path in (self.folder / "coordinator").iterdir()}
+        texts = {path.name: path.read_text() for path in (self.folder / "zookeeper").iterdir()}
         assert texts == {"coordination.db": "database", "coordination.db-wal": "log"}
         return [path.name for path in self.broker.iterdir()] == ["meta.properties"]
 
@@ -111,28 +111,32 @@ def earlier(tmp_path):
     return EarlierVersion(tmp_path)
 
 
-def test_coordination_of_an_earlier_version_becomes_the_coordinators(earlier, tmp_path):
+def test_the_database_of_an_earlier_version_becomes_zookeepers(earlier, tmp_path):
     up.move_old_zookeeper_data(tmp_path)
     assert earlier.is_moved()
     up.move_old_zookeeper_data(tmp_path)
     assert earlier.is_moved()
 
 
+@pytest.mark.parametrize("folder", ["zookeeper.moving", "coordinator.moving"])
 @pytest.mark.parametrize("moved", [0, 1, 2])
-def test_a_move_that_was_cut_short_is_finished(earlier, tmp_path, moved):
-    (tmp_path / "coordinator.moving").mkdir()
+def test_a_move_that_was_cut_short_is_finished(earlier, tmp_path, moved, folder):
+    (tmp_path / folder).mkdir()
     names = ["coordination.db-wal", "coordination.db"][:moved]
     for name in names:
-        (earlier.broker / name).rename(tmp_path / "coordinator.moving" / name)
+        (earlier.broker / name).rename(tmp_path / folder / name)
     up.move_old_zookeeper_data(tmp_path)
     assert earlier.is_moved()
 
 
-def test_a_coordinator_that_has_data_keeps_it(earlier, tmp_path):
-    (tmp_path / "coordinator").mkdir()
+@pytest.mark.parametrize("folder", ["zookeeper", "coordinator"])
+def test_a_zookeeper_that_has_data_keeps_it(earlier, tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "newer.db").write_text("database")
     up.move_old_zookeeper_data(tmp_path)
     assert (earlier.broker / "coordination.db").exists()
-    assert list((tmp_path / "coordinator").iterdir()) == []
+    assert [path.name for path in (tmp_path / "zookeeper").iterdir()] == ["newer.db"]
+    assert not (tmp_path / "coordinator").exists()
 
 
 def test_a_new_cluster_has_nothing_to_move(tmp_path):

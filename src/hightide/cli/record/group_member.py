@@ -27,8 +27,8 @@ def settings(group: str, wanted: Position) -> dict[str, Any]:
             reset = "latest"
         case _:
             wrong_usage(
-                "a group continues from its commits; --from beginning or --from end applies to "
-                "partitions without a commit, and `hightide group reset` changes commits"
+                "a group continues from its commits; `hightide group reset` changes them, and "
+                "--from beginning or --from end is for partitions without a commit"
             )
     return {"group.id": group, "enable.auto.commit": True, "auto.offset.reset": reset}
 
