@@ -8,7 +8,7 @@ worst cases found.
 
 from __future__ import annotations
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 from hightide.wire.errors import ErrorCode, KafkaError
 
