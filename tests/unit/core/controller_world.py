@@ -70,7 +70,7 @@ class World:
     """A few brokers, a few topics, one controller after another."""
 
     def __init__(self, broker_count: int) -> None:
-        self.machines = {each: BrokerProcess() for each in range(1, broker_count + 1)}
+        self.machines = {broker_id: BrokerProcess() for broker_id in range(1, broker_count + 1)}
         self.zxid = 100
         self.ids: dict[str, uuid.UUID] = {}
         self.rules: dict[str, TopicRules] = {}
@@ -150,7 +150,9 @@ class World:
         for name, topic_id in self.ids.items():
             states = {index: state for (topic, index), state in self.store.items() if topic == name}
             new_partitions = {
-                index: each for (topic, index), each in self.new_partitions.items() if topic == name
+                index: replicas
+                for (topic, index), replicas in self.new_partitions.items()
+                if topic == name
             }
             plan = controller.topic_found(name, topic_id, self.rules[name], states, new_partitions)
             assert plan == []
@@ -183,20 +185,20 @@ class World:
         rules = self.rules[change.topic]
 
         def has_lost_trust(member: int) -> bool:
-            life = before.broker_epochs[member]
+            epoch = before.broker_epochs[member]
             broker = brokers.get(member)
-            return broker is not None and life not in (broker.epoch, broker.previous_epoch)
+            return broker is not None and epoch not in (broker.epoch, broker.previous_epoch)
 
         had = {*before.isr, *before.elr}
         if after.recovery_epoch != before.recovery_epoch:
             last = before.last_known_leader if before.leader == NO_BROKER else before.leader
-            is_last_known = after.leader == last and all(has_lost_trust(each) for each in had)
+            is_last_known = after.leader == last and all(has_lost_trust(member) for member in had)
             assert allows_unclean or rules.unclean_leader_election or is_last_known
         elif len(after.isr) < effective_min_isr(rules.min_insync_replicas, after.replicas):
             lost = had - {*after.isr, *after.elr}
-            assert all(has_lost_trust(each) for each in lost & {*after.replicas})
+            assert all(has_lost_trust(member) for member in lost & {*after.replicas})
         if before.adding and not after.adding and set(before.adding) <= set(after.replicas):
-            assert set(after.isr) == set(after.replicas), "a move ends with everybody in sync"
+            assert set(after.isr) == set(after.replicas), "a move ends with all replicas in sync"
 
     def write(self, draft: PlannedChange) -> bool:
         """Write a change, if its controller is the present one and the state has not changed since
@@ -229,10 +231,10 @@ class World:
         return True
 
     def check_epochs(self, before: PartitionState, after: PartitionState) -> None:
-        life = before.broker_epochs.get(before.leader), after.broker_epochs.get(after.leader)
+        epochs = before.broker_epochs.get(before.leader), after.broker_epochs.get(after.leader)
         has_changed_hands = (
             before.leader != after.leader
-            or (after.leader != NO_BROKER and life[0] != life[1])
+            or (after.leader != NO_BROKER and epochs[0] != epochs[1])
             or not {*before.replicas} <= {*after.replicas}
         )
         assert after.leader_epoch >= before.leader_epoch + has_changed_hands
@@ -255,16 +257,18 @@ class World:
         if not self.is_led(state) or self.proposed(key):
             return
         joining = {
-            each
-            for each in join & {*state.osr}
-            if self.machines[each].is_up and each in state.replicas
+            replica
+            for replica in join & {*state.osr}
+            if self.machines[replica].is_up and replica in state.replicas
         }
         isr = ({*state.isr} - drop) | joining | {state.leader}
-        lives = {each: state.broker_epochs[each] if has_fetched else -1 for each in state.isr}
-        lives |= {each: self.machines[each].epoch for each in (*joining, state.leader)}
+        epochs = {
+            replica: state.broker_epochs[replica] if has_fetched else -1 for replica in state.isr
+        }
+        epochs |= {replica: self.machines[replica].epoch for replica in (*joining, state.leader)}
         proposal = Proposal(
-            tuple(each for each in state.replicas if each in isr),
-            {each: lives[each] for each in isr},
+            tuple(replica for replica in state.replicas if replica in isr),
+            {replica: epochs[replica] for replica in isr},
             state.leader_epoch,
             state.partition_epoch,
         )
@@ -356,10 +360,10 @@ class World:
         for key, state in self.store.items():
             self.check_settled(state, self.rules[key[0]])
         for replicas in self.new_partitions.values():
-            assert not any(self.machines[each].is_up for each in replicas)
+            assert not any(self.machines[replica].is_up for replica in replicas)
 
     def check_settled(self, state: PartitionState, rules: TopicRules) -> None:
-        up = {each for each, machine in self.machines.items() if machine.is_up}
+        up = {broker_id for broker_id, machine in self.machines.items() if machine.is_up}
         for member in up & {*state.isr, *state.elr}:
             assert state.broker_epochs[member] == self.machines[member].epoch
         assert {*state.isr} <= up
@@ -370,7 +374,9 @@ class World:
         if len(state.isr) >= effective_min_isr(rules.min_insync_replicas, state.replicas):
             assert state.elr == ()
         leaving = {
-            each for each, broker in self.controller.brokers.items() if broker.is_shutting_down
+            broker_id
+            for broker_id, broker in self.controller.brokers.items()
+            if broker.is_shutting_down
         }
         if state.leader in leaving:
             assert {*state.isr} <= leaving

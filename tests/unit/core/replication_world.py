@@ -149,17 +149,19 @@ class Controller:
         elr = {*state.elr, *state.isr} - isr - distrusted if len(isr) < least else set()
         return replace(
             state,
-            isr=tuple(each for each in state.replicas if each in isr),
-            elr=tuple(each for each in state.replicas if each in elr),
+            isr=tuple(replica for replica in state.replicas if replica in isr),
+            elr=tuple(replica for replica in state.replicas if replica in elr),
         )
 
     def reelect(self, distrusted: frozenset[int] = frozenset()) -> None:
         state, live = self.now.state, self.now.live
-        trusted = {each for each in live if each not in distrusted}
+        trusted = {replica for replica in live if replica not in distrusted}
         after = self.with_isr(state, trusted & set(state.isr), distrusted)
         last = state.leader if state.leader != NO_BROKER else state.last_known_leader
-        staying = [each for each in after.isr if each not in self.now.shutting_down] or after.isr
-        eligible = [each for each in after.elr if each in trusted]
+        staying = [
+            replica for replica in after.isr if replica not in self.now.shutting_down
+        ] or after.isr
+        eligible = [replica for replica in after.elr if replica in trusted]
         if state.leader in staying:
             leader = state.leader
         elif staying:
@@ -200,9 +202,9 @@ class Controller:
             return state
         if proposal.partition_epoch != state.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
-        for each in set(proposal.isr) - set(state.isr):
-            is_same_life = self.now.live.get(each) == proposal.broker_epochs[each]
-            if not is_same_life or each in self.now.shutting_down:
+        for member in set(proposal.isr) - set(state.isr):
+            is_same_epoch = self.now.live.get(member) == proposal.broker_epochs[member]
+            if not is_same_epoch or member in self.now.shutting_down:
                 return ErrorCode.INELIGIBLE_REPLICA
         self.decide(self.with_isr(state, set(proposal.isr), frozenset()))
         return self.now.state
@@ -315,8 +317,8 @@ class World:
                     )
                     self.follow_up(broker, changes)
                     records = broker.log.records[asked.offset : asked.offset + max_records]
-        is_same_life = fetch.broker.is_up and fetch.broker.epoch == fetch.broker_epoch
-        if is_answered and is_same_life and isinstance(follower, Follower):
+        is_same_epoch = fetch.broker.is_up and fetch.broker.epoch == fetch.broker_epoch
+        if is_answered and is_same_epoch and isinstance(follower, Follower):
             high_watermark = leader.high_watermark if isinstance(leader, Leader) else -1
             self.answer(fetch, follower, error, diverging, records, high_watermark)
 
@@ -436,9 +438,9 @@ class World:
             replace(
                 state,
                 leader_epoch=state.leader_epoch + 1,
-                replicas=tuple(each for each in state.replicas if each != broker.id),
-                isr=tuple(each for each in state.isr if each != broker.id),
-                elr=tuple(each for each in state.elr if each != broker.id),
+                replicas=tuple(replica for replica in state.replicas if replica != broker.id),
+                isr=tuple(replica for replica in state.isr if replica != broker.id),
+                elr=tuple(replica for replica in state.elr if replica != broker.id),
             )
         )
 

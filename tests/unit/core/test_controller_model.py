@@ -251,7 +251,11 @@ def ignore_the_eligible(real: Real) -> Real:
         after = real(state, live, *others)
         if after.leader not in state.elr:
             return after
-        return real(state, {each: live[each] for each in live if each not in state.elr}, *others)
+        return real(
+            state,
+            {broker_id: live[broker_id] for broker_id in live if broker_id not in state.elr},
+            *others,
+        )
 
     return reelected
 
@@ -277,11 +281,11 @@ def keep_the_leader_epoch(real: Real) -> Real:
 
 def trust_any_clean_shutdown(_real: Real) -> Real:
     return lambda state, brokers: frozenset(
-        each
-        for each in (*state.isr, *state.elr)
-        if each in brokers
-        and brokers[each].epoch != state.broker_epochs[each]
-        and brokers[each].previous_epoch == leader_election.UNCLEAN
+        member
+        for member in (*state.isr, *state.elr)
+        if member in brokers
+        and brokers[member].epoch != state.broker_epochs[member]
+        and brokers[member].previous_epoch == leader_election.UNCLEAN
     )
 
 

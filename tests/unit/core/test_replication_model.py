@@ -53,7 +53,7 @@ def move(weight: float, **choices: Any) -> Callable[[Callable[..., None]], Calla
 
 @move(6, count=FEW, which=ANY)
 def records_are_produced(world: World, count: int, which: int) -> None:
-    leaders = [each for each in world.brokers.values() if isinstance(each.role, Leader)]
+    leaders = [broker for broker in world.brokers.values() if isinstance(broker.role, Leader)]
     if leaders:
         broker = leaders[which % len(leaders)]
         assert isinstance(broker.role, Leader)
@@ -182,16 +182,16 @@ class OnePartition(RuleBasedStateMachine):
             self.world.check()
 
 
-def as_rule(each: Move) -> Any:
+def as_rule(event: Move) -> Any:
     def play(self: OnePartition, **chosen: Any) -> None:
-        each.play(self.world, **chosen)
+        event.play(self.world, **chosen)
 
-    play.__name__ = each.play.__name__
-    return rule(**{name: st.sampled_from(of) for name, of in each.choices.items()})(play)
+    play.__name__ = event.play.__name__
+    return rule(**{name: st.sampled_from(of) for name, of in event.choices.items()})(play)
 
 
-for each in MOVES:
-    setattr(OnePartition, each.play.__name__, as_rule(each))
+for event in MOVES:
+    setattr(OnePartition, event.play.__name__, as_rule(event))
 
 OnePartition.TestCase.settings = settings(
     max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
@@ -203,8 +203,8 @@ def walk(seed: int, step_count: int = 300) -> World:
     """Play the same moves at random."""
     random = Random(seed)
     world = new_world(random.choice([1, 2]))
-    for each in random.choices(MOVES, [each.weight for each in MOVES], k=step_count):
-        each.play(world, **{name: random.choice(of) for name, of in each.choices.items()})
+    for event in random.choices(MOVES, [event.weight for event in MOVES], k=step_count):
+        event.play(world, **{name: random.choice(of) for name, of in event.choices.items()})
         world.check()
     return world
 

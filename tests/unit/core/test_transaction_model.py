@@ -207,13 +207,13 @@ class EveryMove(RuleBasedStateMachine):
             self.world.finish()
 
 
-def _as_rule(each: Move) -> Any:
+def _as_rule(event: Move) -> Any:
     def play(self: EveryMove, **chosen: Any) -> None:
-        each.play(self.world, **chosen)
+        event.play(self.world, **chosen)
 
-    play.__name__ = each.play.__name__
-    chosen = {name: st.sampled_from(list(values)) for name, values in each.choices.items()}
-    can_happen = precondition(lambda self: each.can_happen(self.world))
+    play.__name__ = event.play.__name__
+    chosen = {name: st.sampled_from(list(values)) for name, values in event.choices.items()}
+    can_happen = precondition(lambda self: event.can_happen(self.world))
     return can_happen(rule(**chosen)(play))
 
 
@@ -234,11 +234,11 @@ def walk(make: type[World], version: int, seed: int, steps: int = 120) -> World:
     fault and some see the same fault again and again."""
     random = Random(seed)
     world = make(version, random.choice(CLIENTS))
-    weights = [each.weight * random.choice((0.1, 0.5, 1, 1, 3)) for each in MOVES]
-    for each in random.choices(MOVES, weights, k=2 * steps):
-        if not each.can_happen(world):
+    weights = [event.weight * random.choice((0.1, 0.5, 1, 1, 3)) for event in MOVES]
+    for event in random.choices(MOVES, weights, k=2 * steps):
+        if not event.can_happen(world):
             continue
-        each.play(world, **{name: random.choice(of) for name, of in each.choices.items()})
+        event.play(world, **{name: random.choice(of) for name, of in event.choices.items()})
         world.check()
     world.finish()
     return world
@@ -422,8 +422,8 @@ def ask(world: World, client: Client, kind: type[Request], **wanted: Any) -> Req
     options = client.options()
     at = next(
         at
-        for at, each in enumerate(options)
-        if type(each) is kind and all(getattr(each, k) == v for k, v in wanted.items())
+        for at, option in enumerate(options)
+        if type(option) is kind and all(getattr(option, k) == v for k, v in wanted.items())
     )
     request = client.next_request(at)
     assert request is not None

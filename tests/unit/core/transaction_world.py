@@ -336,7 +336,7 @@ class DataPartition:
     def visible(self) -> list[Entry]:
         """Return what a read_committed consumer sees."""
         end = self.transactions.last_stable_offset(self.high_watermark)
-        aborted = sorted(self.index.in_range(0, end)[0], key=lambda each: each.first_offset)
+        aborted = sorted(self.index.in_range(0, end)[0], key=lambda entry: entry.first_offset)
         passed_over: set[int] = set()
         seen = []
         for offset, entry in enumerate(self.log[:end]):
@@ -544,9 +544,9 @@ class World:
         assert not due.progress
         for broker, request in due.requests.items():
             self.deliveries.append(Delivery(broker, request))
-        late = [each for each in self.deliveries if not each.is_awaited]
-        for each in late[:-4]:
-            self.deliveries.remove(each)
+        late = [delivery for delivery in self.deliveries if not delivery.is_awaited]
+        for delivery in late[:-4]:
+            self.deliveries.remove(delivery)
 
     def completed(self, producer: Producer) -> None:
         """Drop the copies of its markers in flight: in version 1 a coordinator makes sure that
