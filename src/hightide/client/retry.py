@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from typing import Self
 
 from hightide.client.connection import ConnectionFailed
 from hightide.wire.errors import ErrorCode, KafkaError
@@ -74,6 +75,13 @@ class Backoff:
         self._pause_s = self._first_s
         self._failures = 0
 
+    @classmethod
+    def every(
+        cls, pause_s: float, *, limit_s: float = math.inf, attempts: int | None = None
+    ) -> Self:
+        """Pauses of equal length."""
+        return cls(pause_s, pause_s, limit_s=limit_s, attempts=attempts)
+
     def start(self) -> None:
         """Count the time limit from now on instead of from the first failure."""
         self._since_s = _now_s()
@@ -81,11 +89,6 @@ class Backoff:
     def reset(self) -> None:
         """Forget past failures: the next one is a new problem."""
         self._since_s, self._pause_s, self._failures = None, self._first_s, 0
-
-    @property
-    def pause_s(self) -> float:
-        """How long the next pause is."""
-        return self._pause_s
 
     @property
     def is_over(self) -> bool:

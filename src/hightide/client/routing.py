@@ -217,7 +217,7 @@ class Router:
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try again, a few times, while the response says that a role has moved."""
-        backoff = Backoff(PAUSE_S, PAUSE_S, attempts=ATTEMPTS)
+        backoff = Backoff.every(PAUSE_S, attempts=ATTEMPTS)
         while True:
             try:
                 return await attempt()

@@ -25,6 +25,7 @@ from hightide.broker.controller.publisher import Publisher, Sender
 from hightide.broker.controller.topic_changes import TopicChanges
 from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.controller.znode_writer import ZnodeWriter
+from hightide.client.retry import Backoff
 from hightide.core.controller.controller import PartitionChange
 from hightide.core.partition.state import NO_BROKER
 from hightide.settings import Broker as Settings
@@ -244,6 +245,7 @@ class EventQueue:
     # -- checks ----------------------------------------------------------------------------
 
     async def _load_with_retry(self) -> None:
+        backoff = Backoff.every(_PAUSE_S)
         while True:
             try:
                 plan = await self._load()
@@ -252,7 +254,7 @@ class EventQueue:
                 raise
             except ZooKeeperError as failure:
                 log.warning("the controller cannot load the cluster yet: %s", failure)
-                await asyncio.sleep(_PAUSE_S)
+                await backoff.pause()
         with self.publisher.hold_newcomers():
             self.publisher.brokers_changed()
             await self._write_plan(plan, f"controller epoch {self.epoch}")

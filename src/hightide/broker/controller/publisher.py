@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from hightide.broker.controller.context import ControllerContext
 from hightide.client.connection import ConnectionFailed
+from hightide.client.retry import Backoff
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.metadata.image import published_partition
 from hightide.settings import Broker as Settings
@@ -204,12 +205,11 @@ class Publisher:
         while True:
             await receiver.wake.wait()
             receiver.wake.clear()
-            pause_s = _FIRST_RETRY_S
+            backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
             while receiver.lacks_something:
                 if not await self._send(receiver):
                     self._notify_waiters()
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+                    await backoff.pause()
 
     async def _send(self, receiver: _Receiver) -> bool:
         count = self.count

@@ -10,7 +10,6 @@ that succeeds: a controller that does not know the current state can decide noth
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from hightide.broker.controller.errors import NotController
 from hightide.broker.controller.publisher import Publisher
 from hightide.broker.controller.znode_reader import ZnodeReader
 from hightide.broker.membership.watch_loop import in_groups
+from hightide.client.retry import Backoff
 from hightide.core.controller.controller import PartitionChange
 from hightide.core.partition.state import PartitionState
 from hightide.zookeeper import znodes
@@ -244,6 +244,7 @@ class ZnodeWriter:
     async def reread(self, topics: Iterable[str]) -> list[PartitionChange]:
         """Read topics again, retrying until it succeeds; return the changes that follow."""
         names = list(topics)
+        backoff = Backoff.every(_PAUSE_S)
         while True:
             try:
                 found = await self._reader.topics(names)
@@ -253,7 +254,7 @@ class ZnodeWriter:
             except ZooKeeperError as failure:
                 if not isinstance(failure, ConnectionLoss | SessionLost):
                     log.error("cannot read topics %s: %s", names[:10], failure)
-                await asyncio.sleep(_PAUSE_S)
+                await backoff.pause()
         plan: list[PartitionChange] = []
         lost: dict[str, None] = {}
         for name in names:

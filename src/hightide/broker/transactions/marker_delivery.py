@@ -21,6 +21,7 @@ from hightide.broker.handlers.write_txn_markers import write_markers
 from hightide.broker.transactions.marker_sender import MarkerSender
 from hightide.broker.transactions.transaction_partition import TransactionPartition
 from hightide.client.connection import ConnectionFailed
+from hightide.client.retry import Backoff
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.transactions.pending_markers import PendingMarkers, Progress
 from hightide.core.transactions.transaction_coordinator import Ending
@@ -192,11 +193,12 @@ class MarkerDelivery:
 
     async def _reconnect(self, sender: MarkerSender) -> None:
         """Open a new connection, even with nothing to send: transactions in doubt wait for it."""
+        backoff = Backoff.every(_RETRY_S)
         while sender.in_doubt and self._senders.get(sender.broker_id) is sender:
             try:
                 await sender.open()
             except ConnectionFailed:
-                await asyncio.sleep(_RETRY_S)
+                await backoff.pause()
             else:
                 self._confirmed(sender)
 

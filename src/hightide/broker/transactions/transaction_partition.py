@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from hightide.broker.coordinator_log import CoordinatorLog, CoordinatorLogClosed
+from hightide.client.retry import Backoff
 from hightide.core.controller.cluster_state import Partition
 from hightide.core.transactions.transaction import Transaction
 from hightide.core.transactions.transaction_coordinator import (
@@ -94,6 +95,7 @@ class TransactionPartition:
     # -- loading ---------------------------------------------------------------------------
 
     async def _load(self) -> None:
+        backoff = Backoff.every(_LOAD_AGAIN_S)
         while not self.coordinator_log.is_closed:
             try:
                 await self.coordinator_log.replay(self._replay)
@@ -103,7 +105,7 @@ class TransactionPartition:
                 # Until a retry succeeds, clients get COORDINATOR_LOAD_IN_PROGRESS.
                 log.exception("%s: loading failed, retrying", self._name)
                 self.coordinator = TransactionCoordinator(self.coordinator_log.epoch, self._limits)
-                await asyncio.sleep(_LOAD_AGAIN_S)
+                await backoff.pause()
                 continue
             self._finish_loading()
             return

@@ -60,7 +60,7 @@ async def _create(admin: Admin, name: str, partitions: int, replication_factor: 
 async def await_writable(admin: Admin, name: str, acks: str = "all") -> None:
     """Wait for leaders and enough replicas in sync; without them a client would retry for ever."""
     why = f"The cluster does not know its new topic {name!r}."
-    backoff = Backoff(PAUSE_S, PAUSE_S, limit_s=READY_WITHIN_S)
+    backoff = Backoff.every(PAUSE_S, limit_s=READY_WITHIN_S)
     backoff.start()
     while True:
         try:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -101,16 +101,18 @@ class Registry:
         return self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}")
 
     def _get(self, path: str) -> dict[str, Any]:
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(PAUSE_S * 2 ** (attempt - 1))
+        # Imported here, because most processes that decode never ask a registry.
+        from hightide.client.retry import Backoff
+
+        backoff = Backoff(PAUSE_S, math.inf, attempts=TRIES)
+        while True:
             try:
                 return self._get_once(path)
             except (OSError, ValueError) as error:
-                reason = error
-        raise RegistryUnreachable(
-            f"The schema registry at {self._address()} did not return {path}: {reason}."
-        )
+                if not backoff.sleep():
+                    raise RegistryUnreachable(
+                        f"The schema registry at {self._address()} did not return {path}: {error}."
+                    ) from None
 
     def _get_once(self, path: str) -> dict[str, Any]:
         parts = urllib.parse.urlsplit(self.url)

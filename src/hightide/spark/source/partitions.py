@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from hightide.client.retry import Backoff
 from hightide.spark.source.batch_plan import changes
 from hightide.spark.source.offsets import (
     EARLIEST,
@@ -115,18 +116,20 @@ class Partitions:
         has just started may not know all topics. So an end before a known offset is asked for again
         before it is believed. A topic may also be deleted between two requests.
         """
-        for attempt in range(1, self._options.retries + 1):
-            is_last = attempt == self._options.retries
+        interval_s = self._options.retry_interval_ms / 1000
+        backoff = Backoff.every(interval_s, attempts=self._options.retries)
+        again = False
+        while True:
             try:
-                found = self._offsets(dict.fromkeys(self.now(again=attempt > 1), LATEST))
+                found = self._offsets(dict.fromkeys(self.now(again=again), LATEST))
                 differs = changes(known, found)
-                if is_last or not (differs.behind or differs.gone):
+                if backoff.is_over or not (differs.behind or differs.gone):
                     return found
             except KafkaError as error:
-                if is_last or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if backoff.is_over or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-            time.sleep(self._options.retry_interval_ms / 1000)
-        raise AssertionError("the last attempt returns or raises")
+            backoff.sleep()
+            again = True
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
         """Return the start offsets of some logs."""
