@@ -17,7 +17,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 with warnings.catch_warnings():
@@ -27,6 +26,7 @@ with warnings.catch_warnings():
     from tests.conformance.members import MEMBERS, AioMember, Change, Member
 
 from tests.conformance.group_history import UNKNOWN, Event, GroupHistory, Partition, now_s
+from tests.support import processes
 
 END_S = 30.0
 Note = Callable[[Event], None]
@@ -150,7 +150,8 @@ class ConsumingProcess:
         wanted = {"bootstrap": bootstrap, "group": group, "topics": list(topics), **options}
         self._errors = bytearray()
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__)), json.dumps([name, client, wanted])],
+            processes.module("tests.conformance.consuming", json.dumps([name, client, wanted])),
+            env=processes.checkout_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,

@@ -4,8 +4,8 @@ It is what the documents of each client tell people to write, and no more carefu
 made to be killed: its supervisor starts another one with the same transactional id, which resumes
 from the offsets that are committed together with the copies.
 
-    python copier.py '{"client": "aiokafka", "bootstrap": …, "source": …, "target": …, "group": …,
-                       "transactional_id": …, "size": 750, "partitions": [0, 2]}'
+    python -m tests.conformance.copier '{"client": "aiokafka", "bootstrap": …, "source": …,
+        "target": …, "group": …, "transactional_id": …, "size": 750, "partitions": [0, 2]}'
 
 With `partitions` it takes these for its own, and only the transactional id keeps a former life of
 it away.  Without, it shares them out with the other members of its group, and the generation of the

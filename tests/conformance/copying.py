@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +22,9 @@ from hightide.client.connection import ConnectionFailed
 from tests.conformance.adapters import aio, confluent, kafka_python
 from tests.conformance.raw_transactions import GROUP, find_coordinator, positions
 from tests.conformance.transaction_history import check_copy
+from tests.support import processes
 
-COPIER = Path(__file__).with_name("copier.py")
+COPIER = "tests.conformance.copier"
 CLIENTS = (confluent.NAME, kafka_python.NAME, aio.NAME)
 SIZE = 750
 """Messages in a transaction."""
@@ -92,7 +92,10 @@ class Copier:
         self.lives += 1
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(COPIER), json.dumps(self.job)], stdout=log, stderr=log
+                processes.module(COPIER, json.dumps(self.job)),
+                env=processes.checkout_environment(),
+                stdout=log,
+                stderr=log,
             )
 
     def tend(self) -> None:

@@ -12,11 +12,11 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.shipped.running import fingerprint_of, run
+from tests.support import processes
 from tests.support.seeds import first_seed
 
 SEEDS = {"log": 24, "pipeline": 12}
@@ -50,7 +50,7 @@ def test_equal_seeds_give_equal_histories_whatever_the_hashes(story: str) -> Non
     )
     elsewhere = subprocess.run(
         [sys.executable, "-c", asked],
-        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**processes.checkout_environment(), "PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,
         check=True,

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 
@@ -23,6 +22,7 @@ from tests.simulation.faults import BLOWS
 from tests.simulation.mutants import MUTANTS, detected
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.simulation import Ran, run
+from tests.support import processes
 from tests.support.seeds import first_seed
 
 SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "400"))
@@ -32,7 +32,6 @@ ONCE_FAILED = {
     971468315418: "a follower believed a high-watermark checkpoint from before a truncation",
 }
 """Seeds that found a mistake of ours, and the mistake."""
-HERE = Path(__file__).parent
 
 
 @contextmanager
@@ -82,11 +81,14 @@ def test_a_follower_that_loses_committed_records_for_no_reason_is_found(
 
 def test_equal_seeds_give_equal_histories() -> None:
     """Also in another process, in which sets and dicts of strings are in another order."""
-    program = "import sys; from simulation import run; print(run(int(sys.argv[1])).digest)"
+    program = (
+        "import sys; from tests.simulation.simulation import run;"
+        " print(run(int(sys.argv[1])).digest)"
+    )
     digests = [
         subprocess.run(
             [sys.executable, "-c", program, str(FIRST)],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(HERE)},
+            env={**processes.checkout_environment(), "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
             check=True,

@@ -1,6 +1,6 @@
 """A driver that is a process of its own, for tests that kill it.
 
-    python mortal_driver.py BOOTSTRAP NAME CHECKPOINT FLAGS
+    python -m tests.spark.killable_driver BOOTSTRAP NAME CHECKPOINT FLAGS
 
 It runs the query of `copying_queries` with tasks that Spark tries three times.  The first task that
 writes dies of it once.  From the third batch on, a task that has written something says so with a

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ from hightide.testing import Cluster
 from hightide.testing.cluster import free_port
 from hightide.wire.errors import ErrorCode, KafkaError
 from tests.spark.batches import made, values
+from tests.support import processes
 
-HERE = Path(__file__).parent
 LATEST, EARLIEST = -1, -2
 
 
@@ -115,7 +114,7 @@ def test_a_group_without_members_keeps_what_is_committed_for_it(one):
 
 CHILD = """
 import sys
-from batches import made
+from tests.spark.batches import made
 from hightide.spark.blocking_client import Fenced, Identity, shared_client
 bootstrap, topic, who, epoch = sys.argv[1:]
 identity = Identity(int(who), int(epoch))
@@ -134,7 +133,7 @@ def afar(cluster, topic, identity):
     arguments = [cluster.bootstrap, topic, *map(str, identity)]
     done = subprocess.run(
         [sys.executable, "-c", CHILD, *arguments],
-        cwd=HERE,
+        env=processes.checkout_environment(),
         check=True,
         capture_output=True,
         text=True,
@@ -164,7 +163,7 @@ def test_two_processes_write_in_one_transaction_until_another_takes_over(one, br
 
 FORKING = """
 import os, sys
-from batches import made, values
+from tests.spark.batches import made, values
 from hightide.spark.blocking_client import shared_client
 options = {"bootstrap.servers": sys.argv[1]}
 place = (sys.argv[2], 0)
@@ -186,7 +185,7 @@ def test_a_forked_worker_has_connections_of_its_own(one, broker):
     write(one, "brokers-forked", 0, 1)
     done = subprocess.run(
         [sys.executable, "-c", FORKING, broker.bootstrap, "brokers-forked"],
-        cwd=HERE,
+        env=processes.checkout_environment(),
         check=True,
         capture_output=True,
         text=True,

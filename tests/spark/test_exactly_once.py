@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.spark.copying_queries import (
     Copy,
     committed,
 )
+from tests.support import processes
 from tests.support.eventually import eventually
 
 
@@ -96,10 +96,13 @@ def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
 ):
     """Tasks of that driver are also retried by Spark, and refuse."""
     copy = Copy(spark, broker.bootstrap, "killed", "update", checkpoint).create()
-    script = Path(__file__).with_name("mortal_driver.py")
-    command = [sys.executable, str(script), broker.bootstrap, "killed", checkpoint, str(tmp_path)]
+    command = processes.module(
+        "tests.spark.killable_driver", broker.bootstrap, "killed", checkpoint, str(tmp_path)
+    )
     with (tmp_path / "said").open("wb") as said:
-        driver = subprocess.Popen(command, stdout=said, stderr=said)
+        driver = subprocess.Popen(
+            command, env=processes.checkout_environment(), stdout=said, stderr=said
+        )
     try:
         eventually(lambda: (tmp_path / "written").exists() or driver.poll() is not None, 400)
         assert driver.poll() is None, (tmp_path / "said").read_text()[-3000:]

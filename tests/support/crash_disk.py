@@ -1,13 +1,13 @@
-"""A disk that loses power, for tests.
+"""A simulated disk that loses power, for tests.
 
 It counts every step that changes something. `cut_at(n)` lets the power fail in step n: a write may
-be half done, and everything after it fails. `after_crash` is the disk as the next process finds it.
-What was synced is there; of the rest, each file has all of its newer bytes, or none, or the first
-few, or some with a hole of zeros or rubbish between them; and of the changes to the names in a
-directory since it was last synced, the first few have happened, some renames and removals among
-them perhaps not. (Files are created in order: no file system that a log is kept on does otherwise.)
+be partial, and every later operation fails. `after_crash` returns the disk as the next process
+finds it. Synced bytes are there. Each file has all of its unsynced bytes, or none, or the first
+few, or some with a gap of zeros or garbage between them. Of the changes to names in a directory
+since its last sync, the first few have happened, some renames and removals among them perhaps not.
+(Files are created in order: all file systems in use for logs do that.)
 
-With `kill=True` only the process died: everything it did is there.
+With `kill=True` only the process died: all of its writes are there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 class PowerCut(Exception):
-    """The machine is off."""
+    """The power has failed."""
 
 
 class CrashFile:
@@ -102,7 +102,7 @@ class Directory:
 
 
 class CrashDisk:
-    """A log directory with two levels, which is all that a log needs."""
+    """A log directory with two levels, which is enough for logs."""
 
     def __init__(self, seed: int = 0) -> None:
         self.name = "crash"
@@ -219,7 +219,7 @@ class CrashDisk:
         self.step()
 
         def move(names: dict[str, Any]) -> None:
-            # The change that made the old name may have been lost.
+            # The change that created the old name may have been lost.
             if old_name in names:
                 names[new_name] = names.pop(old_name)
 

@@ -16,6 +16,19 @@ from typing import Any
 from hightide.process import environment
 
 
+def module(name: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module, such as `tests.conformance.copier`, as a program.
+
+    Start it with `checkout_environment()`, so that it finds the packages of the checkout.
+    """
+    return [sys.executable, "-m", name, *arguments]
+
+
+def checkout_environment() -> dict[str, str]:
+    """Return an environment in which a Python child imports `hightide` and `tests` as we do."""
+    return environment("tests")
+
+
 @contextmanager
 def default_interrupt() -> Iterator[None]:
     """Children that are started inside get the default disposition of SIGINT.

@@ -1,4 +1,4 @@
-"""A process that is killed loses nothing that it has acknowledged: all of it is with the kernel."""
+"""A killed process loses no acknowledged record: the kernel has all of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 from hightide.log.disk import RealDisk
-from tests.unit.log.log_world import append, batch, open_log_manager, stored, topic
+from tests.support import processes
+from tests.unit.log.log_helpers import append, batch, open_log_manager, stored, topic
 
 WRITER = """
 import sys
 from uuid import UUID
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from tests.unit.log.log_world import append, batch, open_log_manager, topic
+from tests.unit.log.log_helpers import append, batch, open_log_manager, topic
 from hightide.log.disk import RealDisk
-log_manager = open_log_manager(RealDisk(Path(sys.argv[2])), topic(segment_bytes=20000))
+log_manager = open_log_manager(RealDisk(Path(sys.argv[1])), topic(segment_bytes=20000))
 log = log_manager.logs.get(("t", 0)) or log_manager.create("t", 0, UUID(int=1))
 while True:
     end = append(log, batch([b"%d" % log.end_offset * 20]))[1]
@@ -31,7 +31,8 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
     acknowledged = 0
     for _ in range(3):
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(tmp_path)],
+            [sys.executable, "-c", WRITER, str(tmp_path)],
+            env=processes.checkout_environment(),
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -39,7 +40,7 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
         for _ in range(300):
             acknowledged = int(writer.stdout.readline())
         os.kill(writer.pid, signal.SIGKILL)
-        # What it had said before the kill counts too.
+        # Output that was written before the kill counts too.
         for line in writer.stdout:
             if line.endswith("\n"):
                 acknowledged = int(line)
