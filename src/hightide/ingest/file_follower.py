@@ -235,9 +235,9 @@ class FileFollower:
         """Start a truncated file from its beginning; return the rest that no copy holds."""
         is_copied = self._find_copy(followed.place(), followed.identity, now_s)
         rest = [] if is_copied else followed.finish()
-        anew = self._followed(followed.path, followed.identity, followed.descriptor, 0, now_s)
+        fresh = self._followed(followed.path, followed.identity, followed.descriptor, 0, now_s)
         for name in ("splitter", "joiner", "head", "recent", "offset", "position"):
-            setattr(followed, name, getattr(anew, name))
+            setattr(followed, name, getattr(fresh, name))
         self.known.pop(followed.identity, None)
         return rest
 

@@ -108,7 +108,7 @@ def test_the_status_of_an_app_that_is_not_well_has_an_exit_code_of_its_own(folde
     assert cli.run(["pipeline", "status", "bad"]) == 3
     told = capsys.readouterr()
     assert "It broke." in told.out
-    assert "as old as its last micro-batch" in told.err
+    assert "is that of its last micro-batch" in told.err
     assert cli.run(["pipeline", "status", "never"]) == 1
     assert cli.run(["pipeline", "status", "-o", "json"]) == 0
 
