@@ -1,4 +1,4 @@
-"""The disks that the log is tested on."""
+"""The disks that the tests of the log use."""
 
 from pathlib import Path
 
@@ -9,5 +9,5 @@ from hightide.log.disk import Disk, MemoryDisk, RealDisk
 
 @pytest.fixture(params=["real", "memory"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
-    """Every test that asks for a disk runs on both."""
+    """Run every test with a disk on a real disk and in memory."""
     return RealDisk(tmp_path / "data") if request.param == "real" else MemoryDisk()

@@ -1,4 +1,4 @@
-"""The small text files have Kafka's format, and a damaged one is as good as none."""
+"""Checkpoint files have Kafka's format, and a damaged one counts as missing."""
 
 from __future__ import annotations
 

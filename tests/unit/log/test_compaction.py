@@ -18,7 +18,7 @@ from hightide.log.log_manager import LogManager
 from hightide.wire.batch import Record, build, read_header, records
 from hightide.wire.compression import Codec
 from tests.support.crash_disk import CrashDisk, PowerCut
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -36,7 +36,7 @@ RETENTION_MS = 60 * MINUTE_MS
 
 
 class World:
-    """A store with one compacted topic, and a clock."""
+    """A log manager with one compacted topic, and a clock."""
 
     def __init__(self, disk: Disk, broker: dict[str, Any] | None = None, **config: Any) -> None:
         self.disk = disk
@@ -75,19 +75,19 @@ class World:
         return append(self.log, data, now_ms=self.now_ms)[0]
 
     def compact(self) -> None:
-        """Seal what there is and let as much time pass as housekeeping needs."""
+        """Roll the log, and let enough time pass for all housekeeping."""
         self.log.roll(self.now_ms)
-        self.keep_house()
+        self.run_housekeeping()
 
-    def keep_house(self) -> None:
-        # Flush, then checkpoint the recovery point, then compact what is safe.
+    def run_housekeeping(self) -> None:
+        # Flush, then checkpoint the recovery point, then compact what is before it.
         for _ in range(4):
             self.now_ms += 2 * MINUTE_MS
             run_jobs(self.log_manager, self.now_ms)
 
 
 def table(log: Log) -> dict[bytes, bytes | None]:
-    """The topic as a table: the last value of each key, None for a deletion."""
+    """Return the topic as a table: the last value of each key, None for a deletion."""
     return {record.key or b"": record.value for record in stored(log)}
 
 
@@ -130,7 +130,7 @@ def test_the_active_segment_is_left_alone(disk: Disk) -> None:
     world = World(disk, segment_bytes=100_000)
     for i in range(20):
         world.put((b"a", b"%d" % i))
-    world.keep_house()
+    world.run_housekeeping()
     assert len(stored(world.log)) == 20
     world.compact()
     assert len(stored(world.log)) == 1
@@ -150,10 +150,10 @@ def test_tombstones_go_after_their_time(disk: Disk) -> None:
     times = {record.offset: record.timestamp for record in stored(world.log)}
     assert all(times[offset] == world.sent[offset].timestamp for offset in times)
     world.now_ms = horizon - 20 * MINUTE_MS
-    world.keep_house()
+    world.run_housekeeping()
     assert table(world.log) == rows, "not before its time"
     world.now_ms = horizon
-    world.keep_house()
+    world.run_housekeeping()
     assert table(world.log) == live(rows)
 
 
@@ -197,7 +197,7 @@ def test_young_records_wait(disk: Disk) -> None:
     world.compact()
     assert len(stored(world.log)) == 2
     world.now_ms += RETENTION_MS
-    world.keep_house()
+    world.run_housekeeping()
     assert len(stored(world.log)) == 1
 
 
@@ -210,20 +210,20 @@ def test_a_clean_log_waits_until_it_is_dirty_enough_or_late(disk: Disk) -> None:
     world.compact()
     assert len(stored(world.log)) == 10
     world.now_ms += 25 * RETENTION_MS
-    world.keep_house()
+    world.run_housekeeping()
     assert len(stored(world.log)) == 9
 
 
 def test_more_keys_than_fit_take_several_rounds(disk: Disk) -> None:
     world = World(disk, {"log_cleaner_dedupe_buffer_size": 1024 * 1024}, segment_bytes=20_000)
-    # A key longer than its digest, and more of them than a megabyte of map can hold.
+    # Keys longer than their digests, and more of them than a map of one megabyte can hold.
     keys = [b"a key of some length %06d" % i for i in range(7000)]
     for round_number in range(2):
         for i in range(0, len(keys), 100):
             world.put(*((key, b"%d" % round_number) for key in keys[i : i + 100]))
     first = world.log.active_segment.base_offset
     world.compact()
-    world.keep_house()
+    world.run_housekeeping()
     kept = [record for record in stored(world.log) if record.offset < first]
     assert len(stored(world.log)) == len(keys)
     assert all(record.value == b"1" for record in kept)
@@ -237,7 +237,7 @@ def test_compact_and_delete_does_both(disk: Disk) -> None:
     world.compact()
     assert len(stored(world.log)) == 21
     world.now_ms += 11 * RETENTION_MS
-    world.keep_house()
+    world.run_housekeeping()
     assert stored(world.log) == []
     assert world.put((b"a", b"after")) == 40
 
@@ -253,7 +253,7 @@ def test_a_damaged_batch_stops_compaction_and_is_kept(disk: Disk) -> None:
     world.log.segments.files.forget(world.log.segments[1])
     disk.create(path).append(data)
     names = set(disk.list("t-0"))
-    world.keep_house()
+    world.run_housekeeping()
     assert world.log.is_uncleanable
     assert {n for n in disk.list("t-0") if n.endswith(".log")} == {
         n for n in names if n.endswith(".log")
@@ -262,7 +262,7 @@ def test_a_damaged_batch_stops_compaction_and_is_kept(disk: Disk) -> None:
 
 
 def test_compaction_waits_until_the_disk_knows_what_is_safe(disk: Disk) -> None:
-    """Recovery takes a gap behind the recovery point it finds on disk for lost records."""
+    """Recovery takes a gap after the recovery point on disk for lost records."""
     world = World(disk)
     for i in range(20):
         world.put((b"a", b"%d" % i), (b"b%d" % i, b"x"))
@@ -310,7 +310,7 @@ def test_aborted_records_go_and_markers_follow(disk: Disk) -> None:
     assert markers() == [1, 2, 3], "the empty batch of a producer needs its marker"
     world.put((b"e", b"x"), producer_id=1, base_sequence=1, producer_epoch=0)
     for _ in range(2):
-        # The first round drops the batch, the second says when the marker may go.
+        # The first round drops the batch, the second sets the delete horizon of the marker.
         world.put((b"d", b"x"))
         world.compact()
     assert markers() == [1, 2, 3]
@@ -358,7 +358,7 @@ def test_the_table_never_changes(
         if roll:
             world.compact()
         else:
-            world.keep_house()
+            world.run_housekeeping()
         if reopen:
             world.log_manager.close(world.now_ms)
             world.reopen()
@@ -371,14 +371,14 @@ def test_the_table_never_changes(
         dirty = [o for o in world.sent if o >= world.log.active_segment.base_offset]
         assert dirty == [r.offset for r in kept if r.offset >= world.log.active_segment.base_offset]
     for _ in range(2):
-        # A restart forgets when tombstones are due; the next round finds them.
+        # After a restart the due time of tombstones is unknown; the next round finds it.
         world.now_ms += 3 * RETENTION_MS
         world.put((b"last", b"x"))
         world.compact()
     assert len(stored(world.log)) == len(live(rows)) + 1
 
 
-class CompactingLife:
+class CompactingWorkload:
     """Two generations of a table with deletions, compacted in two rounds."""
 
     def __init__(self, disk: CrashDisk) -> None:
@@ -388,7 +388,7 @@ class CompactingLife:
         self.written_at = 0
         self.world: World | None = None
 
-    def live(self) -> None:
+    def run(self) -> None:
         self.world = world = World(self.disk, segment_bytes=300)
         for i in range(16):
             self.put(world, (b"k%d" % (i % 5), b"%d" % i), (b"only %d" % i, b"x"))
@@ -396,9 +396,9 @@ class CompactingLife:
         world.log.roll(world.now_ms)
         flush(world.log)
         self.written_at = self.disk.steps
-        world.keep_house()
+        world.run_housekeeping()
         world.now_ms += 2 * RETENTION_MS
-        world.keep_house()
+        world.run_housekeeping()
 
     def put(self, world: World, *pairs: tuple[bytes, bytes | None]) -> None:
         for key, value in pairs:
@@ -409,35 +409,35 @@ class CompactingLife:
 
 def test_power_may_fail_at_every_step_of_a_compaction() -> None:
     disk = CrashDisk()
-    life = CompactingLife(disk)
-    life.live()
-    assert life.world is not None
-    assert len(stored(life.world.log)) == len(live(life.rows))
-    assert disk.steps - life.written_at > 50, "the compaction is what is cut"
-    for step in range(life.written_at + 1, disk.steps + 1):
+    workload = CompactingWorkload(disk)
+    workload.run()
+    assert workload.world is not None
+    assert len(stored(workload.world.log)) == len(live(workload.rows))
+    assert disk.steps - workload.written_at > 50, "the compaction is what is cut"
+    for step in range(workload.written_at + 1, disk.steps + 1):
         for seed in range(2):
             crashed = CrashDisk(seed * 10_000 + step)
             crashed.cut_at(step)
-            life = CompactingLife(crashed)
+            workload = CompactingWorkload(crashed)
             with pytest.raises(PowerCut):
-                life.live()
+                workload.run()
             found = crashed.after_crash()
             if seed:
-                # It may also fail again while the next process clears up.
+                # The power may fail again while the next process cleans up.
                 found.cut_at(found.random.randint(1, 15))
                 with suppress(PowerCut):
                     World(found, segment_bytes=300)
                 found = found.after_crash()
             survivor = World(found, segment_bytes=300)
             assert survivor.log.failure is None
-            assert live(table(survivor.log)) == live(life.rows)
-            assert all(r.value in life.ever[r.key or b""] for r in stored(survivor.log))
+            assert live(table(survivor.log)) == live(workload.rows)
+            assert all(r.value in workload.ever[r.key or b""] for r in stored(survivor.log))
             for _ in range(2):
                 survivor.now_ms += 10 * RETENTION_MS
-                survivor.put((b"k0", life.rows[b"k0"]))
+                survivor.put((b"k0", workload.rows[b"k0"]))
                 survivor.compact()
-            assert live(table(survivor.log)) == live(life.rows)
-            assert len(stored(survivor.log)) == len(live(life.rows))
+            assert live(table(survivor.log)) == live(workload.rows)
+            assert len(stored(survivor.log)) == len(live(workload.rows))
 
 
 def test_kafka_can_read_what_is_left() -> None:

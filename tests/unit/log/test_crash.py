@@ -1,8 +1,8 @@
-"""Whenever the power fails, the log comes back as a prefix of what was written to it, whole.
+"""Whenever the power fails, recovery finds an intact prefix of what was written.
 
-A short life of a log is lived again and again, and each time the power fails one step later. What
-the next process finds must hold everything that had been forced to disk, nothing that was never
-written, and be fit for use. If only the process dies, every acknowledged record must be there.
+A short workload runs again and again, and each time the power fails one step later. The recovered
+log must have everything that was forced to disk and nothing that was never written, and it must be
+usable. If only the process dies, every acknowledged record must be there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hightide.log.log import Log
 from hightide.log.segment import Segment
 from hightide.wire.batch import records
 from tests.support.crash_disk import CrashDisk, PowerCut
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -33,8 +33,8 @@ from tests.unit.log.log_world import (
 MINUTE_MS = 60_000
 
 
-class Life:
-    """What happens to a log, and what is known of it at each moment."""
+class Workload:
+    """A workload on a log, and the expected state at each moment."""
 
     def __init__(self, disk: CrashDisk) -> None:
         self.disk = disk
@@ -42,7 +42,7 @@ class Life:
             segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=0, retention_ms=-1
         )
         self.now_ms = NOW
-        # Each value by its offset, a batch that is being written included.
+        # Values by offset, with a batch that is being written.
         self.written: dict[int, bytes] = {}
         self.acked_end = 0
         self.safe_end = 0
@@ -51,7 +51,7 @@ class Life:
         self.sequence = 0
         self.count = 0
 
-    def live(self) -> None:
+    def run(self) -> None:
         self.log_manager = open_log_manager(self.disk, self.config, self.now_ms)
         self.log = self.log_manager.create("t", 0, UUID(int=7))
         self.log_manager.sync_names()
@@ -61,14 +61,14 @@ class Life:
         self.flush()
         for _ in range(9):
             self.append(leader_epoch=1)
-        self.keep_house()
+        self.run_housekeeping()
         for _ in range(3):
             self.append(leader_epoch=1)
         self.truncate(self.log.end_offset - 7)
         for _ in range(6):
             self.append(leader_epoch=2)
         self.start = self.log.delete_records(9)
-        self.keep_house()
+        self.run_housekeeping()
         self.append(leader_epoch=2)
         self.log_manager.close(self.now_ms)
         self.safe_end = self.acked_end
@@ -99,7 +99,7 @@ class Life:
         self.safe_end = self.acked_end
 
     def truncate(self, offset: int) -> None:
-        # What is cut off may come back, or not, until the cut is done.
+        # Truncated records may or may not come back until the truncation is complete.
         offset -= offset % 2
         self.safe_end = min(self.safe_end, offset)
         self.acked_end = min(self.acked_end, offset)
@@ -108,23 +108,23 @@ class Life:
         state = self.log.producers.get(5)
         self.sequence = state.next_sequence if state and state.batches else 0
 
-    def keep_house(self) -> None:
+    def run_housekeeping(self) -> None:
         self.now_ms += 6 * MINUTE_MS
         run_jobs(self.log_manager, self.now_ms)
         self.safe_end = max(self.safe_end, self.log.active_segment.base_offset)
-        # Once more, for what the checkpoints say after the flush.
+        # Run again, for the checkpoints after the flush.
         self.now_ms += 6 * MINUTE_MS
         run_jobs(self.log_manager, self.now_ms)
 
 
-class RandomLife(Life):
-    """A life that nobody has thought of before."""
+class RandomWorkload(Workload):
+    """A random workload."""
 
     def __init__(self, disk: CrashDisk, seed: int) -> None:
         super().__init__(disk)
         self.random = Random(seed)
 
-    def live(self) -> None:
+    def run(self) -> None:
         self.reopen()
         self.log = self.log_manager.create("t", 0, UUID(int=7))
         self.log_manager.sync_names()
@@ -135,7 +135,7 @@ class RandomLife(Life):
                 case 0:
                     self.flush()
                 case 1:
-                    self.keep_house()
+                    self.run_housekeeping()
                 case 2:
                     epoch += 1
                     self.truncate(self.random.randint(self.log.start_offset, self.log.end_offset))
@@ -163,58 +163,58 @@ class RandomLife(Life):
 
 def count_steps() -> int:
     disk = CrashDisk()
-    Life(disk).live()
+    Workload(disk).run()
     return disk.steps
 
 
 STEPS = count_steps()
 
 
-def check_survivor(life: Life, disk: CrashDisk, kept_end: int) -> None:
-    log_manager = open_log_manager(disk, life.config, life.now_ms)
+def check_survivor(workload: Workload, disk: CrashDisk, kept_end: int) -> None:
+    log_manager = open_log_manager(disk, workload.config, workload.now_ms)
     log = log_manager.logs.get(("t", 0))
     if log is None:
-        assert not life.exists
+        assert not workload.exists
         return
-    check_log(life, log, kept_end)
-    # It is fit for use, and for the next stop.
+    check_log(workload, log, kept_end)
+    # The log is usable, and survives the next shutdown.
     end = log.end_offset
-    append(log, batch([b"after"]), leader_epoch=9, now_ms=life.now_ms)
-    run_jobs(log_manager, life.now_ms + 6 * MINUTE_MS)
-    log_manager.close(life.now_ms)
-    again = open_log_manager(disk, life.config, life.now_ms).logs["t", 0]
+    append(log, batch([b"after"]), leader_epoch=9, now_ms=workload.now_ms)
+    run_jobs(log_manager, workload.now_ms + 6 * MINUTE_MS)
+    log_manager.close(workload.now_ms)
+    again = open_log_manager(disk, workload.config, workload.now_ms).logs["t", 0]
     assert again.end_offset == end + 1
     assert again.failure is None
     assert newest(again.producers) == newest(log.producers)
     assert again.epochs.entries == log.epochs.entries
 
 
-def check_log(life: Life, log: Log, kept_end: int) -> None:
+def check_log(workload: Workload, log: Log, kept_end: int) -> None:
     assert log.failure is None
     assert kept_end <= log.end_offset
-    assert log.start_offset <= max(life.start, 0)
+    assert log.start_offset <= max(workload.start, 0)
     offset = log.start_offset
     for header, data in stored_batches(log, max_bytes=300):
         for record in records(data):
-            assert record.value == life.written[record.offset]
-        # Of what was being deleted some segments may be gone and older ones not.
-        assert header.base_offset <= max(offset, life.start), "no gap"
+            assert record.value == workload.written[record.offset]
+        # During retention some segments may be removed while older ones are still there.
+        assert header.base_offset <= max(offset, workload.start), "no gap"
         assert header.last_offset >= offset
         offset = header.last_offset + 1
     assert offset == log.end_offset
     producers, epochs = replayed(log)
     assert newest(producers).items() <= newest(log.producers).items()
-    # An epoch may be known to begin only where a start was that has not been written down.
-    known = [(epoch, start) for epoch, start in log.epochs.entries if start > life.start]
-    assert known == [(epoch, start) for epoch, start in epochs if start > life.start]
-    for at in range(max(log.start_offset, life.start), log.end_offset):
+    # An epoch may begin at a log start offset that was not in the checkpoint yet.
+    known = [(epoch, start) for epoch, start in log.epochs.entries if start > workload.start]
+    assert known == [(epoch, start) for epoch, start in epochs if start > workload.start]
+    for at in range(max(log.start_offset, workload.start), log.end_offset):
         assert log.read(at, 1, log.end_offset) is not None
     for segment in log.segments:
         check_indexes(segment)
 
 
 def check_indexes(segment: Segment) -> None:
-    """Every entry is true, and nothing is later than the largest timestamp."""
+    """Every index entry is right, and no record is later than the largest timestamp."""
     batches = dict(segment.headers())
     entries = zip(segment.offsets.positions, segment.offsets.offsets, strict=True)
     for position, relative in entries:
@@ -231,20 +231,20 @@ def test_power_may_fail_at_every_step(part: int) -> None:
         for seed in range(4):
             disk = CrashDisk(seed * 1000 + step)
             disk.cut_at(step)
-            life = Life(disk)
+            workload = Workload(disk)
             with pytest.raises(PowerCut):
-                life.live()
-            check_survivor(life, disk.after_crash(), life.safe_end)
+                workload.run()
+            check_survivor(workload, disk.after_crash(), workload.safe_end)
 
 
 def test_a_kill_at_any_step_loses_nothing_that_was_acknowledged() -> None:
     for step in range(1, STEPS + 1):
         disk = CrashDisk(step)
         disk.cut_at(step)
-        life = Life(disk)
+        workload = Workload(disk)
         with pytest.raises(PowerCut):
-            life.live()
-        check_survivor(life, disk.after_crash(kill=True), life.acked_end)
+            workload.run()
+        check_survivor(workload, disk.after_crash(kill=True), workload.acked_end)
 
 
 def test_power_may_fail_again_during_recovery() -> None:
@@ -252,17 +252,17 @@ def test_power_may_fail_again_during_recovery() -> None:
     for _ in range(60):
         disk = CrashDisk(random.randrange(10**6))
         disk.cut_at(random.randint(1, STEPS))
-        life = Life(disk)
+        workload = Workload(disk)
         with pytest.raises(PowerCut):
-            life.live()
+            workload.run()
         for _ in range(4):
             disk = disk.after_crash()
             disk.cut_at(random.randint(1, 12))
             try:
-                open_log_manager(disk, life.config, life.now_ms)
+                open_log_manager(disk, workload.config, workload.now_ms)
             except PowerCut:
                 continue
-        check_survivor(life, disk.after_crash(), life.safe_end)
+        check_survivor(workload, disk.after_crash(), workload.safe_end)
 
 
 @pytest.mark.parametrize("seeds", [range(60), range(60, 120)])
@@ -270,17 +270,18 @@ def test_power_may_fail_in_any_life(seeds: range) -> None:
     for seed in seeds:
         disk = CrashDisk(seed)
         disk.cut_at(disk.random.randint(1, 250))
-        life = RandomLife(disk, seed)
+        workload = RandomWorkload(disk, seed)
         with suppress(PowerCut):
-            life.live()
+            workload.run()
         kill = seed % 4 == 0
-        check_survivor(life, disk.after_crash(kill), life.acked_end if kill else life.safe_end)
+        kept_end = workload.acked_end if kill else workload.safe_end
+        check_survivor(workload, disk.after_crash(kill), kept_end)
 
 
 def test_the_life_is_long_enough_to_mean_something() -> None:
     disk = CrashDisk()
-    life = Life(disk)
-    life.live()
+    workload = Workload(disk)
+    workload.run()
     assert STEPS > 150
-    assert len(life.log.segments) > 3
-    assert life.log.start_offset == 9
+    assert len(workload.log.segments) > 3
+    assert workload.log.start_offset == 9

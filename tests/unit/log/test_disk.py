@@ -1,4 +1,4 @@
-"""Both disks do what the log relies on, and the real one never keeps half of a failed write."""
+"""Both disks do what the log needs, and the real one never keeps part of a failed write."""
 
 from __future__ import annotations
 

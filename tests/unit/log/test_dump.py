@@ -1,4 +1,4 @@
-"""What the dump shows of whole, damaged and old files."""
+"""The dump of intact, damaged and old files."""
 
 import io
 import json
@@ -30,7 +30,7 @@ from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.crc import crc32c
 
-# What kafka-python does while it is imported is not ours to mend.
+# Ignore the warnings that the import of kafka-python causes.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from kafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -40,7 +40,7 @@ BASE = 100
 
 
 def some_batches(count: int = 5, base_offset: int = BASE, value_bytes: int = 30) -> list[bytes]:
-    """Batches of three records each, one codec after the other."""
+    """Build batches of three records each, one codec after the other."""
     made = []
     for number in range(count):
         offset = base_offset + 3 * number
@@ -62,7 +62,7 @@ def some_batches(count: int = 5, base_offset: int = BASE, value_bytes: int = 30)
 
 def shown(data: bytes, base_offset: int = BASE) -> list[DumpedBatch | OldMessage | Damage]:
     items = list(read_segment(io.BytesIO(data), base_offset))
-    # Whatever the damage, every byte is accounted for exactly once.
+    # The items cover every byte exactly once, whatever the damage.
     at = 0
     for item in items:
         assert item.position == at
@@ -245,7 +245,7 @@ def test_a_large_file_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / f"{0:020}.log"
     with path.open("wb") as file:
         file.write(b"\xff" * 50)
-        # Sparse: it costs no space, and the dump has to look through all of it.
+        # A sparse file costs no space, and the dump must read all of it.
         file.seek(192 * CHUNK_BYTES)
         file.write(some_batches(1)[0])
     peak_bytes = 0

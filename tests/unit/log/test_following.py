@@ -1,4 +1,4 @@
-"""A follower's log: a copy of its leader's, whatever pieces it comes in."""
+"""A follower's log is a copy of its leader's log, in whatever pieces it arrives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hightide.wire.compression import Codec
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.errors import Corrupt, KafkaError
 from tests.support.crash_disk import CrashDisk, PowerCut
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -112,8 +112,8 @@ def test_what_is_cut_off_is_left_and_what_is_damaged_is_refused(writes, cut, fli
         with contextlib.suppress(Corrupt):
             follower.append_fetched(memoryview(rest), NOW)
         got = contents(follower)
-        # Base offset and leader epoch are not under the CRC; a leap of either cannot be seen here.
-        assert [each[16:] for each in got] == [each[16:] for each in whole[: len(got)]]
+        # The CRC does not cover base offset and leader epoch; a jump of either goes unnoticed here.
+        assert [data[16:] for data in got] == [data[16:] for data in whole[: len(got)]]
         assert follower.producers == replayed(follower)[0]
 
 
@@ -129,7 +129,7 @@ def test_a_batch_that_does_not_follow_is_refused_and_nothing_is_written():
 
 
 def test_a_log_can_begin_within_a_batch_whose_first_records_were_deleted():
-    """The leader's log starts there, and so does the copy, which had nothing left to go on from."""
+    """The leader's log starts inside the first batch, and so does the empty follower."""
     disk = MemoryDisk()
     _, leader = new_log()
     log_manager, follower = new_log(disk)
@@ -238,7 +238,7 @@ def test_a_marker_that_cannot_be_read_is_not_written():
 def test_a_follower_that_loses_power_comes_back_with_a_beginning_of_its_leader(
     writes, more, back, max_bytes, seed, cut
 ):
-    """It copies, truncates, copies another leader's records, and the power goes at some step."""
+    """Copy, truncate, copy the records of another leader; the power fails at some step."""
     _, leader = new_log()
     epoch = fill(leader, writes)
     other = new_log()[1]

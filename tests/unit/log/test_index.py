@@ -1,4 +1,4 @@
-"""The sparse indexes find their way, have Kafka's format, and notice when they are not right."""
+"""The sparse indexes find positions, have Kafka's format, and notice damage."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_lookups_agree_with_a_walk(
     index.flush(disk)
     loaded = OffsetIndex("o", 100)
     loaded.load(disk, 10**9)
-    for each in (index, loaded):
+    for tested in (index, loaded):
         wanted = max((at for relative, at in known if 100 + relative <= offset), default=0)
-        assert each.position_for(offset) == wanted
-        assert each.boundary_before(position) == max(
+        assert tested.position_for(offset) == wanted
+        assert tested.boundary_before(position) == max(
             (at for _, at in known if at <= position), default=0
         )
 

@@ -1,4 +1,4 @@
-"""A log takes one batch at a time, refuses what is wrong with it, and gives it back."""
+"""A log appends one batch at a time, refuses invalid batches, and returns them to readers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hightide.wire.batch import (
 from hightide.wire.compression import Codec
 from hightide.wire.crc import crc32c
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -42,7 +42,7 @@ def new_log(disk: Disk, **settings: Any) -> Log:
 
 
 def changed(data: bytearray, **fields: int) -> bytearray:
-    """A batch with other header fields and a CRC that matches them."""
+    """Return a batch with other header fields and a matching CRC."""
     header = read_header(data)._replace(**fields)
     copy = bytearray(data)
     HEADER.pack_into(copy, 0, *header)
@@ -503,7 +503,7 @@ class TestFailing:
 
 
 class _FileThatFails:
-    """A file of which one operation fails."""
+    """A file with one operation that fails."""
 
     def __init__(self, inner: Any, failure: DiskFailed) -> None:
         self.inner = inner

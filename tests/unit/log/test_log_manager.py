@@ -1,4 +1,4 @@
-"""A store spreads partitions over directories, keeps house, and tells in words what is wrong."""
+"""A log manager spreads partitions over directories, does housekeeping, and reports errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hightide.log.flush import Flush, flush
 from hightide.log.log_manager import LogManager
 from hightide.settings import Topic
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -204,7 +204,7 @@ class TestHousekeeping:
         log.high_watermark = 4
         log_manager.close(NOW, 1)
         for minutes in (10, 20):
-            # A broker that waits long to be told its role, and stops again without one.
+            # A broker that waits long for its first role, and stops without one.
             log_manager = open_log_manager(disk, config, has_roles=False)
             run_jobs(log_manager, NOW + minutes * MINUTE_MS)
             assert log_manager.logs["t", 0].start_offset == 4
@@ -386,7 +386,7 @@ class TestHousekeeping:
 
 @pytest.mark.parametrize("left", [None, b"", b"version: 0\ntopic_id: AAAA"])
 def test_whose_a_log_is_survives_the_loss_of_its_own_note(disk: Disk, left: bytes | None) -> None:
-    """A power cut may take it; a log without one would be taken for any topic of that name."""
+    """A power loss may remove it; a log without it would be used for any topic of that name."""
     log_manager = store_on(disk)
     log_manager.create("t", 0, ID)
     log_manager.sync_names()

@@ -1,4 +1,4 @@
-"""A log does the same as a plain list of batches, whatever is done to it and in whatever order."""
+"""A log behaves like a plain list of batches, for any sequence of operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hightide.log.disk import Disk, MemoryDisk, RealDisk
 from hightide.wire.batch import Record, read_header, records
 from hightide.wire.compression import Codec
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -34,7 +34,7 @@ from tests.unit.log.log_world import (
     topic,
 )
 
-# Long enough for all housekeeping but the expiry of producers to be due.
+# Long enough for all housekeeping except the expiration of producers.
 A_WHILE_MS = 6 * 60_000
 
 
@@ -181,7 +181,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.reopen()
         assert self.log.recovery_point == self.end
 
-    # A kill may take back a start offset that has not been written; jobs write it.
+    # A kill may undo a start offset that is not in the checkpoint yet; jobs write it.
     @precondition(lambda self: self.start == self.log.segments.bases[0])
     @rule()
     def is_killed_and_starts(self) -> None:

@@ -1,4 +1,4 @@
-"""What a start makes of the files it finds: after a clean stop, after a crash, after damage."""
+"""Recovery from the files of a clean shutdown, of a crash, and with damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hightide.log.segment import LOG
 from hightide.wire.batch import batches
 from hightide.wire.errors import ErrorCode, KafkaError
 from tests.support.crash_disk import CrashDisk, PowerCut
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -32,7 +32,7 @@ CONFIG = topic(segment_bytes=1000, index_interval_bytes=150, retention_ms=-1)
 
 
 def filled(disk: Disk, batches: int = 20, flushed: int = 0) -> Log:
-    """A log of two records a batch, of which the first batches have been forced to disk."""
+    """Create a log with two records a batch; the first batches are forced to disk."""
     log_manager = open_log_manager(disk, CONFIG)
     log = log_manager.create("t", 0, UUID(int=3))
     for i in range(batches):
@@ -196,7 +196,7 @@ class TestAfterACrash:
         assert again.epochs.entries == log.epochs.entries
 
     def test_a_start_behind_the_end_means_that_all_else_was_deleted(self, disk: Disk) -> None:
-        """Offsets that were given out are not given again."""
+        """An offset is never assigned twice."""
         filled(disk)
         overwrite(disk, checkpoint.LOG_START_OFFSETS, b"0\n1\nt 0 45\n")
         log = reopened(disk)
@@ -284,8 +284,8 @@ class TestBelowTheRecoveryPoint:
 
 
 def _is_last_stamp(path: str, bit: int, data: bytes) -> bool:
-    """The base offset lies outside the CRC. Nothing follows the last batch that would show that
-    its offset has become larger, and below the recovery point compaction may have left a gap."""
+    """The CRC does not cover the base offset. After the last batch nothing shows that its offset is
+    too large, and before the recovery point compaction may have left a gap."""
     last = [at for at, _ in batches(data)][-1] if path.endswith(LOG) else len(data)
     return last <= bit // 8 < last + 8
 
@@ -357,7 +357,7 @@ def test_thousands_of_segments_open_quickly_and_read_right(disk: Disk) -> None:
     config = topic(segment_bytes=100, retention_ms=-1)
     log_manager = open_log_manager(disk, config)
     log = log_manager.create("t", 0, UUID(int=3))
-    # On a real disk each segment costs some syncs, which is not what this is about.
+    # On a real disk each segment costs syncs, which do not matter for this test.
     count = 3000 if isinstance(disk, MemoryDisk) else 400
     for i in range(count):
         append(log, batch([b"%d" % i]))

@@ -1,6 +1,6 @@
-"""A producer that repeats what it had in flight, to a broker that has restarted meanwhile.
+"""A producer repeats its batches in flight to a broker that has restarted.
 
-Kafka's snapshots keep one batch of each producer; a client may repeat any of its last five.
+Kafka's snapshots hold one batch of each producer; a client may repeat any of its last five.
 """
 
 from uuid import UUID
@@ -11,7 +11,7 @@ from hightide.log.disk import Disk, MemoryDisk
 from hightide.log.flush import flush
 from hightide.log.log import Log
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import NOW, append, batch, open_log_manager, run_jobs, topic
+from tests.unit.log.log_helpers import NOW, append, batch, open_log_manager, run_jobs, topic
 
 
 def numbered(sequence: int, producer_id: int = 7, epoch: int = 0, size: int = 40) -> bytearray:

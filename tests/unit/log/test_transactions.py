@@ -1,4 +1,5 @@
-"""A log knows what is open, what was aborted and how far all is decided, whatever is done to it."""
+"""A log knows its open and aborted transactions and its last stable offset, for any sequence of
+operations."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX, OpenFiles
 from hightide.wire.batch import Record, records
 from hightide.wire.control import ControlType, Marker, build_marker
 from hightide.wire.errors import ErrorCode, KafkaError
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -32,8 +33,8 @@ from tests.unit.log.log_world import (
     run_jobs,
     topic,
 )
-from tests.unit.log.stable_world import Story, read_committed
 from tests.unit.log.test_log_model import LogAgainstList
+from tests.unit.log.transaction_history import TransactionHistory, read_committed
 
 CONFIG = topic(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms=0, retention_ms=-1)
 
@@ -45,7 +46,7 @@ def new_log(disk: Disk, **changes: object) -> tuple[LogManager, Log]:
 
 
 def write(log: Log, producer_id: int, sequence: int, *values: bytes, **fields: object) -> int:
-    """A batch of a transaction; its base offset."""
+    """Append a batch of a transaction; return its base offset."""
     data = batch(
         values or [b"x"],
         **{
@@ -59,7 +60,7 @@ def write(log: Log, producer_id: int, sequence: int, *values: bytes, **fields: o
     return append(log, data)[0]
 
 
-# ---- what a leader refuses
+# ---- refused batches
 
 
 def test_the_first_batch_of_a_transaction_must_have_been_verified(disk: Disk) -> None:
@@ -136,11 +137,11 @@ def test_a_marker_is_kafkas_bytes(disk: Disk) -> None:
         leader_epoch=9,
     )
     assert found.file.read(found.position, found.length) == wanted
-    # The marker's epoch is the producer's from now on, and its sequences begin again.
+    # The producer now has the epoch of the marker, and its sequences begin at 0.
     assert write(log, 1, 0, producer_epoch=4) == 2
 
 
-# ---- the broker's own batches
+# ---- batches of the broker
 
 
 def test_own_batches_have_no_sequence_and_may_be_of_a_transaction(disk: Disk) -> None:
@@ -181,7 +182,7 @@ def test_own_batches_are_checked_like_others(disk: Disk) -> None:
     assert log.end_offset == 0
 
 
-# ---- how far all is decided
+# ---- last stable offset
 
 
 def test_the_last_stable_offset_waits_for_the_marker_to_be_committed(disk: Disk) -> None:
@@ -217,7 +218,7 @@ def test_what_is_deleted_is_decided(disk: Disk) -> None:
 
 
 def test_a_marker_that_may_be_lost_decides_nothing_after_a_restart(disk: Disk) -> None:
-    """The snapshot of a clean stop knows nothing of it, and the marker may still be cut off."""
+    """The snapshot of a clean shutdown does not have it, and the marker may still be truncated."""
     log_manager, log = new_log(disk)
     log.high_watermark = 0
     append(log, batch([b"plain"]))
@@ -248,11 +249,12 @@ def test_a_truncation_leaves_what_is_not_committed_undecided(disk: Disk) -> None
     assert log.last_stable_offset == 1
 
 
-# ---- the index
+# ---- transaction index
 
 
 def three_segments(log: Log) -> list[AbortedTransaction]:
-    """Aborted transactions within a segment and across segments; as the index must have them."""
+    """Write aborted transactions within a segment and across segments; return the expected
+    index."""
     write(log, 1, 0)
     write(log, 2, 0)
     end_transaction(log, 1, commits=False)
@@ -334,7 +336,7 @@ def test_a_missing_or_damaged_index_is_made_anew(damage: str, with_snapshots: bo
     again = log_manager.logs["t", 0]
     assert again.aborted_between(0, 8) == entries
     assert disk.read_file(index_name(0)) == entries[0].encode()
-    # What comes next is added to what was found.
+    # New entries are added to the loaded ones.
     write(again, 5, 0)
     end_transaction(again, 5, commits=False)
     log_manager.close(NOW)
@@ -343,7 +345,7 @@ def test_a_missing_or_damaged_index_is_made_anew(damage: str, with_snapshots: bo
 
 
 def test_a_log_without_any_index_is_not_searched_for_what_cannot_be_there() -> None:
-    """As Kafka leaves it where nothing was ever aborted: reading all of it would take long."""
+    """As Kafka leaves a log without aborted transactions: a rebuild would take long."""
     disk = MemoryDisk()
     log_manager, log = new_log(disk)
     for number in range(20):
@@ -404,7 +406,7 @@ def test_the_index_goes_with_its_segment(disk: Disk) -> None:
     assert log.segments.bases == [5]
     left = [name for name in disk.list("t-0") if TRANSACTION_INDEX in name]
     assert left == []
-    # A transaction that began in what is gone is still known for what it was.
+    # A transaction that began in a deleted segment is still known as aborted.
     assert log.aborted_between(5, 8) == entries[1:]
 
 
@@ -439,26 +441,26 @@ def test_a_follower_knows_what_the_leader_knows(disk: Disk) -> None:
     assert follower.producers == leader.producers
 
 
-# ---- any order of things
+# ---- any sequence of operations
 
 
 class TransactionsAgainstList(LogAgainstList):
-    """The model's batches, and who has a transaction open."""
+    """The model: batches and open transactions."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Offset, producer id, and of a marker whether it commits.
+        # Offset, producer id, and whether a marker commits (None for a batch).
         self.events: list[tuple[int, int, bool | None]] = []
 
     @property
-    def story(self) -> Story:
-        story = Story()
+    def history(self) -> TransactionHistory:
+        history = TransactionHistory()
         for offset, producer_id, is_commit in self.events:
             if is_commit is None:
-                story.wrote(producer_id, offset)
+                history.wrote(producer_id, offset)
             else:
-                story.marked(producer_id, offset, is_commit)
-        return story
+                history.marked(producer_id, offset, is_commit)
+        return history
 
     @rule(
         values=st.lists(st.binary(max_size=30), min_size=1, max_size=3),
@@ -490,7 +492,7 @@ class TransactionsAgainstList(LogAgainstList):
             now_ms=self.now_ms,
         )
         if offset is None:
-            assert producer_id not in self.story.open
+            assert producer_id not in self.history.open
             return
         assert offset == self.end
         part = self.log.read(offset, 1, offset + 1)
@@ -505,32 +507,32 @@ class TransactionsAgainstList(LogAgainstList):
 
     @invariant()
     def what_is_open_and_aborted_is_as_the_list_says(self) -> None:
-        story = self.story
+        history = self.history
         self.log.transactions.check_all()
-        assert self.log.transactions.opened == story.open
-        assert self.log.last_stable_offset == max(self.start, story.stable(self.end))
+        assert self.log.transactions.opened == history.open
+        assert self.log.last_stable_offset == max(self.start, history.stable(self.end))
         assert self.log.aborted_between(0, self.end) == [
-            e for e in story.aborted() if e.last_offset >= self.log.segments.bases[0]
+            e for e in history.aborted() if e.last_offset >= self.log.segments.bases[0]
         ]
 
     @rule(data=st.data())
     def asks_for_a_range(self, data: st.DataObject) -> None:
         start = data.draw(st.integers(self.start, self.end))
         end = data.draw(st.integers(start, self.end))
-        assert self.log.aborted_between(start, end) == self.story.aborted_between(start, end)
+        assert self.log.aborted_between(start, end) == self.history.aborted_between(start, end)
 
     @rule()
     def reads_what_is_committed(self) -> None:
-        story = self.story
+        history = self.history
         hidden: set[int] = set()
         for offset, producer_id, is_commit in self.events:
-            for each in story.ended:
-                in_it = each.first_offset <= offset <= each.marker_offset
-                if producer_id == each.producer_id and in_it and not each.is_commit:
+            for ended in history.ended:
+                in_it = ended.first_offset <= offset <= ended.marker_offset
+                if producer_id == ended.producer_id and in_it and not ended.is_commit:
                     hidden.add(offset)
             if is_commit is not None:
                 hidden.add(offset)
-        stable = story.stable(self.end)
+        stable = history.stable(self.end)
         wanted: list[Record] = [
             record
             for written in self.model

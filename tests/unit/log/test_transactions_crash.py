@@ -1,5 +1,5 @@
-"""Whenever the power fails, and whatever compaction has dropped, the transactions of a log are what
-its batches say, and a reader of committed records sees whole transactions or nothing of them."""
+"""Whenever the power fails, and whatever compaction dropped, the transaction state of a log agrees
+with its batches, and a read_committed reader sees complete transactions or nothing of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hightide.log.log import Log
 from hightide.log.log_manager import LogManager
 from hightide.log.segment import SNAPSHOT, TRANSACTION_INDEX
 from tests.support.crash_disk import CrashDisk, PowerCut
-from tests.unit.log.log_world import (
+from tests.unit.log.log_helpers import (
     NOW,
     append,
     batch,
@@ -28,14 +28,14 @@ from tests.unit.log.log_world import (
     stored_batches,
     topic,
 )
-from tests.unit.log.stable_world import check_story, read_committed, story_of
+from tests.unit.log.transaction_history import check_history, history_of, read_committed
 
 MINUTE_MS = 60_000
 PRODUCERS = range(4)
 
 
-class Life:
-    """What happens to a log with transactions, by chance, and how each record's ended."""
+class Workload:
+    """A random workload with transactions, and the outcome for each record."""
 
     def __init__(self, disk: CrashDisk | MemoryDisk, seed: int, **config: object) -> None:
         self.disk = disk
@@ -57,12 +57,12 @@ class Life:
 
     def open(self) -> None:
         self.log_manager = open_log_manager(self.disk, self.config, self.now_ms)
-        # With room for few open files indexes leave memory before they are forced to disk.
+        # With few open files, indexes leave memory before they are forced to disk.
         self.log_manager.files.capacity = self.random.choice([1, 64])
         if self.exists:
             self.log = self.log_manager.logs["t", 0]
 
-    def live(self, moves: int) -> None:
+    def run(self, moves: int) -> None:
         self.open()
         self.log = self.log_manager.create("t", 0, UUID(int=7))
         self.log_manager.sync_names()
@@ -75,7 +75,7 @@ class Life:
         if choice == 0:
             flush(self.log)
         elif choice == 1:
-            self.keep_house()
+            self.run_housekeeping()
         elif choice == 2:
             self.truncate()
         elif choice == 3:
@@ -86,7 +86,7 @@ class Life:
         elif choice == 5:
             self.delete_records()
         elif choice == 6:
-            # Only now and then do others have all of it.
+            # The followers have all records only from time to time.
             self.log.high_watermark = self.log.end_offset
         elif choice == 24:
             for at in range(self.log.start_offset, self.log.end_offset, 5):
@@ -100,7 +100,7 @@ class Life:
 
     @property
     def leader(self) -> Log:
-        """Where producers and coordinators write."""
+        """Write as a producer or as a coordinator."""
         return self.log
 
     def write(self, producer_id: int) -> None:
@@ -137,15 +137,15 @@ class Life:
         log = self.log
         log.delete_records(self.random.randint(log.start_offset, log.committed_offset))
 
-    def keep_house(self) -> None:
+    def run_housekeeping(self) -> None:
         for _ in range(2):
             self.now_ms += 6 * MINUTE_MS
             run_jobs(self.log_manager, self.now_ms)
 
 
-class FollowingLife(Life):
-    """The log of a follower, which copies some batches now and then, and is cut to what a new
-    leader has."""
+class FollowerWorkload(Workload):
+    """The log of a follower, which copies some batches from time to time, and is truncated to the
+    log of a new leader."""
 
     def __init__(self, disk: CrashDisk | MemoryDisk, seed: int) -> None:
         super().__init__(disk, seed)
@@ -172,22 +172,22 @@ class FollowingLife(Life):
         self.leader.truncate_to(self.log.end_offset, self.now_ms)
 
 
-def check_survivor(life: Life, disk: CrashDisk) -> None:
-    log_manager = open_log_manager(disk, life.config, life.now_ms)
+def check_survivor(workload: Workload, disk: CrashDisk) -> None:
+    log_manager = open_log_manager(disk, workload.config, workload.now_ms)
     log = log_manager.logs.get(("t", 0))
     if log is None:
-        assert not life.exists
+        assert not workload.exists
         return
     assert log.failure is None
-    if "compact" not in life.config.cleanup_policy:
-        check_story(log, story_of(log), log_manager.high_watermarks.get(("t", 0), 0))
-    # It goes on from there, and the next stop keeps it.
+    if "compact" not in workload.config.cleanup_policy:
+        check_history(log, history_of(log), log_manager.high_watermarks.get(("t", 0), 0))
+    # The log is usable, and survives the next shutdown.
     for producer_id in list(log.transactions.opened):
-        end_transaction(log, producer_id, commits=False, leader_epoch=99, now_ms=life.now_ms)
+        end_transaction(log, producer_id, commits=False, leader_epoch=99, now_ms=workload.now_ms)
     assert log.last_stable_offset == log.end_offset
     aborted, shown = log.aborted_between(0, log.end_offset), read_committed(log)
-    log_manager.close(life.now_ms)
-    log = open_log_manager(disk, life.config, life.now_ms).logs["t", 0]
+    log_manager.close(workload.now_ms)
+    log = open_log_manager(disk, workload.config, workload.now_ms).logs["t", 0]
     assert log.aborted_between(0, log.end_offset) == aborted
     assert read_committed(log) == shown
     assert not log.transactions.opened
@@ -198,61 +198,61 @@ def test_power_may_fail_at_any_moment(seeds: range) -> None:
     for seed in seeds:
         disk = CrashDisk(seed)
         disk.cut_at(disk.random.randint(1, 400))
-        life = Life(disk, seed) if seed % 2 else FollowingLife(disk, seed)
+        workload = Workload(disk, seed) if seed % 2 else FollowerWorkload(disk, seed)
         with suppress(PowerCut):
-            life.live(moves=70)
+            workload.run(moves=70)
         crashed = disk.after_crash(kill=seed % 5 == 0)
         if seed % 3 == 0:
             crashed.cut_at(crashed.random.randint(1, 12))
             with suppress(PowerCut):
-                open_log_manager(crashed, life.config, life.now_ms)
+                open_log_manager(crashed, workload.config, workload.now_ms)
             crashed = crashed.after_crash()
-        check_survivor(life, crashed)
+        check_survivor(workload, crashed)
 
 
 def test_power_may_fail_while_an_index_is_made_anew() -> None:
-    """The segment is safe and not looked at after a crash, so what its index says is believed."""
+    """Recovery does not read the segment, which is on disk, so it trusts its index."""
     for seed in range(40):
         disk = CrashDisk(seed)
-        life = Life(disk, seed)
-        life.live(moves=0)
-        log = life.log
+        workload = Workload(disk, seed)
+        workload.run(moves=0)
+        log = workload.log
         for producer_id in PRODUCERS:
-            life.write(producer_id)
-            end_transaction(log, producer_id, commits=False, now_ms=life.now_ms)
-        log.roll(life.now_ms)
-        life.write(1)
+            workload.write(producer_id)
+            end_transaction(log, producer_id, commits=False, now_ms=workload.now_ms)
+        log.roll(workload.now_ms)
+        workload.write(1)
         wanted = log.aborted_between(0, 12)
         assert len(wanted) == len(PRODUCERS)
-        life.log_manager.close(life.now_ms)
+        workload.log_manager.close(workload.now_ms)
         disk.remove(f"t-0/{0:020d}{TRANSACTION_INDEX}")
         disk.sync_directory("t-0")
-        life.open()
+        workload.open()
         disk.cut_at(disk.steps + 1 + seed % 8)
         with suppress(PowerCut):
-            assert life.log.aborted_between(0, 12) == wanted
-            life.keep_house()
-        log = open_log_manager(disk.after_crash(), life.config, life.now_ms).logs["t", 0]
+            assert workload.log.aborted_between(0, 12) == wanted
+            workload.run_housekeeping()
+        log = open_log_manager(disk.after_crash(), workload.config, workload.now_ms).logs["t", 0]
         assert log.aborted_between(0, 12) == wanted
 
 
 def test_the_lives_mean_something() -> None:
     ended, open_, segments = 0, 0, 0
     for seed in range(30):
-        life = Life(MemoryDisk(), seed)
-        life.live(moves=70)
-        ended += len(story_of(life.log).aborted())
-        open_ += len(life.log.transactions.opened)
-        segments += len(life.log.segments)
-        check_story(life.log, story_of(life.log), life.log.committed_offset)
+        workload = Workload(MemoryDisk(), seed)
+        workload.run(moves=70)
+        ended += len(history_of(workload.log).aborted())
+        open_ += len(workload.log.transactions.opened)
+        segments += len(workload.log.segments)
+        check_history(workload.log, history_of(workload.log), workload.log.committed_offset)
     assert min(ended, open_, segments) > 60
 
 
 # ---- compaction
 
 
-class CompactedLife(Life):
-    """The same with compaction, which may drop only what no reader of committed records sees."""
+class CompactedWorkload(Workload):
+    """The same with compaction, which may drop only what no read_committed reader sees."""
 
     def __init__(self, disk: CrashDisk | MemoryDisk, seed: int) -> None:
         super().__init__(
@@ -264,10 +264,10 @@ class CompactedLife(Life):
         )
 
     def truncate(self) -> None:
-        """Not here: what may be compacted is committed, and is never cut off."""
+        """Do nothing: compacted records are committed, and are never truncated."""
 
     def delete_records(self) -> None:
-        """Nor here."""
+        """Do nothing, for the same reason."""
 
     def move(self) -> None:
         super().move()
@@ -276,7 +276,7 @@ class CompactedLife(Life):
 
 
 def rows(log: Log) -> dict[bytes, bytes | None]:
-    """The table that a reader of committed records has at the end."""
+    """Return the table that a read_committed reader builds."""
     return {record.key or b"": record.value for record in read_committed(log)}
 
 
@@ -285,68 +285,68 @@ def rows(log: Log) -> dict[bytes, bytes | None]:
 def test_compaction_changes_nothing_for_readers_of_committed_records(
     seed: int, moves: list[int]
 ) -> None:
-    life = CompactedLife(MemoryDisk(), seed)
-    life.live(moves=0)
+    workload = CompactedWorkload(MemoryDisk(), seed)
+    workload.run(moves=0)
     for count in moves:
         for _ in range(count):
-            life.move()
-        before, opened = rows(life.log), dict(life.log.transactions.opened)
-        untouched = [r for r in stored(life.log) if r.offset >= life.log.last_stable_offset]
-        life.log.roll(life.now_ms)
-        life.keep_house()
-        life.keep_house()
-        stable = life.log.last_stable_offset
-        assert rows(life.log) == before
-        assert [r for r in stored(life.log) if r.offset >= stable] == untouched
-        assert life.log.transactions.opened == opened
-        check_from_nothing(life, before)
+            workload.move()
+        before, opened = rows(workload.log), dict(workload.log.transactions.opened)
+        untouched = [r for r in stored(workload.log) if r.offset >= workload.log.last_stable_offset]
+        workload.log.roll(workload.now_ms)
+        workload.run_housekeeping()
+        workload.run_housekeeping()
+        stable = workload.log.last_stable_offset
+        assert rows(workload.log) == before
+        assert [r for r in stored(workload.log) if r.offset >= stable] == untouched
+        assert workload.log.transactions.opened == opened
+        check_from_nothing(workload, before)
     for _ in range(3):
-        # Nobody writes but one, so that whatever may go with time goes.
-        append(life.log, batch([b"x"], keys=[b"x"]), life.epoch, life.now_ms)
-        life.log.high_watermark = life.log.end_offset
-        life.log.roll(life.now_ms)
-        life.keep_house()
-        life.keep_house()
-        assert life.log.transactions.opened == opened
-        check_from_nothing(life, rows(life.log))
+        # Only one producer writes, so that compaction drops everything that it may drop.
+        append(workload.log, batch([b"x"], keys=[b"x"]), workload.epoch, workload.now_ms)
+        workload.log.high_watermark = workload.log.end_offset
+        workload.log.roll(workload.now_ms)
+        workload.run_housekeeping()
+        workload.run_housekeeping()
+        assert workload.log.transactions.opened == opened
+        check_from_nothing(workload, rows(workload.log))
 
 
-def check_from_nothing(life: Life, before: dict[bytes, bytes | None]) -> None:
-    """Without indexes and snapshots the same is found in the batches alone."""
+def check_from_nothing(workload: Workload, before: dict[bytes, bytes | None]) -> None:
+    """Check that the batches alone, without indexes and snapshots, give the same."""
     disk = MemoryDisk()
     disk.make_directory("t-0")
-    life.log_manager.disks[0].sync_directory("")
-    for name in life.disk.list("t-0"):
+    workload.log_manager.disks[0].sync_directory("")
+    for name in workload.disk.list("t-0"):
         if not name.endswith((SNAPSHOT, TRANSACTION_INDEX)):
-            disk.create(f"t-0/{name}").append(life.disk.read_file(f"t-0/{name}"))
-    log = open_log_manager(disk, life.config, life.now_ms).logs["t", 0]
+            disk.create(f"t-0/{name}").append(workload.disk.read_file(f"t-0/{name}"))
+    log = open_log_manager(disk, workload.config, workload.now_ms).logs["t", 0]
     assert log.failure is None
-    assert log.transactions.opened == life.log.transactions.opened
+    assert log.transactions.opened == workload.log.transactions.opened
     assert rows(log) == before
 
 
 def test_aborted_records_are_gone_and_markers_expire() -> None:
-    life = CompactedLife(MemoryDisk(), 1)
-    life.live(moves=0)
-    log = life.log
+    workload = CompactedWorkload(MemoryDisk(), 1)
+    workload.run(moves=0)
+    log = workload.log
     for producer_id, commits in ((1, False), (2, True)):
-        life.write(producer_id)
-        end_transaction(log, producer_id, commits=commits, now_ms=life.now_ms)
-    log.roll(life.now_ms)
-    life.keep_house()
+        workload.write(producer_id)
+        end_transaction(log, producer_id, commits=commits, now_ms=workload.now_ms)
+    log.roll(workload.now_ms)
+    workload.run_housekeeping()
     kinds = [(h.producer_id, h.is_control, h.record_count) for h, _ in stored_batches(log)]
     assert kinds[:2] == [(1, False, 0), (1, True, 1)], "the last batch of a producer stays, empty"
     assert [entry.producer_id for entry in log.aborted_between(0, 6)] == [1]
-    # The producers go on elsewhere, so that nothing is left to be kept for them.
+    # The producers write elsewhere, so that none of these batches must be kept for them.
     for producer_id in (1, 2):
-        life.write(producer_id)
-        end_transaction(log, producer_id, commits=True, now_ms=life.now_ms)
+        workload.write(producer_id)
+        end_transaction(log, producer_id, commits=True, now_ms=workload.now_ms)
     for _ in range(3):
-        log.roll(life.now_ms)
-        append(log, batch([b"x"], keys=[b"x"]), now_ms=life.now_ms)
-        log.roll(life.now_ms)
-        life.now_ms += 20 * MINUTE_MS
-        life.keep_house()
+        log.roll(workload.now_ms)
+        append(log, batch([b"x"], keys=[b"x"]), now_ms=workload.now_ms)
+        log.roll(workload.now_ms)
+        workload.now_ms += 20 * MINUTE_MS
+        workload.run_housekeeping()
     assert log.aborted_between(0, log.end_offset) == []
     assert all(h.base_offset > 2 for h, _ in stored_batches(log) if h.producer_id == 1)
 
@@ -354,21 +354,21 @@ def test_aborted_records_are_gone_and_markers_expire() -> None:
 def test_power_may_fail_while_transactions_are_compacted() -> None:
     for seed in range(60):
         disk = CrashDisk(seed)
-        life = CompactedLife(disk, seed)
-        life.live(moves=40)
-        for producer_id in list(life.log.transactions.opened):
-            life.end(producer_id)
-        life.log.roll(life.now_ms)
-        flush(life.log)
-        life.log.high_watermark = life.log.end_offset
-        before = rows(life.log)
+        workload = CompactedWorkload(disk, seed)
+        workload.run(moves=40)
+        for producer_id in list(workload.log.transactions.opened):
+            workload.end(producer_id)
+        workload.log.roll(workload.now_ms)
+        flush(workload.log)
+        workload.log.high_watermark = workload.log.end_offset
+        before = rows(workload.log)
         disk.cut_at(disk.steps + disk.random.randint(1, 60))
         with suppress(PowerCut):
-            life.keep_house()
-            life.keep_house()
+            workload.run_housekeeping()
+            workload.run_housekeeping()
         crashed = disk.after_crash()
-        log = open_log_manager(crashed, life.config, life.now_ms).logs["t", 0]
+        log = open_log_manager(crashed, workload.config, workload.now_ms).logs["t", 0]
         assert log.failure is None
         assert rows(log) == before
         assert not log.transactions.opened
-        check_survivor(life, crashed)
+        check_survivor(workload, crashed)

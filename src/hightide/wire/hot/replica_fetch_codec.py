@@ -161,7 +161,7 @@ def _partitions(frame: memoryview, at: int, end: int) -> tuple[list[ReceivedPart
     for _ in range(count):
         index, code, high, _, start, aborted, _, length = unpack(frame, at)
         if aborted > 1:
-            length, at = _records_behind_aborted(frame, at, end)
+            length, at = _records_after_aborted(frame, at, end)
         elif length > 0x7F:
             length, at = uvarint(frame, at + width - 1)
         else:
@@ -182,7 +182,7 @@ def _partitions(frame: memoryview, at: int, end: int) -> tuple[list[ReceivedPart
     return received, at
 
 
-def _records_behind_aborted(frame: memoryview, at: int, end: int) -> tuple[int, int]:
+def _records_after_aborted(frame: memoryview, at: int, end: int) -> tuple[int, int]:
     """Skip the aborted transactions, which only consumers request."""
     count, at = count_of(frame, at + _ABORTED_AT, end, True, _ABORTED_LEAST)
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What the tests of logs share: settings, batches, and reading a log back."""
+"""Helpers for the tests of logs: settings, batches, and reading a log back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def topic(**settings: Any) -> Topic:
-    """A topic's settings, by attribute names."""
+    """Return topic settings, by attribute names."""
     return Topic.effective(broker(), {n.replace("_", "."): str(v) for n, v in settings.items()})
 
 
@@ -38,8 +38,8 @@ def broker(**settings: Any) -> Broker:
 def open_log_manager(
     disk: Disk, config: Topic, now_ms: int = NOW, *, has_roles: bool = True, **settings: Any
 ) -> LogManager:
-    """A store that was just opened. With roles each log is led by a broker that is alone, so that
-    all that is written is committed."""
+    """Open a log manager. With roles, every log has a leader without followers, so that every
+    record is committed."""
     disk.unlock()
     log_manager = LogManager([disk], broker(**settings), lambda _: config)
     log_manager.open(now_ms)
@@ -56,7 +56,7 @@ def batch(
     timestamp: int = NOW,
     **fields: Any,
 ) -> bytearray:
-    """A batch as a producer sends it."""
+    """Build a batch as a producer sends it."""
     return build(
         [
             Record(i, timestamp + i, keys[i] if keys else None, value, ())
@@ -69,7 +69,7 @@ def batch(
 def append(
     log: Log, data: Buffer, leader_epoch: int = 0, now_ms: int = NOW
 ) -> tuple[int, int, int]:
-    """Append as a leader does; the coordinator confirms whatever transaction it is asked about."""
+    """Append as a leader does; the transaction coordinator verifies every transaction."""
     buf = bytearray(data)
     guard = None
     header = read_header(buf) if len(buf) >= HEADER_BYTES else None
@@ -89,7 +89,7 @@ def end_transaction(
     leader_epoch: int = 0,
     now_ms: int = NOW,
 ) -> int | None:
-    """Write a marker, as version 1 of transactions does."""
+    """Write a marker, as transaction version 1 does."""
     producer = Producer(producer_id, epoch)
     return log.append_marker(producer, coordinator_epoch, commits, 1, leader_epoch, now_ms)
 
@@ -97,7 +97,7 @@ def end_transaction(
 def stored_batches(
     log: Log, max_bytes: int = 1 << 20, end_offset: int | None = None
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch a reader gets who reads the whole log, each of them checked."""
+    """Yield every batch that a reader of the whole log gets, after a check of each."""
     end_offset = log.end_offset if end_offset is None else end_offset
     offset = log.start_offset
     while offset < end_offset:
@@ -126,7 +126,7 @@ def stored(log: Log, max_bytes: int = 1 << 20) -> list[Record]:
 
 
 def run_jobs(log_manager: LogManager, now_ms: int) -> int:
-    """Do all housekeeping that is due; says how many jobs there were."""
+    """Run all housekeeping jobs that are due; return their number."""
     count = 0
     for job in log_manager.jobs(now_ms):
         job.run()
@@ -136,7 +136,7 @@ def run_jobs(log_manager: LogManager, now_ms: int) -> int:
 
 
 def replayed(log: Log) -> tuple[ProducerStates, list[tuple[int, int]]]:
-    """Producers and leader epochs as the batches of the log tell them, from the first on."""
+    """Return producer states and leader epochs, computed from all batches of the log."""
     producers = ProducerStates()
     epochs: list[tuple[int, int]] = []
     for header, _ in stored_batches(log):
@@ -156,7 +156,7 @@ def replayed(log: Log) -> tuple[ProducerStates, list[tuple[int, int]]]:
 
 
 def newest(producers: ProducerStates) -> dict[int, tuple[int, int, int, int]]:
-    """What a snapshot holds of each producer."""
+    """Return the part of each producer state that a snapshot holds."""
     return {
         producer_id: (
             state.epoch,

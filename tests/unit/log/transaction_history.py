@@ -1,5 +1,5 @@
-"""What the batches of a log say of transactions, found in the plainest way, and a reader who sees
-only what is committed."""
+"""A plain model of the transactions in a log, computed from its batches, and a read_committed
+reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hightide.core.transactions.aborted_index import AbortedTransaction
 from hightide.log.log import Log
 from hightide.wire.batch import Record, records
 from hightide.wire.control import ControlType, parse_marker
-from tests.unit.log.log_world import stored_batches
+from tests.unit.log.log_helpers import stored_batches
 
 
 class Ended(NamedTuple):
@@ -22,8 +22,8 @@ class Ended(NamedTuple):
     last_stable_offset: int
 
 
-class Story:
-    """The transactions of a log, told batch by batch."""
+class TransactionHistory:
+    """The transactions of a log, batch by batch."""
 
     def __init__(self) -> None:
         self.open: dict[int, int] = {}
@@ -49,9 +49,9 @@ class Story:
         return [e for e in self.aborted() if e.first_offset < end and e.last_offset >= start]
 
 
-def story_of(log: Log) -> Story:
-    """As the segments on disk tell it, from the first batch that is left."""
-    story = Story()
+def history_of(log: Log) -> TransactionHistory:
+    """Compute the history from the segments on disk."""
+    history = TransactionHistory()
     for segment in log.segments:
         for position, header in segment.headers():
             if header.is_control:
@@ -59,43 +59,45 @@ def story_of(log: Log) -> Story:
                     marker = parse_marker(record)
                     assert marker is not None
                     is_commit = marker.type is ControlType.COMMIT
-                    story.marked(header.producer_id, header.base_offset, is_commit)
+                    history.marked(header.producer_id, header.base_offset, is_commit)
             elif header.is_transactional:
-                story.wrote(header.producer_id, header.base_offset)
-    return story
+                history.wrote(header.producer_id, header.base_offset)
+    return history
 
 
-def check_story(log: Log, story: Story, high_watermark: int) -> None:
-    """What a log knows is what its batches say.
+def check_history(log: Log, history: TransactionHistory, high_watermark: int) -> None:
+    """Check that the transaction state of a log agrees with its batches.
 
-    Of a transaction that began in a segment that is gone it may know more than they do.
+    For a transaction that began in a deleted segment, the log may know more than the batches.
     """
     first = log.segments.bases[0]
     transactions = log.transactions
     transactions.check_all()
-    told = {producer_id: at for producer_id, at in transactions.opened.items() if at >= first}
-    assert told == {p: at for p, at in story.open.items() if transactions.opened[p] >= first}
-    assert all(at <= story.open.get(p, at) for p, at in transactions.opened.items())
+    known = {producer_id: at for producer_id, at in transactions.opened.items() if at >= first}
+    assert known == {p: at for p, at in history.open.items() if transactions.opened[p] >= first}
+    assert all(at <= history.open.get(p, at) for p, at in transactions.opened.items())
     aborted = log.aborted_between(0, log.end_offset)
     markers = {entry.last_offset for entry in aborted}
-    for entry in story.aborted():
+    for entry in history.aborted():
         assert entry.last_offset in markers
-    expected = {entry.last_offset: entry for entry in story.aborted()}
+    expected = {entry.last_offset: entry for entry in history.aborted()}
     for entry in aborted:
         if entry.first_offset >= first:
             assert entry[:3] == expected[entry.last_offset][:3]
             assert entry.last_stable_offset <= expected[entry.last_offset].last_stable_offset
-    if len(told) == len(transactions.opened):
+    if len(known) == len(transactions.opened):
         for committed in range(max(high_watermark, log.start_offset), log.end_offset + 1):
-            assert transactions.last_stable_offset(committed) <= story.stable(committed)
+            assert transactions.last_stable_offset(committed) <= history.stable(committed)
             if committed == log.end_offset:
-                assert transactions.last_stable_offset(committed) == story.stable(committed)
+                assert transactions.last_stable_offset(committed) == history.stable(committed)
 
 
 def read_committed(log: Log) -> list[Record]:
-    """The records that a consumer of committed records shows, told of the aborted transactions."""
+    """Return the records that a read_committed consumer shows."""
     end = log.last_stable_offset
-    aborted = sorted(log.aborted_between(log.start_offset, end), key=lambda each: each.first_offset)
+    aborted = sorted(
+        log.aborted_between(log.start_offset, end), key=lambda entry: entry.first_offset
+    )
     skipped: set[int] = set()
     shown: list[Record] = []
     for header, data in stored_batches(log, 300, end):
