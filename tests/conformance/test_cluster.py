@@ -18,6 +18,7 @@ import pytest
 from hightide.client.admin import Admin
 from hightide.process import BrokerFailed, environment, free_port, is_free
 from hightide.testing import Cluster
+from hightide.zookeeper import DATABASE
 from tests.conformance.adapters import Record, confluent, values
 
 pytest_plugins = ["pytester"]
@@ -398,14 +399,14 @@ def test_up_keeps_its_data_between_runs(up, tmp_path):
     assert run.end(signal.SIGTERM)[0] == 0
 
 
-def test_up_takes_over_a_broker_that_had_its_coordinator_inside(up, tmp_path):
+def test_up_takes_over_a_broker_with_an_embedded_zookeeper(up, tmp_path):
     with Cluster(data=tmp_path) as cluster:
         topic = cluster.create_topic()
         confluent.produce(cluster.bootstrap, topic, [Record(b"x")])
-    assert (tmp_path / "broker-1" / "coordination.db").exists()
+    assert (tmp_path / "broker-1" / DATABASE).exists()
     run = up("--port", "0", "--data", str(tmp_path))
     assert values(confluent.read(run.bootstrap(), topic, 1)) == [b"x"]
-    assert not (tmp_path / "broker-1" / "coordination.db").exists()
+    assert not (tmp_path / "broker-1" / DATABASE).exists()
     assert run.end(signal.SIGTERM)[0] == 0
 
 
