@@ -38,7 +38,7 @@ from mmap import mmap
 from pathlib import Path
 
 from bench.harness.broker import BrokerFailure, Candidate, Launch, NotSupported, Place, Settings
-from bench.harness.candidates import SOURCE, CommandLine, Hightide
+from bench.harness.candidates import SOURCE, Hightide, parse
 from bench.harness.cluster import Cluster, cluster
 from bench.harness.generator import Sample, prepare
 from bench.harness.lab import TOPIC, Lab
@@ -66,7 +66,7 @@ STEPS = (
     ("send: write to the socket", r"\bos\.write\(|_transport\.write\("),
     ("event loop: epoll, recv, timers", r"asyncio/|uvloop"),
     ("frames, buffers and order of answers", r"broker/network/(connection|server|dispatch)\.py"),
-    ("what a Produce means, and its answer", r"handlers/(transactional_)?produce\.py|hot/produce"),
+    ("what a Produce means, and its answer", r"handlers/produce\.py|hot/produce"),
     (
         "what a Fetch means, and its answer",
         r"handlers/|hot/|fetch_session\.py",
@@ -446,7 +446,7 @@ def main() -> None:
         return
     candidate: Candidate = Hightide(tuple(options.override))
     if options.broker:
-        candidate = CommandLine.parse(options.broker)
+        candidate = parse(options.broker)
     RESULTS.mkdir(exist_ok=True)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))

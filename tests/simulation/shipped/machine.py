@@ -1,4 +1,4 @@
-"""A simulated machine with a broker on it: the shipped one, in surroundings of its own."""
+"""A simulated machine with a broker on it: the shipped one, in a simulated environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hightide.zookeeper.client import SessionKey
 from hightide.zookeeper.errors import ZooKeeperError
 from tests.simulation.shipped.disk import SimDisk
 from tests.simulation.shipped.loop import Process, SimLoop, World
-from tests.simulation.shipped.network import Listening
 from tests.simulation.shipped.zookeeper import SimZooKeeper
 
 PORT = 9092
@@ -51,20 +50,20 @@ class SimEnvironment:
     def new_id(self) -> uuid.UUID:
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
-    def directory(self, _settings: Settings) -> Path | None:
+    def directory(self, settings: Settings) -> Path | None:
         return None
 
-    def disks(self, _settings: Settings) -> list[Disk]:
+    def disks(self, settings: Settings) -> list[Disk]:
         return [self._machine.disk]
 
-    def listen(self, _host: str, port: int, _backlog: int) -> Listening:
+    def listen(self, host: str, port: int, backlog: int) -> Any:
         return self._machine.world.network.listen(self._machine, port)
 
     async def open_zookeeper(
         self,
         settings: Settings,
-        _directory: Path | None,
-        _on_failure: Callable[[Exception], None],
+        directory: Path | None,
+        on_failure: Callable[[Exception], None],
         *,
         is_new: bool,
     ) -> Opened:

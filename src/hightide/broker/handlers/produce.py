@@ -21,21 +21,20 @@ under which the broker remembers what they mean (`Shape`): the usual request is 
 decoded.  A transactional producer's request is too, once its transaction is open in the partition.
 
 A request that cannot be answered yet is parked in the purgatory (`replication/purgatory.py`).
+
+Before the first batch of a transaction is appended to a partition, the transaction coordinator must
+confirm the transaction (`broker/transactions/partition_verifier.py`).  The whole request waits for
+that, and is then served again from its beginning.  Later batches find the transaction open in the
+partition and do not wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from hightide.broker.handlers.transactional_produce import (
-    FLAGS_AT,
-    PRODUCER_ID_AT,
-    Verdicts,
-    guard_for,
-    verify,
-)
-from hightide.broker.network.connection import Connection
+from hightide.broker.network.connection import VERIFYING, Connection, NotYet
 from hightide.broker.replication.purgatory import (
     DelayedBatch,
     DelayedProduce,
@@ -43,8 +42,18 @@ from hightide.broker.replication.purgatory import (
     ProduceResults,
 )
 from hightide.broker.replication.replica import Replica
+from hightide.broker.transactions.partition_verifier import Unverified
+from hightide.core.transactions.transaction import Producer
+from hightide.core.transactions.verification import VerificationGuard, produce_error
 from hightide.log.disk import DiskFailed
-from hightide.wire.batch import HEADER_BYTES, TRANSACTIONAL_FLAG
+from hightide.wire.batch import (
+    ATTRIBUTES_AT,
+    HEADER,
+    HEADER_BYTES,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
+from hightide.wire.crc import crc32c
 from hightide.wire.errors import ErrorCode, KafkaError, WireError
 from hightide.wire.hot import produce_codec as hot
 from hightide.wire.hot.read_cursor import body_at
@@ -58,6 +67,15 @@ _PRODUCER_ID = Struct(">q")
 _MOST_PARTITIONS = 10_000
 _MOST_SHAPES = 10_000
 _ALL = -1
+_FLAGS_AT = ATTRIBUTES_AT + 1  # the low byte of a batch's attributes, which holds its flags
+_PRODUCER_ID_AT = 43
+
+Verdicts = Mapping[Replica, VerificationGuard | KafkaError | None]
+"""For batches that open a transaction in their partition: the guard to append with, or an error."""
+
+_TransactionalBatch = tuple[bytes, hot.PartitionRecords, BatchHeader]
+
+_NO_VERDICTS: Verdicts = {}
 
 
 class Shape(NamedTuple):
@@ -124,7 +142,7 @@ def produce(
             usual
             and at < stop
             and (
-                not buf[at + FLAGS_AT] & TRANSACTIONAL_FLAG or _is_open(shape, connection, buf, at)
+                not buf[at + _FLAGS_AT] & TRANSACTIONAL_FLAG or _is_open(shape, connection, buf, at)
             )
         ):
             replica, acks = shape.replica, shape.acks
@@ -158,7 +176,7 @@ def produce(
 
 def _is_open(shape: Shape, connection: Connection, buf: bytearray, at: int) -> bool:
     """Whether the transaction of the batch is open in its partition."""
-    (producer_id,) = _PRODUCER_ID.unpack_from(buf, at + PRODUCER_ID_AT)
+    (producer_id,) = _PRODUCER_ID.unpack_from(buf, at + _PRODUCER_ID_AT)
     if not (shape.is_transactional and producer_id in shape.replica.log.transactions.opened):
         return False
     connection.verified = {}  # another request has opened it while the coordinator was asked
@@ -175,10 +193,10 @@ def _produce(
     if sum(len(partitions) for _, partitions in request.topics) > _MOST_PARTITIONS:
         raise WireError(f"more than {_MOST_PARTITIONS} partitions in one Produce")
     whole_error = _check_acks(request)
-    verdicts: Verdicts = {}
+    verdicts = _NO_VERDICTS
     if whole_error is None:
         try:
-            verdicts = verify(broker, connection, request, buf, view)
+            verdicts = _verify(broker, connection, request, buf, view)
         except KafkaError as error:
             whole_error = error
     now_ms = broker.now_ms()
@@ -195,7 +213,7 @@ def _produce(
                 replica = _check_leads(broker, replica, name, index)
                 if request.acks == _ALL:
                     _check_isr(replica)
-                guard = guard_for(verdicts, replica, version)
+                guard = _guard_for(verdicts, replica, version)
                 base, end_offset, time_ms = replica.append(
                     buf, view, records.start, records.end, now_ms, guard
                 )
@@ -320,3 +338,75 @@ def _learn(
         request.transactional_id is not None,
     )
     broker.shapes.learn(version, bytes(view[start + 8 : at]), shape)
+
+
+# -- transactional batches ---------------------------------------------------------------------
+
+
+def _verify(
+    broker: Broker, connection: Connection, request: hot.Produce, buf: bytearray, view: memoryview
+) -> Verdicts:
+    """Return the coordinator's verdicts on the request's batches; NotYet if it must be asked first.
+
+    Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED or INVALID_PRODUCER_ID_MAPPING, for the whole
+    request, if it does not say which transaction its batches belong to.
+    """
+    batches = [
+        (name, records, BatchHeader._make(HEADER.unpack_from(buf, records.start)))
+        for name, partitions in request.topics
+        for records in partitions
+        if records.end - records.start >= HEADER_BYTES
+        and buf[records.start + _FLAGS_AT] & TRANSACTIONAL_FLAG
+    ]
+    if not batches:
+        return _NO_VERDICTS
+    if request.transactional_id is None:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a batch belongs to a transaction, and the request names no transactional id",
+        )
+    if len({header.producer_id for _, _, header in batches}) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one request has batches of several producers"
+        )
+    transactional_id = request.transactional_id.decode(errors="replace")
+    known = dict(connection.verified)
+    unverified = []
+    for batch in _unverified(broker, batches, view):
+        if batch.replica not in known:
+            verdict = broker.verifier.verdict_now(transactional_id, batch)
+            if verdict is None:
+                unverified.append(batch)
+            else:
+                known[batch.replica] = verdict
+    if unverified:
+        connection.verified = known
+        broker.verifier.ask(connection, transactional_id, unverified)
+        raise NotYet(VERIFYING)
+    connection.verified = _NO_VERDICTS
+    return known
+
+
+def _unverified(
+    broker: Broker, batches: list[_TransactionalBatch], view: memoryview
+) -> Iterator[Unverified]:
+    """The batches that open a transaction in their partition."""
+    for name, records, header in batches:
+        replica = broker.replica_manager.get(name, records.partition)
+        if replica is None or replica.leader is None or replica.is_internal:
+            continue
+        producer = Producer(header.producer_id, header.producer_epoch)
+        sequence, count = header.base_sequence, header.record_count
+        if not broker.verifier.is_needed(replica, producer, sequence, count):
+            continue
+        # The coordinator is not asked about a producer id that comes from damaged bytes.
+        if crc32c(view[records.start + ATTRIBUTES_AT : records.end]) == header.crc:
+            yield Unverified(replica, producer, sequence)
+
+
+def _guard_for(verdicts: Verdicts, replica: Replica, version: int) -> VerificationGuard | None:
+    """The guard to append with; KafkaError, one that the client's version knows, if refused."""
+    verdict = verdicts.get(replica)
+    if isinstance(verdict, KafkaError):
+        raise KafkaError(produce_error(verdict.code, version), verdict.detail)
+    return verdict
