@@ -75,7 +75,6 @@ class ControllerService:
             zookeeper, election, settings, listener, new_id, self._count_unclean
         )
         self._queue: EventQueue | None = None
-        self._ending: dict[asyncio.Task[None], None] = {}
         self._is_stopping = False
 
     def _count_unclean(self) -> None:
