@@ -165,7 +165,7 @@ class AnyCluster(RuleBasedStateMachine):
 
     @rule(chance=CHANCE, at=st.integers(0, 3), cleanly=st.booleans())
     @precondition(lambda self: self.world.letters)
-    def a_broker_restarts_while_a_proposal_about_it_is_in_flight(
+    def some_broker_restarts_while_a_proposal_about_it_is_in_flight(
         self, chance: int, at: int, cleanly: bool
     ) -> None:
         letter = self.world.letters[chance % len(self.world.letters)]
