@@ -79,10 +79,10 @@ def test_brokers_without_ids_are_given_different_ones_and_keep_them(ensemble, tm
 @pytest.fixture
 def data_of_a_cluster(embedded, tmp_path):
     """The directory of a broker that has run, and the id of its cluster."""
-    with Brokers(embedded.hosts, data=tmp_path / "life") as cluster:
+    with Brokers(embedded.hosts, data=tmp_path / "data") as cluster:
         write(cluster.bootstrap, cluster.create_topic("kept"), 0, b"kept")
         cluster_id = cluster.tree.json("/cluster/id")["id"]
-    return tmp_path / "life" / "broker-1", cluster_id
+    return tmp_path / "data" / "broker-1", cluster_id
 
 
 @pytest.mark.parametrize("chroot", ["", "/not/there/yet"])
@@ -161,12 +161,12 @@ def wipe(server) -> None:
 def test_a_broker_ends_when_its_zookeeper_has_lost_the_cluster(tmp_path):
     with (
         own_server(servers.Embedded, tmp_path / "zookeeper") as server,
-        Brokers(server.hosts, 2, data=tmp_path / "life") as cluster,
+        Brokers(server.hosts, 2, data=tmp_path / "data") as cluster,
     ):
         topics = [cluster.create_topic(f"kept-{n}") for n in range(4)]
         write(cluster.bootstrap, topics[0], 0, b"kept")
-        eventually(lambda: len(list(tmp_path.glob("life/broker-*/kept-*"))) == 4)
-        logs = sorted(tmp_path.glob("life/broker-*/kept-*"))
+        eventually(lambda: len(list(tmp_path.glob("data/broker-*/kept-*"))) == 4)
+        logs = sorted(tmp_path.glob("data/broker-*/kept-*"))
         wipe(server)
         for broker_id in cluster.brokers:
             assert cluster.wait_until_it_ends(broker_id) == 1
@@ -174,14 +174,14 @@ def test_a_broker_ends_when_its_zookeeper_has_lost_the_cluster(tmp_path):
             assert "the broker must stop: the log directories belong to cluster" in log
             assert "ZooKeeper is empty" in log
         assert cluster.tree.everything() == {}
-        assert sorted(tmp_path.glob("life/broker-*/kept-*")) == logs
+        assert sorted(tmp_path.glob("data/broker-*/kept-*")) == logs
 
 
 def test_a_broker_ends_when_its_zookeeper_has_another_cluster(tmp_path):
     """Also while clients request changes: none of them may reach the wrong cluster."""
     with (
         own_server(servers.Embedded, tmp_path / "zookeeper") as server,
-        Brokers(server.hosts, data=tmp_path / "life") as cluster,
+        Brokers(server.hosts, data=tmp_path / "data") as cluster,
     ):
         for number in range(3):
             cluster.create_topic(f"kept-{number}")
@@ -200,18 +200,18 @@ def test_a_broker_ends_when_its_zookeeper_has_another_cluster(tmp_path):
             assert "ZooKeeper belongs to cluster" in cluster.log()
             assert cluster.tree.everything() == before
             assert cluster.tree.json("/controller")["brokerid"] == 2
-        assert len(list(tmp_path.glob("life/broker-1/kept-*"))) == 3
+        assert len(list(tmp_path.glob("data/broker-1/kept-*"))) == 3
 
 
 def test_a_zookeeper_that_lost_its_data_is_reported_and_not_changed(tmp_path):
     """ZooKeeper closes the connections of clients that have seen a newer zxid."""
     with (
         own_server(servers.ZooKeeper, tmp_path / "zookeeper") as server,
-        Brokers(server.hosts, data=tmp_path / "life") as cluster,
+        Brokers(server.hosts, data=tmp_path / "data") as cluster,
     ):
         write(cluster.bootstrap, cluster.create_topic("kept"), 0, b"kept")
         wipe(server)
-        eventually(lambda: "was its data folder emptied" in cluster.log())
+        eventually(lambda: "was its data directory emptied" in cluster.log())
         assert read(cluster.bootstrap, "kept", 0) == b"kept"
         tree = Tree(server.hosts)
         try:
@@ -223,7 +223,7 @@ def test_a_zookeeper_that_lost_its_data_is_reported_and_not_changed(tmp_path):
 def test_a_zookeeper_that_was_replaced_ends_the_broker(tmp_path):
     with (
         own_server(servers.ZooKeeper, tmp_path / "zookeeper") as server,
-        Brokers(server.hosts, data=tmp_path / "life") as cluster,
+        Brokers(server.hosts, data=tmp_path / "data") as cluster,
     ):
         write(cluster.bootstrap, cluster.create_topic("kept"), 0, b"kept")
         cluster.pause()
@@ -241,4 +241,4 @@ def test_a_zookeeper_that_was_replaced_ends_the_broker(tmp_path):
             assert tree.everything() == before
         finally:
             tree.close()
-        assert list(tmp_path.glob("life/broker-1/kept-0"))
+        assert list(tmp_path.glob("data/broker-1/kept-0"))
