@@ -1,4 +1,4 @@
-"""What the command line says without a broker: help, usage errors, and failing in words."""
+"""The command line without a broker: help, usage errors, and failures as sentences."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ class Done:
 
 @pytest.fixture
 def hightide(capsys, monkeypatch):
-    """Run one command in this process; a new one for each would cost half a second."""
+    """Run one command in this process; a new process would take half a second."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("HIGHTIDE_BOOTSTRAP", raising=False)
@@ -37,16 +37,16 @@ def hightide(capsys, monkeypatch):
             code = main(list(arguments))
         except SystemExit as stopped:
             code = stopped.code
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
+        printed = capsys.readouterr()
+        return Done(code, printed.out, printed.err)
 
     return run
 
 
 def closed_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def test_help_lists_every_command(hightide):
@@ -232,11 +232,11 @@ def test_a_listener_that_hangs_up_is_said_in_words():
             stderr=subprocess.PIPE,
             env=environment(),
         )
-        taken, _ = silent.accept()
-        taken.close()
-        _, said = child.communicate(timeout=60)
+        accepted, _ = silent.accept()
+        accepted.close()
+        _, errors = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert f"The connection to {address} was closed" in said.decode()
+    assert f"The connection to {address} was closed" in errors.decode()
 
 
 SLOW = {"typer", "rich", "confluent_kafka", "kazoo"}
@@ -351,7 +351,7 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
     )
     os.read(child.stdout.fileno(), 10)
     child.stdout.close()
-    said = child.stderr.read().decode()
+    errors = child.stderr.read().decode()
     child.stderr.close()
     assert child.wait(60) == 1
-    assert said == ""
+    assert errors == ""

@@ -1,4 +1,4 @@
-"""`hightide doctor`: what is judged how, and that it answers on this machine."""
+"""`hightide doctor`: its judgements, and that it runs on this machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_versions_are_compared_as_numbers(found: str, versions: str, is_good: bo
 def test_a_package_that_is_missing_or_too_new_is_bad() -> None:
     wanted = {"pyspark": ">=4.3,<4.4", "pandas": "<3,>=2.2", "numba": ">=0.61"}
     found = {"pyspark": "4.3.0", "pandas": "3.1.1"}
-    assert [each.verdict for each in judge_packages(wanted, found)] == [
+    assert [check.verdict for check in judge_packages(wanted, found)] == [
         Verdict.OK,
         Verdict.BAD,
         Verdict.BAD,
@@ -70,8 +70,8 @@ def test_little_disk_and_few_files_are_bad_and_low_ones_a_warning() -> None:
 
 
 def test_a_broker_must_answer_only_if_it_was_asked_for() -> None:
-    assert judge_broker("host:1", "Nobody answers.").verdict is Verdict.BAD
-    assert judge_broker(None, "Nobody answers.").verdict is Verdict.ABSENT
+    assert judge_broker("host:1", "Connection refused.").verdict is Verdict.BAD
+    assert judge_broker(None, "Connection refused.").verdict is Verdict.ABSENT
     assert judge_broker("host:1", 3).verdict is Verdict.OK
 
 
@@ -83,9 +83,9 @@ def test_loops_that_are_not_compiled_are_a_warning() -> None:
 def test_the_command_prints_every_check_and_exits_with_3_if_one_is_bad() -> None:
     app = typer.Typer()
     app.command()(doctor.doctor)
-    # Nobody listens on port 1, and the check of a broker that was asked for is bad.
+    # Port 1 has no listener, and a broker that was asked for must answer.
     answer = CliRunner().invoke(app, ["--bootstrap", "127.0.0.1:1", "-o", "json"])
-    checks = {each["check"]: each for each in json.loads(answer.stdout)}
+    checks = {check["check"]: check for check in json.loads(answer.stdout)}
     assert answer.exit_code == 3
     assert checks["broker"]["verdict"] == "bad"
     assert {"hightide", "python", "pyspark", "disk", "open files"} <= set(checks)

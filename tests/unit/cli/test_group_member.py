@@ -1,4 +1,4 @@
-"""Reading as a member of a group: what is printed counts as read, and nothing else."""
+"""Reading as a member of a group: offsets are committed after their records are printed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END = KafkaError._PARTITION_EOF
 
 
 class Consumer:
-    """One that is given its partitions and then these messages; None is a while without any."""
+    """A consumer that gets its partitions and then these messages; None is a poll without one."""
 
     def __init__(self, partitions, *messages):
         self.partitions = list(partitions)
@@ -39,15 +39,15 @@ class Consumer:
         self.stored = {}
 
     def subscribe(self, topics, on_assign, on_revoke):
-        self.given, self.taken = on_assign, on_revoke
+        self.assigned, self.revoked = on_assign, on_revoke
 
     def assignment(self):
-        return [TopicPartition("t", each) for each in self.partitions]
+        return [TopicPartition("t", index) for index in self.partitions]
 
     def poll(self, timeout):
         if timeout == 0:
             return self.messages.pop(0) if self.messages and self.messages[0] else None
-        self.given(self, [])
+        self.assigned(self, [])
         return self.messages.pop(0) if self.messages else None
 
     def store_offsets(self, message):
@@ -56,7 +56,7 @@ class Consumer:
 
 @pytest.fixture
 def pushes(monkeypatch):
-    """How often what was printed was pushed out."""
+    """Counts how often the output was flushed."""
     found = []
     monkeypatch.setattr(render, "push", lambda: found.append(True))
     return found
@@ -64,7 +64,7 @@ def pushes(monkeypatch):
 
 def read(consumer, count=None, follow=False):
     found = group_member.read(consumer, "t", count=count, follow=follow)
-    return [(each.partition(), each.offset()) for each in found]
+    return [(message.partition(), message.offset()) for message in found]
 
 
 def test_it_ends_with_its_partitions_and_stores_what_was_printed(pushes):
@@ -102,7 +102,7 @@ def test_a_long_stream_is_stored_from_time_to_time(pushes, monkeypatch):
     monkeypatch.setattr(group_member, "AT_ONCE", 3)
     consumer = Consumer([0], None, *(Message(0, at) for at in range(8)))
     found = group_member.read(consumer, "t", count=None, follow=True)
-    assert [each.offset() for each in islice(found, 8)] == list(range(8))
+    assert [message.offset() for message in islice(found, 8)] == list(range(8))
     assert consumer.stored == {0: 6}
 
 
@@ -110,7 +110,7 @@ def test_what_is_taken_away_is_pushed_out_first(pushes):
     consumer = Consumer([0], None, Message(0, 1), Message(0, 2))
     found = group_member.read(consumer, "t", count=None, follow=True)
     list(islice(found, 2))
-    consumer.taken(consumer, [])
+    consumer.revoked(consumer, [])
     assert consumer.stored == {0: 2}
 
 

@@ -1,4 +1,4 @@
-"""Groups as a person sees them: rows, pages, and what a reset would do."""
+"""The output of `hightide group`: rows, pages, and what a reset would do."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_group_without_partitions_says_so():
 
 def test_only_the_topics_that_are_asked_for_count():
     found = of_topics(LAG, ["pay"])
-    assert [each.topic for each in found.partitions] == ["pay"]
+    assert [lag.topic for lag in found.partitions] == ["pay"]
     assert of_topics(LAG, None) == LAG
 
 
@@ -234,8 +234,8 @@ COMMITS = {PARTITION: Commit(20, -1, "")}
 def test_a_move_stays_inside_the_partition(wanted, at_time, after, capsys):
     row = planned(PARTITION, COMMITS, Extent(5, 50), wanted, at_time)
     assert (row.before, row.after, row.moved) == (20, after, after - 20)
-    told = capsys.readouterr().err
-    assert ("becomes its" in told) == (wanted in (position.Offset(99), Shift(-40)))
+    messages = capsys.readouterr().err
+    assert ("becomes its" in messages) == (wanted in (position.Offset(99), Shift(-40)))
 
 
 def test_nothing_can_be_shifted_that_was_not_committed():

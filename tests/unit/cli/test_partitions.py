@@ -1,4 +1,4 @@
-"""Partitions as a person sees them: names, rows, words for what is wrong, and the picture."""
+"""The output of `hightide partition`: names, rows, problems, and the bars of replicas."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ LEADER = report(
 
 
 def partition(state=STATE, *reports, live=ALL, topic="orders", index=0):
-    return PartitionReplicas(topic, index, state, live, {each.broker: each for each in reports})
+    return PartitionReplicas(
+        topic, index, state, live, {report.broker: report for report in reports}
+    )
 
 
 WHOLE = partition(STATE, LEADER, report(2, end_offset=1150), report(3, Role.FOLLOWER, 600, 600))
@@ -95,7 +97,10 @@ def test_what_names_no_partition_is_refused(text):
 
 def test_topics_and_single_partitions_can_be_chosen_together():
     found = [partition(topic=topic, index=index) for topic in "ab" for index in range(3)]
-    names = [(each.topic, each.partition) for each in chosen(found, [("a", None), ("b", 1)])]
+    names = [
+        (partition.topic, partition.partition)
+        for partition in chosen(found, [("a", None), ("b", 1)])
+    ]
     assert names == [("a", 0), ("a", 1), ("a", 2), ("b", 1)]
     with pytest.raises(KafkaError, match="Topic 'a' has no partition 7"):
         chosen(found, [("a", 7)])
@@ -278,16 +283,19 @@ def test_it_is_told_beforehand_what_a_preferred_election_does(state, live, leade
 
 
 def test_it_is_told_beforehand_what_an_unclean_election_does():
-    def told(found):
+    def expected(found):
         what = expected_election(ElectionKind.UNCLEAN, found)
         return what.leader, what.sentence
 
-    assert told(partition(STATE)) == (1, NOT_NEEDED)
-    assert told(partition(OFFLINE, live=frozenset({7}))) == (None, "none of its replicas is alive")
+    assert expected(partition(STATE)) == (1, NOT_NEEDED)
+    assert expected(partition(OFFLINE, live=frozenset({7}))) == (
+        None,
+        "none of its replicas is alive",
+    )
     some = partition(
         OFFLINE, report(2, end_offset=80), report(3, end_offset=95), live=frozenset({2, 3})
     )
-    assert told(some) == (
+    assert expected(some) == (
         2,
         "would be elected with records up to 80; replica 3 has records up to 95;"
         " replicas 1 did not report theirs",
@@ -328,7 +336,7 @@ def test_health_counts_and_names_what_is_wrong():
     found = health_of(ill, {"orders": 2})
     assert not found.healthy
     assert (found.offline, found.under_min_isr, found.under_replicated) == (0, 1, 2)
-    assert [each.kind for each in found.problems] == [
+    assert [problem.kind for problem in found.problems] == [
         ProblemKind.UNDER_MIN_ISR,
         ProblemKind.UNDER_REPLICATED,
     ]
@@ -337,7 +345,7 @@ def test_health_counts_and_names_what_is_wrong():
 def test_a_thousand_problems_of_a_kind_are_not_a_thousand_lines():
     parts = [partition(index=index) for index in range(1000)]
     found = health_of(ReplicasDescription(1, ALL, parts), {})
-    said = sentences(found.problems)
-    assert len(said) == 22
-    assert said[-1] == "… and 980 more that are under-replicated; -o json has all."
+    lines = sentences(found.problems)
+    assert len(lines) == 22
+    assert lines[-1] == "… and 980 more that are under-replicated; -o json has all."
     assert sentences([]) == []

@@ -1,4 +1,4 @@
-"""The arithmetic of `hightide perf`, on made-up messages and rounds."""
+"""The arithmetic of `hightide perf`, with made-up messages and rounds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ AMOUNT = Amount(seconds=2.0, most_bytes=4_000, size=100, rate=1_000)
 
 
 def flown(pace, latencies_s, sent_late_s=0.0):
-    """A run that began at moment 100, with what each message took; None did not arrive."""
+    """A run that began at time 100, with these latencies; None is a message that did not arrive."""
     flight = Flight(pace.count)
-    for number, taken in enumerate(latencies_s):
+    for number, latency_s in enumerate(latencies_s):
         due = 100.0 + pace.due_s(number)
         flight.sent[number] = due + sent_late_s
-        if taken is not None:
-            flight.received(flight.stamp(number), 0, due + taken)
+        if latency_s is not None:
+            flight.received(flight.stamp(number), 0, due + latency_s)
     return flight
 
 
@@ -51,7 +51,7 @@ def test_a_percentile_of_too_few_messages_is_not_told():
     pace = Pace(rate=1_000, seconds=0.1, size=16)
     found = figures("t", pace, flown(pace, [0.001] * 100), 100.0, 1.0, 0.5)
     assert found.latency_p999_ms is None
-    assert [each.percent for each in found.percentiles] == [10, 25, 50, 75, 90, 95, 99]
+    assert [row.percent for row in found.percentiles] == [10, 25, 50, 75, 90, 95, 99]
 
 
 def test_messages_that_did_not_arrive_are_counted_and_said():
@@ -85,7 +85,7 @@ def test_only_new_messages_of_this_run_are_counted():
 @pytest.mark.parametrize("size", [1, 16, 1_000, 3_000_000])
 def test_payloads_have_the_size_asked_for_and_differ(size):
     found = payloads(size)
-    assert {len(each) for each in found} == {size}
+    assert {len(payload) for payload in found} == {size}
     assert len(set(found)) > 8
     assert found == payloads(size)
 
@@ -103,12 +103,12 @@ def test_clusters_take_turns_and_the_one_that_begins_changes():
     steps = []
     found = rounds([Target("a", "t"), Target("b", "t")], [measurement], AMOUNT, 2, steps.append)
     assert turns == [("b", 0.5), ("a", 0.5), ("a", 2.0), ("b", 2.0), ("b", 2.0), ("a", 2.0)]
-    assert [[each.figures["MB/s"] for each in one] for one in found] == [[3.0, 6.0], [4.0, 5.0]]
+    assert [[result.figures["MB/s"] for result in one] for one in found] == [[3.0, 6.0], [4.0, 5.0]]
     assert sum(steps) == 6
 
 
 def measured(*values, what="m", figure="MB/s", cores=0.5):
-    return [Measurement(what, {figure: each}, cores) for each in values]
+    return [Measurement(what, {figure: value}, cores) for value in values]
 
 
 def test_one_cluster_gives_medians_and_their_spread():
@@ -119,7 +119,7 @@ def test_one_cluster_gives_medians_and_their_spread():
 def test_ratios_are_those_of_each_round():
     (row,) = ratio_rows(measured(10.0, 40.0, 30.0), measured(10.0, 20.0, 60.0))
     assert (row.first, row.second) == (30.0, 20.0)
-    # Not 30 / 20: the rounds say 1, 2 and a half.
+    # Not 30 / 20: the ratios of the rounds are 1, 2 and a half.
     assert (row.ratio, row.lowest, row.highest, row.better) == (1.0, 0.5, 2.0, "above 1")
 
 

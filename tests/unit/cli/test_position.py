@@ -1,4 +1,4 @@
-"""Where `consume` starts: the words people type and the offsets they mean."""
+"""The position of `consume`: what users type, and the offsets that it means."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Plans in Kafka's JSON, where they lead, and the throttle that goes with them."""
+"""Reassignment plans in Kafka's JSON, their targets, and their throttle."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_move_adds_first_and_removes_at_the_end():
     move = move_of(partition(1, 2, 3), (3, 4))
     assert move == Reassignment((3, 4, 1, 2), (4,), (1, 2))
     assert move.target == (3, 4)
-    # What a former move was adding is not where the partition comes from.
+    # Replicas that an earlier reassignment was adding do not belong to the origin.
     again = move_of(partition(3, 4, 1, 2, adding=(4,), removing=(1, 2)), (1, 3))
     assert (again.adding, again.removing) == ((), (2,))
 

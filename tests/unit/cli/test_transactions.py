@@ -1,4 +1,4 @@
-"""Transactions as a person sees them, and which of them hang."""
+"""The output of `hightide txn`, and which transactions hang."""
 
 from __future__ import annotations
 
@@ -35,17 +35,23 @@ class FakeAdmin:
     def __init__(self, looks, known=(), silent=None):
         self.transactions = self
         self.looks = iter(looks)
-        self.known = {each.transactional_id: each for each in known}
+        self.known = {transaction.transactional_id: transaction for transaction in known}
         self.silent = silent or {}
 
     async def producers(self, partitions):
-        return [each for each in next(self.looks) if (each.topic, each.partition) in partitions]
+        return [
+            producer
+            for producer in next(self.looks)
+            if (producer.topic, producer.partition) in partitions
+        ]
 
     async def list(self, producer_ids):
         found = [
-            TransactionListing(each.transactional_id, each.state, each.producer_id, 1)
-            for each in self.known.values()
-            if each.producer_id in producer_ids
+            TransactionListing(
+                transaction.transactional_id, transaction.state, transaction.producer_id, 1
+            )
+            for transaction in self.known.values()
+            if transaction.producer_id in producer_ids
         ]
         return TransactionsListing(found, self.silent, frozenset())
 

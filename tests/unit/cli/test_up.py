@@ -1,4 +1,4 @@
-"""`hightide up` before anything is started: its options, and data of an earlier version."""
+"""`hightide up` before anything is started: its options, and the data of earlier versions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def overrides(arguments: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def taken():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        yield held.getsockname()[1]
+def used_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
 
 
 def test_each_broker_has_its_own_port_id_and_directory(tmp_path):
     chosen = options("--brokers", "3", "--port", "19092")
-    made = [up.broker_arguments(chosen, tmp_path, number, 2181) for number in (1, 2, 3)]
-    assert [arguments[3] for arguments in made] == ["19092", "19093", "19094"]
-    assert overrides(made[2]) == [
+    arguments_of = [up.broker_arguments(chosen, tmp_path, number, 2181) for number in (1, 2, 3)]
+    assert [arguments[3] for arguments in arguments_of] == ["19092", "19093", "19094"]
+    assert overrides(arguments_of[2]) == [
         "broker.id=3",
         "zookeeper.connect=127.0.0.1:2181",
         "default.replication.factor=3",
@@ -72,10 +72,10 @@ def test_a_cluster_that_cannot_be_is_wrong_usage(capsys, words, sentence):
     assert sentence in capsys.readouterr().err
 
 
-def test_zookeeper_takes_another_port_when_its_own_is_in_use(monkeypatch, capsys, taken):
-    monkeypatch.setattr(up, "ZOOKEEPER_PORT", taken)
-    assert up.zookeeper_port(options()) != taken
-    assert f"port {taken} is in use" in capsys.readouterr().err
+def test_zookeeper_takes_another_port_when_its_own_is_in_use(monkeypatch, capsys, used_port):
+    monkeypatch.setattr(up, "ZOOKEEPER_PORT", used_port)
+    assert up.zookeeper_port(options()) != used_port
+    assert f"port {used_port} is in use" in capsys.readouterr().err
 
 
 def test_zookeeper_keeps_away_from_the_ports_of_the_brokers(monkeypatch, capsys):
@@ -84,13 +84,13 @@ def test_zookeeper_keeps_away_from_the_ports_of_the_brokers(monkeypatch, capsys)
     assert capsys.readouterr().err == ""
 
 
-def test_a_zookeeper_port_that_was_asked_for_and_is_in_use_is_an_error(taken):
-    with pytest.raises(ServiceFailed, match=f"Port {taken} is in use"):
-        up.zookeeper_port(options("--coordinator-port", str(taken)))
+def test_a_zookeeper_port_that_was_asked_for_and_is_in_use_is_an_error(used_port):
+    with pytest.raises(ServiceFailed, match=f"Port {used_port} is in use"):
+        up.zookeeper_port(options("--coordinator-port", str(used_port)))
 
 
 class EarlierVersion:
-    """What a single broker kept among its own data."""
+    """A broker's folder of an earlier version, with ZooKeeper's database in it."""
 
     def __init__(self, folder: Path):
         self.folder = folder

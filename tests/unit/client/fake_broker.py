@@ -1,4 +1,4 @@
-"""Brokers that are real sockets, each with the answers that a test gives it."""
+"""Fake brokers on real sockets, with the responses that a test gives them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ TOPICS = [
 
 
 class FakeBroker:
-    """A broker that answers by a table: API key → function from a request to its answer."""
+    """A broker that answers from a table: API key → function from a request to its response."""
 
     def __init__(self, broker_id):
         self.id = broker_id
         self.port = 0
         self.answers = {}
         self.highest = {}
-        """The highest version of some requests, where it is not the highest that there is."""
+        """The highest versions of some requests, if they differ from the client's."""
         self.asked = []
 
     async def serve(self, reader, writer):
@@ -53,15 +53,17 @@ class FakeBroker:
                 header, at = decode_request_header(data)
                 answer = self.answers.get(header.api_key)
                 if header.api_key == API_VERSIONS:
-                    made = self.versions()
+                    response = self.versions()
                 elif answer is None:
                     return
                 else:
                     request = decode(REQUESTS[header.api_key], data[at:], header.api_version)
                     self.asked.append(request)
-                    made = answer(request)
-                if made is not None:
-                    writer.write(encode_response(made, header.api_version, header.correlation_id))
+                    response = answer(request)
+                if response is not None:
+                    writer.write(
+                        encode_response(response, header.api_version, header.correlation_id)
+                    )
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
@@ -83,7 +85,7 @@ class FakeBroker:
 
 @asynccontextmanager
 async def cluster(*brokers, controller=1, topics=TOPICS):
-    """Brokers that all tell of each other, and an admin of theirs."""
+    """Brokers that know of each other, and an admin client of theirs."""
     async with AsyncExitStack() as stack:
         for broker in brokers:
             server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
@@ -93,8 +95,8 @@ async def cluster(*brokers, controller=1, topics=TOPICS):
         def metadata(request):
             return MetadataResponse(
                 brokers=[
-                    MetadataResponseBroker(node_id=each.id, host="127.0.0.1", port=each.port)
-                    for each in brokers
+                    MetadataResponseBroker(node_id=broker.id, host="127.0.0.1", port=broker.port)
+                    for broker in brokers
                 ],
                 controller_id=controller,
                 topics=topics,

@@ -1,4 +1,4 @@
-"""Questions about groups, asked of coordinators that move, load, are old, or are not Hightide's."""
+"""Group requests to coordinators that move, load, are old, or are not Hightide's."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ SHARE = struct.pack(">hih6siiii", 3, 1, 6, b"orders", 2, 1, 0, -1)
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    """Nobody here needs to be waited for."""
+def short_pauses(monkeypatch):
+    """Retries need no pauses here."""
     monkeypatch.setattr(routing, "COORDINATOR_PAUSE_S", 0.001)
     monkeypatch.setattr(routing, "LONGEST_PAUSE_S", 0.002)
 
 
 def coordinated(*brokers, by=1):
-    """Brokers that all say who coordinates."""
+    """Brokers that all name the same coordinator."""
     for broker in brokers:
         broker.answers[FIND] = lambda request: FindCoordinatorResponse(
             coordinators=[
-                Coordinator(key=each, node_id=by, host="x", port=1)
-                for each in request.coordinator_keys
+                Coordinator(key=key, node_id=by, host="x", port=1)
+                for key in request.coordinator_keys
             ]
         )
     return brokers
 
 
 def asked(broker, name):
-    return [each for each in broker.asked if type(each).__name__ == name + "Request"]
+    return [request for request in broker.asked if type(request).__name__ == name + "Request"]
 
 
 def run(question, *brokers):
@@ -109,8 +109,8 @@ def classic(state="Stable", **values):
             member_assignment=SHARE,
         )
     ]
-    given = {"protocol_type": "consumer", "protocol_data": "range", "members": members}
-    group = DescribedGroup(group_id="g", group_state=state, **{**given, **values})
+    defaults = {"protocol_type": "consumer", "protocol_data": "range", "members": members}
+    group = DescribedGroup(group_id="g", group_state=state, **{**defaults, **values})
     return lambda _: DescribeGroupsResponse(groups=[group])
 
 
@@ -124,7 +124,7 @@ def test_the_coordinator_is_asked_and_asked_again_while_it_moves_or_loads():
         results=[DeletableGroupResult(group_id="g", error_code=next(codes))]
     )
     run(lambda admin: admin.groups.delete("g"), one, two)
-    assert [each.groups_names for each in asked(two, "DeleteGroups")] == [["g"]] * 4
+    assert [request.groups_names for request in asked(two, "DeleteGroups")] == [["g"]] * 4
     assert len(asked(one, "FindCoordinator")) == 4
 
 
@@ -180,7 +180,7 @@ def test_groups_are_listed_from_all_brokers_and_a_silent_one_is_named():
             ]
         )
     found = run(lambda admin: admin.groups.list(["Stable"], ["classic"]), *brokers)
-    assert [(each.group, each.state, each.coordinator) for each in found.groups] == [
+    assert [(group.group, group.state, group.coordinator) for group in found.groups] == [
         ("a", "Stable", 1),
         ("b", "Stable", 2),
         ("c", "Stable", 1),
@@ -265,10 +265,10 @@ def test_a_group_of_the_newer_protocol_is_described():
     assert (member.epoch, len(member.assignment), len(member.target)) == (4, 1, 2)
 
 
-@pytest.mark.parametrize("told", [{"error_code": 69}, {"state": "Dead", "members": []}])
-def test_a_group_that_is_not_there_is_said_in_words(told):
+@pytest.mark.parametrize("response", [{"error_code": 69}, {"state": "Dead", "members": []}])
+def test_a_group_that_is_not_there_is_said_in_words(response):
     (one,) = coordinated(FakeBroker(1))
-    one.answers[DESCRIBE] = classic(**told)
+    one.answers[DESCRIBE] = classic(**response)
     one.answers[DESCRIBE_CONSUMERS] = lambda _: ConsumerGroupDescribeResponse(
         groups=[
             DescribedConsumerGroup(
@@ -358,14 +358,14 @@ def test_offsets_are_committed_in_the_name_of_an_empty_group():
     question = asked(one, "OffsetCommit")[-1]
     assert (question.member_id, question.generation_id_or_member_epoch) == ("", -1)
     (topic,) = question.topics
-    assert [each.committed_offset for each in topic.partitions] == [4, 9]
+    assert [partition.committed_offset for partition in topic.partitions] == [4, 9]
 
 
 # -- lag ---------------------------------------------------------------------------------------
 
 
 def broker_with_records(batches, end):
-    """One partition whose log is these batches, and a group that has committed offset 4 in it."""
+    """One partition with these batches, and a group with a commit at offset 4."""
     (one,) = coordinated(FakeBroker(1))
     one.answers[DESCRIBE] = classic()
     one.answers[COMMITTED] = lambda _: committed(4)
@@ -398,9 +398,9 @@ def broker_with_records(batches, end):
     def fetch(request):
         (wanted,) = request.topics[0].partitions
         kept = [
-            each for each in batches if batch.read_header(each).last_offset >= wanted.fetch_offset
+            data for data in batches if batch.read_header(data).last_offset >= wanted.fetch_offset
         ]
-        data = b"".join(bytes(each) for each in kept)[: wanted.partition_max_bytes]
+        data = b"".join(bytes(data) for data in kept)[: wanted.partition_max_bytes]
         part = PartitionData(
             partition_index=0, high_watermark=end, aborted_transactions=None, records=data
         )
@@ -439,7 +439,7 @@ def test_the_lag_is_told_in_records_and_by_the_oldest_record_not_consumed(batche
     assert (lag.lag_records, lag.oldest_ms) == (end - 4, oldest_ms)
     assert lag.lag_ms(10_000) == (None if oldest_ms is None else 10_000 - oldest_ms)
     assert lag.owner.id == "a-1"
-    # The member has a partition that does not exist: nothing is known of it but its owner.
+    # The member has a partition that does not exist: only its owner is known.
     assert (other.partition, other.commit, other.extent, other.lag_records) == (1, None, None, None)
 
 
@@ -460,11 +460,11 @@ def test_records_that_were_deleted_before_they_were_consumed_do_not_count():
     extents = {("t", 0): Extent(10, 15), ("t", 1): Extent(0, 9)}
     assert unread(commits, extents) == {("t", 0): 10}
     found = lags(group, commits, extents, {("t", 0): 100})
-    assert [each.lag_records for each in found] == [5, 0, None]
-    assert [each.lag_ms(50) for each in found] == [0, 0, None]
+    assert [lag.lag_records for lag in found] == [5, 0, None]
+    assert [lag.lag_ms(50) for lag in found] == [0, 0, None]
 
 
 def test_a_commit_ahead_of_the_end_is_no_negative_lag():
-    """The end was read from a leader that has not heard yet how far it is committed."""
+    """The end offset came from a new leader, which did not know the high watermark yet."""
     lag = PartitionLag("t", 0, Commit(9, -1, ""), Extent(0, 7), None, None)
     assert (lag.lag_records, lag.lag_ms(5)) == (0, 0)

@@ -1,7 +1,4 @@
-"""Questions about leaders and replicas, asked of brokers that answer, hang up or say nothing.
-
-The brokers are real sockets, each with the answers that a test gives it.
-"""
+"""Requests about leaders and replicas, to brokers that answer, disconnect or stay silent."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ ELECT, ALTER, LIST, TOPIC_PARTITIONS, REPLICAS = 43, 45, 46, 75, 30002
 
 
 def described(**values):
-    given = {
+    defaults = {
         "partition_index": 0,
         "role": 2,
         "leader_epoch": 4,
@@ -60,7 +57,7 @@ def described(**values):
         "end_offset": 7,
         "size_bytes": 70,
     }
-    replica = DescribedReplica(**{**given, **values})
+    replica = DescribedReplica(**{**defaults, **values})
     topic = DescribedTopic(name="orders", topic_id=ID, partitions=[replica])
     return DescribeReplicasResponse(topics=[topic])
 
@@ -95,8 +92,10 @@ def test_every_broker_is_asked_and_the_answers_are_put_together():
     assert (first.role, first.end_offset, first.lag_ms) == (Role.LEADER, 7, 0)
     assert (second.end_offset, second.lag_records, second.lag_ms) == (6, 1, None)
     assert second.lost_records == 3
-    (asked,) = [each for each in two.asked if type(each).__name__ == "DescribeReplicasRequest"]
-    assert [(each.topic, each.partitions) for each in asked.topics] == [("orders", [0])]
+    (asked,) = [
+        request for request in two.asked if type(request).__name__ == "DescribeReplicasRequest"
+    ]
+    assert [(topic.topic, topic.partitions) for topic in asked.topics] == [("orders", [0])]
 
 
 def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeypatch):
@@ -118,8 +117,8 @@ def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeyp
     for broker in (one, two):
         broker.answers[METADATA] = lambda _: MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=each.id, host="127.0.0.1", port=each.port)
-                for each in (one, two)
+                MetadataResponseBroker(node_id=broker.id, host="127.0.0.1", port=broker.port)
+                for broker in (one, two)
             ],
             controller_id=1,
             topics=topics,
@@ -132,9 +131,9 @@ def test_a_broker_is_asked_for_some_at_a_time_and_only_for_what_it_holds(monkeyp
 
     def asked(broker):
         return [
-            [(topic.topic, topic.partitions) for topic in each.topics]
-            for each in broker.asked
-            if type(each).__name__ == "DescribeReplicasRequest"
+            [(topic.topic, topic.partitions) for topic in request.topics]
+            for request in broker.asked
+            if type(request).__name__ == "DescribeReplicasRequest"
         ]
 
     asyncio.run(ask())
@@ -245,7 +244,7 @@ def test_elections_tell_what_was_refused():
     assert found["orders", 1].code == ErrorCode.ELECTION_NOT_NEEDED
     request = one.asked[-1]
     assert request.election_type == 1
-    assert [(each.topic, each.partitions) for each in request.topic_partitions] == [
+    assert [(topic.topic, topic.partitions) for topic in request.topic_partitions] == [
         ("orders", [0, 1])
     ]
 
@@ -273,10 +272,10 @@ def test_moves_are_begun_stopped_and_listed():
                 name=topic.name,
                 partitions=[
                     ReassignablePartitionResponse(
-                        partition_index=each.partition_index,
-                        error_code=85 if each.replicas is None else 0,
+                        partition_index=partition.partition_index,
+                        error_code=85 if partition.replicas is None else 0,
                     )
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -321,19 +320,19 @@ def test_settings_of_many_topics_are_one_question():
                 error_code=0,
                 error_message=None,
                 resource_type=2,
-                resource_name=each.resource_name,
+                resource_name=resource.resource_name,
                 configs=[
                     DescribeConfigsResourceResult(
                         name=key,
-                        value=values[each.resource_name],
+                        value=values[resource.resource_name],
                         read_only=False,
                         is_sensitive=False,
                         synonyms=[],
                     )
-                    for key in each.configuration_keys
+                    for key in resource.configuration_keys
                 ],
             )
-            for each in request.resources
+            for resource in request.resources
         ]
     )
 
@@ -344,7 +343,7 @@ def test_settings_of_many_topics_are_one_question():
             ), await admin.configs.topic_values([], ["x"])
 
     assert asyncio.run(ask()) == ({"a": 2, "b": 1}, {})
-    assert len([each for each in one.asked if hasattr(each, "resources")]) == 1
+    assert len([request for request in one.asked if hasattr(request, "resources")]) == 1
 
 
 def test_a_refusal_of_the_whole_is_an_error():

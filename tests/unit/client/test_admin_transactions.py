@@ -1,4 +1,4 @@
-"""Questions about transactions, to coordinators and to the leaders of partitions."""
+"""Requests about transactions, to coordinators and to the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ HANGING = ActiveProducer("orders", 0, 7, 3, 12, 900, None, 40)
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
+def short_pauses(monkeypatch):
     monkeypatch.setattr(routing, "COORDINATOR_PAUSE_S", 0.001)
     monkeypatch.setattr(routing, "LONGEST_PAUSE_S", 0.002)
 
 
 def broker():
-    made = FakeBroker(1)
-    made.answers[FIND] = lambda request: FindCoordinatorResponse(
+    broker = FakeBroker(1)
+    broker.answers[FIND] = lambda request: FindCoordinatorResponse(
         coordinators=[
-            Coordinator(key=each, node_id=1, host="x", port=1) for each in request.coordinator_keys
+            Coordinator(key=key, node_id=1, host="x", port=1) for key in request.coordinator_keys
         ]
     )
-    return made
+    return broker
 
 
 def run(question, *brokers):
@@ -58,7 +58,7 @@ def run(question, *brokers):
 
 
 def asked(one, name):
-    return [each for each in one.asked if type(each).__name__ == name + "Request"]
+    return [request for request in one.asked if type(request).__name__ == name + "Request"]
 
 
 def test_transactions_are_listed_by_state_producer_and_duration():
@@ -73,7 +73,7 @@ def test_transactions_are_listed_by_state_producer_and_duration():
         ],
     )
     found = run(lambda admin: admin.transactions.list(["Ongoing", "Odd"], [7], 500), one)
-    assert [each.transactional_id for each in found.transactions] == ["a", "b"]
+    assert [listing.transactional_id for listing in found.transactions] == ["a", "b"]
     assert (found.unknown_states, found.silent) == ({"Odd"}, {})
     (question,) = asked(one, "ListTransactions")
     assert (question.state_filters, question.duration_filter) == (["Ongoing", "Odd"], 500)

@@ -1,6 +1,6 @@
 """The client's connection against a broker that is slow, broken or hostile.
 
-The other side is a real socket on which each test says exactly what it wants.
+The other side is a real socket on which a test sends exactly what it wants.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Peer:
         self._writer.write(data)
 
     async def greet(self, *versions):
-        """Answer ApiVersions with what this broker claims to speak."""
+        """Answer ApiVersions with the versions that this broker claims to know."""
         header = await self.request()
         assert header.api_key == API_VERSIONS
         offered = versions or ((METADATA, 0, 12), (API_VERSIONS, 0, 4))
@@ -60,7 +60,7 @@ class Peer:
 
 @asynccontextmanager
 async def broker(script):
-    """Listen, and run `script(peer)` for whoever connects; its failures are the test's."""
+    """Listen, and run `script(peer)` for every connection; its failures fail the test."""
     failures = []
 
     async def serve(reader, writer):
@@ -249,7 +249,7 @@ def test_a_connection_that_breaks_fails_everybody_who_waits():
     async def client(port):
         connection = await Connection.open("127.0.0.1", port)
         found = await asyncio.gather(ask(connection), ask(connection), return_exceptions=True)
-        assert [type(each) for each in found] == [ConnectionFailed, ConnectionFailed]
+        assert [type(error) for error in found] == [ConnectionFailed, ConnectionFailed]
 
     run(script, client)
 
@@ -293,7 +293,7 @@ class Records:
 
 
 def fetch_answer(correlation_id, length):
-    """An answer with as many bytes of records, each byte telling where it lies."""
+    """A response with `size` bytes of records, in which each byte depends on its position."""
     parts = hot.encode(
         correlation_id, 17, [(TOPIC, [hot.FetchedPartition(3, 0, 8, 8, 0, Records(length))])]
     )
@@ -326,9 +326,9 @@ def test_answers_of_any_size_come_whole_in_pieces_of_any_size(chunk):
         found = await asyncio.gather(*(replica_fetch.fetch(connection, ASKED) for _ in sizes))
         connection.close()
         for answer, size in zip(found, sizes, strict=True):
-            ((topic, (given,)),) = answer.topics
-            assert (topic, given.partition, given.high_watermark) == (TOPIC, 3, 8)
-            assert given.records == fetch_answer(0, size)[1]
+            ((topic, (partition,)),) = answer.topics
+            assert (topic, partition.partition, partition.high_watermark) == (TOPIC, 3, 8)
+            assert partition.records == fetch_answer(0, size)[1]
 
     run(script, client)
 
@@ -346,13 +346,13 @@ def test_a_buffer_that_is_given_back_is_used_again():
         buffers = []
         for size in sizes:
             answer = await replica_fetch.fetch(connection, ASKED)
-            ((_, (given,)),) = answer.topics
-            assert given.records == fetch_answer(0, size)[1]
-            buffers.append(given.records.obj)
-            connection.recycle(given.records)
+            ((_, (partition,)),) = answer.topics
+            assert partition.records == fetch_answer(0, size)[1]
+            buffers.append(partition.records.obj)
+            connection.recycle(partition.records)
         connection.close()
         first = buffers[0]
-        is_first = [each is first for each in buffers]
+        is_first = [buffer is first for buffer in buffers]
         assert is_first == [True, True, False, True, True, False, False]
         assert isinstance(buffers[2], bytes), "a small one is copied"
         assert buffers[-1] is not buffers[-2], "one of 20 MB is not kept"

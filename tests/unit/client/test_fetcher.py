@@ -1,4 +1,4 @@
-"""Where a fetch goes on."""
+"""Where the next fetch begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers say, put together: the newest decision, lag, and in words what keeps a replica."""
+"""The reports of brokers combined: the newest state, lag, and why a replica is out of sync."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def topic(state=STATE, *, leader_epoch=None, topic_id=ID):
 
 
 def report(broker, role=Role.FOLLOWER, state=STATE, **values):
-    given = {
+    defaults = {
         "leader_epoch": state.leader_epoch if state else -1,
         "log_start_offset": 0,
         "high_watermark": 100,
@@ -46,7 +46,7 @@ def report(broker, role=Role.FOLLOWER, state=STATE, **values):
         partition=0,
         role=role,
         state=state,
-        **{**given, **values},
+        **{**defaults, **values},
     )
 
 
@@ -89,7 +89,7 @@ def test_a_replica_that_cannot_be_asked_is_known_by_its_leader():
     assert two.why == "in sync; its broker does not answer"
 
 
-def test_the_newest_decision_counts_whoever_has_it():
+def test_the_newest_state_counts_whichever_broker_reports_it():
     newer = replace(STATE, isr=(1, 2, 3), partition_epoch=10)
     found = together(replace(LEADER, state=newer), report(2), report(3))
     assert found.state == newer
@@ -110,7 +110,7 @@ def test_a_former_leader_is_not_believed():
     assert together(LEADER, report(2, Role.FOLLOWER, now)).leader_report is None
 
 
-def test_what_is_said_of_a_topic_that_was_made_anew_is_of_the_new_one():
+def test_reports_of_a_deleted_topic_do_not_count_for_a_new_one_of_the_same_name():
     found = together(LEADER, topics=[topic(topic_id=uuid.UUID(int=8))])
     assert found.reports == {}
     unknown = together(LEADER, topics=[topic(topic_id=uuid.UUID(int=0))])
@@ -147,7 +147,7 @@ def test_other_clusters_tell_what_metadata_has():
         [together(eligible={("orders", 0): (3,)})], {("orders", 0): Reassignment((), (3,), ())}
     )
     assert (found.state.elr, found.state.adding, found.missing) == ((3,), (3,), ())
-    assert [each.end_offset for each in found.statuses()] == [None, None, None]
+    assert [status.end_offset for status in found.statuses()] == [None, None, None]
     assert whys(found)[1] == "leads"
 
 
@@ -159,18 +159,18 @@ def cluster(*partitions, controller=1, live=(1, 2, 3), silent=None):
 
 
 def partition(state, live=(1, 2, 3), *reports):
-    said = {each.broker: each for each in reports}
-    return PartitionReplicas("orders", 0, state, frozenset(live), said)
+    by_broker = {report.broker: report for report in reports}
+    return PartitionReplicas("orders", 0, state, frozenset(live), by_broker)
 
 
-def told(found, min_isr=2):
-    return [(each.kind, each.problem) for each in problems(found, {"orders": min_isr})]
+def described(found, min_isr=2):
+    return [(problem.kind, problem.problem) for problem in problems(found, {"orders": min_isr})]
 
 
 def test_nothing_is_wrong_with_a_cluster_in_sync_or_on_the_move():
     whole = replace(STATE, isr=(1, 2, 3))
     moving = replace(STATE, replicas=(1, 2, 3), isr=(1, 2), adding=(3,))
-    assert told(cluster(partition(whole), partition(moving))) == []
+    assert described(cluster(partition(whole), partition(moving))) == []
 
 
 def test_each_problem_is_a_sentence_and_the_worst_comes_first():
@@ -184,7 +184,7 @@ def test_each_problem_is_a_sentence_and_the_worst_comes_first():
         live=(1, 2),
         silent={2: "It did not answer within 5 s."},
     )
-    assert told(found) == [
+    assert described(found) == [
         (
             ProblemKind.NO_CONTROLLER,
             "The cluster has no controller: no leader can be elected and no topic created.",
@@ -212,8 +212,8 @@ def test_each_problem_is_a_sentence_and_the_worst_comes_first():
 def test_an_offline_partition_names_who_brings_it_back():
     def sentence(**values):
         state = replace(STATE, leader=NO_BROKER, isr=(), **values)
-        ((_, said),) = told(cluster(partition(state)))
-        return said.removeprefix("orders/0 is offline: it has no leader. ")
+        ((_, sentence),) = described(cluster(partition(state)))
+        return sentence.removeprefix("orders/0 is offline: it has no leader. ")
 
     assert sentence(last_known_leader=1) == "It waits for broker 1."
     assert sentence(elr=(2,), last_known_leader=1) == "It waits for broker 2."
@@ -224,12 +224,12 @@ def test_an_offline_partition_names_who_brings_it_back():
 
 def test_a_partition_needs_no_more_in_sync_than_it_has_replicas():
     alone = PartitionState((1,), 1, 0, (1,))
-    assert told(cluster(partition(alone)), min_isr=2) == []
+    assert described(cluster(partition(alone)), min_isr=2) == []
 
 
 def test_a_replica_that_lost_committed_records_is_a_separate_problem():
     lossy = report(3, lost_records=20)
     found = cluster(partition(STATE, (1, 2, 3), LEADER, lossy))
-    kinds = [each.kind for each in problems(found, {})]
+    kinds = [problem.kind for problem in problems(found, {})]
     assert kinds == [ProblemKind.LOST_RECORDS, ProblemKind.UNDER_REPLICATED]
     assert problems(found, {})[0].broker == 3

@@ -1,7 +1,7 @@
 """A partition's producer against a broker that fails in every way that a broker can.
 
-The broker here is a model: it keeps the last five sequences of a producer as Kafka does, takes any
-batch as the first of a producer that it does not know, and fails as it is told.
+The broker here is a model: it remembers five sequences of a producer as Kafka does, accepts
+any batch as the first of a producer that it does not know, and fails as a test says.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ FAULTS = (
     "written and refused",  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
     "lost",  # the connection breaks before the request is there
     "written and lost",  # the connection breaks before the answer is
-    "duplicate told",  # a duplicate is answered with an error and not with success
+    "duplicate refused",  # a duplicate is answered with an error and not with success
 )
 
 
 class ModelBroker:
-    """One partition; also the way to it, as the producer sees it."""
+    """One partition; also the leader cache and the connection, as the producer sees them."""
 
     retry_ms = timeout_ms = 60_000
     client_id = "test"
@@ -89,13 +89,13 @@ class ModelBroker:
         answer, sequence = self._answers.pop(0)
         fault = self._faults.popleft() if self._faults else "none"
         if fault not in ("refused", "lost"):
-            code = self._append(sequence, tells=fault == "duplicate told")
+            code = self._append(sequence, tells=fault == "duplicate refused")
         else:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if fault.endswith("lost"):
             self._is_open = False
-            for each, _ in [(answer, sequence), *self._answers]:
-                each.set_exception(ConnectionFailed("it broke"))
+            for waiting, _ in [(answer, sequence), *self._answers]:
+                waiting.set_exception(ConnectionFailed("it broke"))
             self._answers.clear()
             return
         if fault == "written and refused" and not code:
@@ -127,7 +127,7 @@ def answered(code):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def impatient():
+def no_pauses():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry, "FIRST_PAUSE_S", 0)
         patch.setattr(retry, "LONGEST_PAUSE_S", 0)
@@ -171,9 +171,9 @@ def test_several_batches_are_under_way_at_once():
 def test_what_is_final_is_raised(code, kind, monkeypatch):
     broker = ModelBroker([])
     monkeypatch.setattr(broker, "_append", lambda _sequence, **_: code)
-    with pytest.raises(kind) as told:
+    with pytest.raises(kind) as raised:
         asyncio.run(write(broker, 10))
-    assert told.value.code is code
+    assert raised.value.code is code
 
 
 def test_nothing_is_sent_before_the_transaction_knows_the_partition():

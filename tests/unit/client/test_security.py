@@ -1,4 +1,4 @@
-"""What options about security lead to, and SCRAM against the examples of its standards."""
+"""Security options, and SCRAM with the examples of its standards."""
 
 from __future__ import annotations
 
