@@ -40,6 +40,7 @@ from bench.pipeline.sides import (
     watched_memory,
 )
 from bench.pipeline.soak import soak
+from hightide.spark.blocking_client import shared_client
 from hightide.testing import Cluster
 
 RESULTS = Path(__file__).resolve().parent / ".results"
@@ -143,7 +144,7 @@ def open_sink(
     def measure(side: str) -> Sample:
         # A topic of its own, so that no side finds a longer log than the other.
         name = f"{topic}-{stand.new_name()}"
-        topics.brokers({"bootstrap.servers": stand.bootstrap}).create_topic(name, PARTITIONS)
+        shared_client({"bootstrap.servers": stand.bootstrap}).create_topic(name, PARTITIONS)
         rows = stand.spark.readStream.schema("key string, value string").parquet(str(folder))
         writer = stand.write(side, rows, name)
         taken_s, used_s = stand.timed(lambda: stand.run(writer))
@@ -202,7 +203,7 @@ def open_windows(lab: Lab, sides: Sequence[str]) -> Iterator[dict[str, Measure]]
             .select("key", f.to_json(f.struct("window", "records", "bytes")).alias("value"))
         )
         name = stand.new_name()
-        topics.brokers({"bootstrap.servers": stand.bootstrap}).create_topic(name, PARTITIONS)
+        shared_client({"bootstrap.servers": stand.bootstrap}).create_topic(name, PARTITIONS)
         writer = stand.write(side, totals, name).outputMode("update")
         with watched_memory(stand) as peak:
             taken_s, used_s = stand.timed(lambda: stand.run(writer))

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
 
@@ -80,8 +81,8 @@ def of_codec(codec: str) -> Workload:
             rows = rows_of(value_bytes)
             for length, max_bytes in BATCHES.items():
                 answer, count = answer_of(rows, codec, max_bytes)
-                works[f"decode_{size}_{length}"] = (lambda a=answer: decoded(a), count)
-            works[f"encode_{size}"] = (lambda r=rows: encoded(r, codec), rows.num_rows)
+                works[f"decode_{size}_{length}"] = (partial(decoded, answer), count)
+            works[f"encode_{size}"] = (partial(encoded, rows, codec), rows.num_rows)
         for work, _ in works.values():
             work()
 

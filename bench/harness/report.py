@@ -9,16 +9,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from bench.harness.broker import BrokerFailure, NotSupported
 from bench.harness.generator import Sample
-from bench.harness.lab import OTHERS, Metric, Workload
+from bench.harness.lab import OTHERS, Metric
 from bench.harness.process import QUIET_CORES
 from bench.harness.wire import WireFailure
 
 BESIDE = ("kafka", "connector")
 """The reference of the bars: Apache Kafka, and in the pipeline Spark's own connector."""
+
+
+class Workload(Protocol):
+    """What a report needs to know of a workload."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]: ...
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from bench.harness.generator import Sample
 from bench.harness.lab import Measure
 from bench.pipeline.sides import HIGHTIDE, Stand, connector_jars, default_session, our_session
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.columns.encode import encode
 
 PARTITIONS = 1
@@ -83,7 +83,7 @@ def serve(side: str, bootstrap: str) -> None:
     jars, _ = connector_jars()
     spark = our_session(jars) if side == HIGHTIDE else default_session(jars)
     topic = f"latency-{side}"
-    brokers({"bootstrap.servers": bootstrap}).create_topic(topic, PARTITIONS)
+    shared_client({"bootstrap.servers": bootstrap}).create_topic(topic, PARTITIONS)
     with tempfile.TemporaryDirectory() as folder:
         stand = Stand(spark, bootstrap, Path(folder))
         writer = stand.stream(side, topic).writeStream.format("noop")
@@ -124,7 +124,7 @@ def _trickle(bootstrap: str, topic: str) -> Iterator[None]:
     ((batch, count),) = encode(pa.record_batch({"value": [b"x" * 100] * 5}), now_ms=now_ms)
 
     def produce() -> None:
-        with brokers({"bootstrap.servers": bootstrap}).writer(topic, 0) as writer:
+        with shared_client({"bootstrap.servers": bootstrap}).writer(topic, 0) as writer:
             while not is_over.wait(EVERY_S):
                 writer.append(batch, count)
             writer.flush()

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from bench.harness.process import rss_mb
 from bench.pipeline.sides import HIGHTIDE, Stand
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.columns.encode import encode
 
 PARTITIONS = 4
@@ -33,7 +33,7 @@ Line = dict[str, float]
 def soak(stand: Stand, minutes: float) -> int:
     """Tell how it goes; the exit code is 1 if something grew."""
     source, target = "soak-in", "soak-out"
-    cluster = brokers({"bootstrap.servers": stand.bootstrap})
+    cluster = shared_client({"bootstrap.servers": stand.bootstrap})
     for name in (source, target):
         cluster.create_topic(name, PARTITIONS)
     with _producing(stand.bootstrap, source):
@@ -69,7 +69,7 @@ def _producing(bootstrap: str, topic: str) -> Iterator[None]:
     is_over = threading.Event()
 
     def produce() -> None:
-        cluster = brokers({"bootstrap.servers": bootstrap})
+        cluster = shared_client({"bootstrap.servers": bootstrap})
         writers = [cluster.writer(topic, each) for each in range(PARTITIONS)]
         count = int(RATE * EVERY_S / PARTITIONS)
         due = time.monotonic()
@@ -124,7 +124,7 @@ def _lines(stand: Stand, query: Any, source: str, until: float) -> Iterator[Line
 
 def _lag(bootstrap: str, topic: str) -> int:
     """Records that the group has not committed yet."""
-    cluster = brokers({"bootstrap.servers": bootstrap})
+    cluster = shared_client({"bootstrap.servers": bootstrap})
     places = [(topic, each) for each in range(PARTITIONS)]
     ends = cluster.offsets(dict.fromkeys(places, -1))
     committed = cluster.committed("soak", places)

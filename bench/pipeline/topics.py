@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from hightide.spark.blocking_client import brokers
+from hightide.spark.blocking_client import shared_client
 from hightide.spark.columns.encode import encode
 
 JAVA_BATCH_BYTES = 16 << 10
@@ -30,7 +30,7 @@ def rows(count: int, value_bytes: int, start_ms: int, ms_per_row: float) -> pa.R
 
 def fill(bootstrap: str, topic: str, partitions: int, records: int, value_bytes: int) -> None:
     """Records of one size, the same ones in each partition again and again."""
-    cluster = brokers({"bootstrap.servers": bootstrap})
+    cluster = shared_client({"bootstrap.servers": bootstrap})
     cluster.create_topic(topic, partitions, settings=KEPT)
     chunk = min(CHUNK_ROWS, records // partitions)
     made = list(
@@ -52,7 +52,7 @@ def fill_in_time(
     bootstrap: str, topic: str, partitions: int, records: int, value_bytes: int, span_s: float
 ) -> None:
     """Records whose times run evenly over a span, alike in all partitions."""
-    cluster = brokers({"bootstrap.servers": bootstrap})
+    cluster = shared_client({"bootstrap.servers": bootstrap})
     cluster.create_topic(topic, partitions, settings=KEPT)
     writers = [cluster.writer(topic, each) for each in range(partitions)]
     ms_per_row = span_s * 1000 / (records // partitions)
@@ -74,7 +74,7 @@ def _chunks(count: int) -> Iterator[range]:
 
 def counted(bootstrap: str, topic: str) -> dict[int, int]:
     """How many offsets each partition has."""
-    cluster = brokers({"bootstrap.servers": bootstrap})
+    cluster = shared_client({"bootstrap.servers": bootstrap})
     places = [(topic, each) for each in range(cluster.topics([topic])[topic])]
     ends = cluster.offsets(dict.fromkeys(places, -1))
     starts = cluster.offsets(dict.fromkeys(places, -2))

@@ -23,6 +23,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.faults import NOT_NOW
@@ -276,7 +277,7 @@ class Harm:
         chosen = self._dice.sample(self._cluster.brokers, 2)
         for each in chosen:
             self._cluster.kill(each)
-            self._heal.append(lambda each=each: self._cluster.restart(each))
+            self._heal.append(partial(self._cluster.restart, each))
         return f"killed brokers {chosen}"
 
     def _pause_a_broker(self) -> str:

@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from hightide.core.metadata.topic_names import CONSUMER_OFFSETS
-from tests.chaos.conftest import GROUP_SETTINGS
+from tests.conformance.conftest import GROUP_SETTINGS
 from tests.conformance.members import MEMBERS, ConfluentMember, KafkaPythonMember
 from tests.conformance.replicated import SETTINGS, Replicated
 from tests.conformance.storm import Storm

@@ -131,7 +131,7 @@ def run(world: World, dice: random.Random, duration_s: float, report: Report) ->
 def harm(chaos: Chaos, report: Report) -> None:
     """Let some faults happen together, hold, and heal."""
     faults, hold_s = chosen(chaos.random, is_forgetful=chaos.world.is_forgetful)
-    open_faults: list[Iterator[str]] = []
+    open_faults: list[tuple[str, Iterator[str]]] = []
     for fault in faults:
         happening = fault(chaos)
         try:
@@ -143,9 +143,9 @@ def harm(chaos: Chaos, report: Report) -> None:
             continue  # there was nothing to be done
         report.say(said)
         report.counts[fault.__name__.replace("_", " ")] += 1
-        open_faults.append(happening)
+        open_faults.append((fault.__name__, happening))
     time.sleep(hold_s)
-    for happening in sorted(open_faults, key=heals_when):
+    for _, happening in sorted(open_faults, key=lambda fault: heals_when(fault[0])):
         try:
             next(happening, None)
         except NOT_NOW as reason:
@@ -156,9 +156,11 @@ def harm(chaos: Chaos, report: Report) -> None:
         report.say(chaos.notes.pop(0))
 
 
-def heals_when(fault: Iterator[str]) -> int:
-    """A coordinator comes back before the brokers that need it to start, and people come last."""
-    name = fault.__name__
+def heals_when(name: str) -> int:
+    """Return the rank of a fault in healing.
+
+    ZooKeeper comes back before the brokers that need it to start, and administrators come last.
+    """
     return 0 if "coordinator" in name else 1 if "broker" in name else 2
 
 

@@ -98,7 +98,7 @@ def main() -> int:
     say(f"seed {seed}, {arguments.rounds} rounds")
     folder = Path(tempfile.mkdtemp(prefix="hightide-exactly-once-"))
     spark = session("exactly-once", "local[2]", {"spark.driver.memory": "1g"})
-    foreach_batch.Append = unlucky(folder)
+    foreach_batch.Append = unlucky(folder)  # type: ignore[attr-defined]
     with contextlib.ExitStack() as stack:
         if arguments.bootstrap is None:
             cluster = stack.enter_context(Cluster(brokers=3))
@@ -148,7 +148,7 @@ def life(copy: Copy, dice: random.Random, folder: Path, number: int) -> None:
         said = "was stopped"
     else:
         sink = copy.live(moment)
-        said = f"died {moment[1]} {moment[0]}" if sink.is_dead else "lived"
+        said = f"died {moment[1]} {moment[0]}" if moment and sink.is_dead else "lived"
     for each in folder.glob("die*"):
         each.unlink(missing_ok=True)
     say(f"round {number}, {copy.mode}: the driver {said}")

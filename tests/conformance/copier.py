@@ -382,7 +382,7 @@ class AioCopier:
         return found
 
 
-COPIERS = {
+COPIERS: dict[str, Any] = {
     "confluent-kafka": ConfluentCopier,
     "kafka-python": KafkaPythonCopier,
     "aiokafka": AioCopier,

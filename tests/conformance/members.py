@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import aiokafka
 import kafka
@@ -92,7 +92,7 @@ class Member:
         self._on_change = on_change
         self._start()
 
-    def __enter__(self) -> Member:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -210,11 +210,11 @@ class ConfluentMember(Member):
         for message in self._consumer.consume(at_most, timeout_s):
             error = message.error()
             if error is None:
-                found.append(
-                    Delivered(
-                        message.topic(), message.partition(), message.offset(), message.value()
-                    )
-                )
+                topic, index, offset = message.topic(), message.partition(), message.offset()
+                assert topic is not None
+                assert index is not None
+                assert offset is not None
+                found.append(Delivered(topic, index, offset, message.value()))
             elif not error.retriable() and error.code() not in self.GETS_OVER:
                 self.errors.append(error)
                 if error.fatal():

@@ -86,7 +86,9 @@ class Raw:
         answer = self.receive()
         if answer is None:
             return None
-        found, message = decode_response(RESPONSES[api_of(type(request)).key], answer, version)
+        key = api_of(type(request)).key
+        assert key is not None
+        found, message = decode_response(RESPONSES[key], answer, version)
         assert found == correlation_id
         return message
 

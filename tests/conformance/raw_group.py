@@ -133,7 +133,7 @@ class RawMember:
             SyncGroupRequestAssignment(member_id=member_id, assignment=each)
             for member_id, each in (shares or {}).items()
         ]
-        values = {
+        values: dict[str, Any] = {
             "group_id": self.group,
             "generation_id": self.generation,
             "member_id": self.member_id,
@@ -159,7 +159,7 @@ class RawMember:
     # -- being a member --------------------------------------------------------------------
 
     def heartbeat(self, version: int = HEARTBEAT, **given: Any) -> ErrorCode:
-        values = {
+        values: dict[str, Any] = {
             "group_id": self.group,
             "generation_id": self.generation,
             "member_id": self.member_id,
@@ -176,7 +176,7 @@ class RawMember:
     def commit(
         self, offsets: Mapping[Partition, int], version: int = COMMIT, **given: Any
     ) -> list[ErrorCode]:
-        values = {
+        values: dict[str, Any] = {
             "generation": self.generation,
             "member_id": self.member_id,
             "instance": self.instance if version >= 7 else None,

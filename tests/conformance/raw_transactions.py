@@ -345,7 +345,7 @@ def committed_values(cluster: Any, topic: str, index: int = 0) -> list[bytes | N
                 skipped.add(aborted.pop()[1])
             records = list(batch.records(data[at : at + header.size]))
             if header.is_control:
-                if records and records[0].key[2:4] == b"\x00\x00":  # an abort
+                if records and (records[0].key or b"")[2:4] == b"\x00\x00":  # an abort
                     skipped.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in skipped):
                 found += [each.value for each in records if each.offset >= offset]

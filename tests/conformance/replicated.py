@@ -226,16 +226,20 @@ class Replicated(Cluster):
             )
             for name, value in values.items()
         ]
-        wanted = IncrementalAlterConfigsResource(
+        change = IncrementalAlterConfigsResource(
             resource_type=kind, resource_name=resource, configs=changes
         )
-        request = IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
+        request = IncrementalAlterConfigsRequest(resources=[change], validate_only=False)
         asked = [int(resource)] if kind == BROKER else self.able()
         (result,) = self.ask(asked[0], request).responses
         assert result.error_code == 0, (ErrorCode(result.error_code), result.error_message)
-        wanted = {each.name: each.value for each in changes}
-        for each in asked:
-            eventually(lambda each=each: self._settings_at(each, kind, resource, wanted) == wanted)
+        wanted = {config.name: config.value for config in changes}
+        for broker_id in asked:
+            eventually(
+                lambda broker_id=broker_id: (
+                    self._settings_at(broker_id, kind, resource, wanted) == wanted
+                )
+            )
 
     def _settings_at(
         self, broker_id: int, kind: int, resource: str, names: Iterable[str]

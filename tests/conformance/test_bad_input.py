@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import cast
 
 import pytest
 
@@ -339,7 +340,7 @@ def test_a_request_with_any_byte_overwritten_is_survived(victim, byte):
 def plausible_requests():
     """What members of a group send, so that what is behind a broken field is reached as well."""
     group = "fuzzed"
-    member = RawMember(None, group, ("standing",), instance="one", session_ms=6000)
+    member = RawMember(cast(Raw, None), group, ("standing",), instance="one", session_ms=6000)
     member.member_id, member.generation = "fuzzed-1", 1
     place = ("standing", 0)
     yield member.join_request(), 9

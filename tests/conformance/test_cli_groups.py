@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_a_group_is_listed_and_described_whatever_its_client(group_broker, run, 
 
 
 def test_the_newer_protocol_is_described_too(group_broker, run, group, topic):
-    settings = {"group.protocol": "consumer"}
+    settings: dict[str, Any] = {"group.protocol": "consumer"}
     with ConfluentMember(group_broker.bootstrap, group, [topic], **settings) as member:
         member.read(PARTITIONS * 10)
         member.commit()

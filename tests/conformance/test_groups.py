@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
@@ -218,7 +219,7 @@ def test_the_work_of_members_that_were_killed_or_slept_is_taken_over(
     group_broker, group, topic, kind
 ):
     with working(group_broker, group, topic, RECORDS + 10) as crew:
-        options = {"session_ms": SHORT_MS, "poll_interval_ms": 10_000}
+        options: dict[str, Any] = {"session_ms": SHORT_MS, "poll_interval_ms": 10_000}
         doomed = crew.join("doomed", kind.client, process=True, **options)
         sleeper = crew.join("sleeper", kind.client, process=True, **options)
         crew.has(doomed=2, sleeper=2)
@@ -236,7 +237,7 @@ def test_the_work_of_members_that_were_killed_or_slept_is_taken_over(
 
 
 def test_a_member_that_does_not_poll_leaves(group_broker, group, topic):
-    options = {"session_ms": SHORT_MS, "poll_interval_ms": 1500}
+    options: dict[str, Any] = {"session_ms": SHORT_MS, "poll_interval_ms": 1500}
     with ExitStack() as stack:
         busy = stack.enter_context(
             ConfluentMember(group_broker.bootstrap, group, [topic], **options)
@@ -294,7 +295,7 @@ def test_a_static_member_restarts_without_a_rebalance(group_broker, group, topic
 def test_new_topics_and_partitions_are_noticed(group_broker, group):
     name = f"grows-{time.monotonic_ns()}"
     group_broker.create_topic(f"{name}-1", partitions=1)
-    quick = {"topic.metadata.refresh.interval.ms": 200, "metadata.max.age.ms": 600}
+    quick: dict[str, Any] = {"topic.metadata.refresh.interval.ms": 200, "metadata.max.age.ms": 600}
     pattern = [f"^{name}-.*"]
     with ConfluentMember(group_broker.bootstrap, group, pattern, **quick) as member:
         member.join(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ from tests.conformance.raw_group import (
 )
 from tests.support.eventually import eventually
 
-NEWER = {"group.protocol": "consumer"}
+NEWER: dict[str, Any] = {"group.protocol": "consumer"}
 CLIENT = ConfluentMember.client
 PARTITIONS = 4
 RECORDS = 30

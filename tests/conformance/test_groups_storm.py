@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_a_group_in_a_storm_reads_everything_and_goes_back_nowhere(group_broker, assignor):
     print(f"HIGHTIDE_SEED={SEED}")
-    options = {"clients": COOPERATIVE} if assignor == "cooperative-sticky" else {}
+    options: dict[str, Any] = {"clients": COOPERATIVE} if assignor == "cooperative-sticky" else {}
     group = new_group()
     with Storm(group_broker, group, random.Random(SEED), assignor=assignor, **options) as storm:
         for _ in range(STEPS):

@@ -109,19 +109,20 @@ def test_of_many_that_want_an_id_at_once_each_gets_an_epoch_of_its_own(transacti
     holders = [RawProducer(transacting, name) for _ in range(8)]
     codes = []
     threads = [
-        threading.Thread(target=lambda each=each: codes.append(each.init())) for each in holders
+        threading.Thread(target=lambda holder=holder: codes.append(holder.init()))
+        for holder in holders
     ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert codes == [ErrorCode.NONE] * 8
-    assert len({(each.id, each.epoch) for each in holders}) == 8
-    newest = max(holders, key=lambda each: each.epoch)
+    assert len({(holder.id, holder.epoch) for holder in holders}) == 8
+    newest = max(holders, key=lambda holder: holder.epoch)
     newest.begin(topic, b"newest")
-    for each in holders:
-        if each is not newest:
-            assert each.end() == ErrorCode.PRODUCER_FENCED
+    for holder in holders:
+        if holder is not newest:
+            assert holder.end() == ErrorCode.PRODUCER_FENCED
     assert newest.end() == 0
     assert committed_values(transacting, topic) == [b"newest"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -341,6 +342,7 @@ def test_a_marker_is_in_the_log_as_kafka_writes_it(transacting, holder, topic):
     assert (header.base_sequence, header.record_count) == (-1, 1)
     (record,) = batch.records(data[at : at + header.size])
     assert record.key == b"\x00\x00\x00\x01"  # version 0, commit
+    assert record.value is not None
     assert record.value[:2] == b"\x00\x00"
     assert len(record.value) == 6
 
@@ -485,7 +487,11 @@ def liars(key, topic):
     """Requests that are partly impossible and partly true of another producer."""
     names = ["", "liar", "x" * 30_000]
     for name, epoch, index in product(names, NUMBERS, (-1, 0, 99)):
-        who = {"transactional_id": name, "producer_id": 12345, "producer_epoch": epoch}
+        producer: dict[str, Any] = {
+            "transactional_id": name,
+            "producer_id": 12345,
+            "producer_epoch": epoch,
+        }
         added = [AddPartitionsToTxnTopic(name=topic, partitions=[index, index])]
         if key == 24:
             yield AddPartitionsToTxnRequest(
@@ -495,15 +501,15 @@ def liars(key, topic):
                 v3_and_below_topics=added,
             )
         elif key == 25:
-            yield AddOffsetsToTxnRequest(**who, group_id="g")
+            yield AddOffsetsToTxnRequest(**producer, group_id="g")
         elif key == 26:
-            yield EndTxnRequest(**who, committed=index == 0)
+            yield EndTxnRequest(**producer, committed=index == 0)
         elif key == 28:
             place = TxnOffsetCommitRequestPartition(
                 partition_index=index, committed_offset=epoch, committed_metadata=name or None
             )
             topics = [TxnOffsetCommitRequestTopic(name=topic, partitions=[place])]
-            yield TxnOffsetCommitRequest(**who, group_id="g" if epoch else "", topics=topics)
+            yield TxnOffsetCommitRequest(**producer, group_id="g" if epoch else "", topics=topics)
 
 
 @pytest.mark.parametrize("key", [24, 25, 26, 28])

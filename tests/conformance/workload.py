@@ -330,7 +330,10 @@ class ConfluentReader(Reader):
                 for message in consumer.consume(1000, 0.1):
                     error = message.error()
                     if error is None:
-                        self.note(message.partition(), message.offset(), message.value())
+                        partition, offset = message.partition(), message.offset()
+                        assert partition is not None
+                        assert offset is not None
+                        self.note(partition, offset, message.value())
                     elif not error.retriable() and error.code() not in CONFLUENT_GETS_OVER:
                         self.reading.errors.append(str(error))
 
@@ -500,39 +503,39 @@ class Load:
     def __enter__(self) -> Self:
         # It logs every broken connection with a traceback, which keeps the socket open.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
-        for each in (*self.readers, *self.writers):
-            each.start()
+        for worker in (*self.readers, *self.writers):
+            worker.start()
         self.wait_for_acks()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for each in self.writers:
-            each.is_stopping.set()
+        for writer in self.writers:
+            writer.is_stopping.set()
         if kind is not None:
-            for each in self.readers:
-                each.finish_at({})
-            for each in (*self.writers, *self.readers):
-                each.join(5)
+            for reader in self.readers:
+                reader.finish_at({})
+            for worker in (*self.writers, *self.readers):
+                worker.join(5)
             return
         self._finish()
 
     def _finish(self) -> None:
-        for each in self.writers:
-            each.ended()
+        for writer in self.writers:
+            writer.ended()
         logs = {
             (self.topic, index): read_log(self.bootstrap, self.topic, index, self.history)
             for index in self.indexes
         }
         ends = {partition: len(log) for partition, log in logs.items()}
-        for each in self.readers:
-            each.finish_at(ends)
-        for each in self.readers:
-            each.ended()
+        for reader in self.readers:
+            reader.finish_at(ends)
+        for reader in self.readers:
+            reader.ended()
         self.history.checked(logs)
         unacked = [
-            (each.value, each.error)
-            for each in self.history.unacked_sends()
-            if not each.writer.name.startswith(self.may_fail) and not each.error.startswith(GAVE_UP)
+            (send.value, send.error)
+            for send in self.history.unacked_sends()
+            if not send.writer.name.startswith(self.may_fail) and not send.error.startswith(GAVE_UP)
         ]
         assert not unacked, f"{len(unacked)} were not acknowledged: {unacked[:10]}"
 
@@ -541,16 +544,17 @@ class Load:
         began = time.monotonic()
         while True:
             acked = {
-                each.partition[1]
-                for each in self.history.acked_sends()
-                if each.begun_s >= began and each.offset is not None and each.writer.is_durable
+                send.partition[1]
+                for send in self.history.acked_sends()
+                if send.begun_s >= began and send.offset is not None and send.writer.is_durable
             }
             if acked.issuperset(self.indexes):
                 return
             missing = sorted(set(self.indexes) - acked)
             assert time.monotonic() < began + limit_s, f"no acknowledgements in {missing}"
-            for each in self.writers:
-                assert each.is_alive() or each.ended() is None
+            for writer in self.writers:
+                if not writer.is_alive():
+                    writer.ended()  # raises what ended it
             time.sleep(0.02)
 
     def longest_stall_s(self, since_s: float = 0.0) -> float:
@@ -581,5 +585,7 @@ def read_log(
             assert time.monotonic() < deadline, f"read {len(found)} of {end} in {topic}/{index}"
             for message in consumer.consume(1000, 0.5):
                 assert message.error() is None, message.error()
-                found.append((message.offset(), message.value()))
+                offset = message.offset()
+                assert offset is not None
+                found.append((offset, message.value()))
     return found

@@ -112,7 +112,7 @@ def trusts_every_restart(patch: pytest.MonkeyPatch) -> None:
 
 def commits_with_too_few(patch: pytest.MonkeyPatch) -> None:
     """B8: the high watermark moves while fewer than min.insync.replicas are in sync."""
-    commit_offset = leader.commit_offset
+    commit_offset = leader.commit_offset  # type: ignore[attr-defined]
 
     def careless(end_offset: int, followers: Any, _is_too_small: bool, *rest: Any) -> int:
         return commit_offset(end_offset, followers, False, *rest)

@@ -45,7 +45,7 @@ class CrashFile:
         self.disk.look()
         return bytes(self.data[position : position + length])
 
-    def read_now_into(self, buffer: memoryview, position: int) -> int:
+    def read_now_into(self, buffer: memoryview, position: int) -> int | None:
         return self.read_into(buffer, position)
 
     def read_into(self, buffer: memoryview, position: int) -> int:

@@ -2,6 +2,9 @@
 
 Tests never sleep for a fixed time: they look again until the condition holds. The limit is far
 longer than anything takes, so that a busy machine fails no test.
+
+The functions take `Callable[..., T]` and call it without arguments: mypy cannot infer the type of a
+lambda that binds a loop variable as a default.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ T = TypeVar("T")
 LIMIT_S = 60.0
 
 
-def eventually(look: Callable[[], T], limit_s: float = LIMIT_S, every_s: float = 0.01) -> T:
+def eventually(look: Callable[..., T], limit_s: float = LIMIT_S, every_s: float = 0.01) -> T:
     """Call `look` until it returns something true, and return that."""
     deadline = time.monotonic() + limit_s
     while not (found := look()):
@@ -26,7 +29,7 @@ def eventually(look: Callable[[], T], limit_s: float = LIMIT_S, every_s: float =
 
 
 async def eventually_async(
-    look: Callable[[], T], limit_s: float = LIMIT_S, every_s: float = 0.002
+    look: Callable[..., T], limit_s: float = LIMIT_S, every_s: float = 0.002
 ) -> T:
     """Call `look` between turns of the event loop until it returns something true, and return that.
 
@@ -40,7 +43,7 @@ async def eventually_async(
     return found
 
 
-def seconds_until(look: Callable[[], object], limit_s: float = LIMIT_S) -> float:
+def seconds_until(look: Callable[..., object], limit_s: float = LIMIT_S) -> float:
     """Wait until `look` returns something true; return how long that took."""
     began = time.monotonic()
     eventually(look, limit_s, every_s=0.005)

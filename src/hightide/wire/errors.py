@@ -19,7 +19,8 @@ class ErrorCode(IntEnum):
     retriable: bool
     meaning: str
 
-    def __new__(cls, code: int, retriable: bool, meaning: str) -> ErrorCode:
+    # The defaults are for type checkers: `ErrorCode(3)` looks a member up, and never comes here.
+    def __new__(cls, code: int, retriable: bool = False, meaning: str = "") -> ErrorCode:
         self = int.__new__(cls, code)
         self._value_ = code
         self.retriable = retriable

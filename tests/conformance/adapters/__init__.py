@@ -7,6 +7,7 @@ and the behaviour is then not run with it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hightide.wire.errors import ErrorCode
@@ -52,5 +53,5 @@ def name_of(code: int) -> str:
     return ERROR_NAMES.get(code, str(code))
 
 
-def values(records: list[Read]) -> list[bytes | None]:
+def values(records: Iterable[Record | Read]) -> list[bytes | None]:
     return [record.value for record in records]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import (
@@ -14,7 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import Producer as KafkaProducer
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -268,7 +269,7 @@ def max_timestamp(bootstrap, topic, partition=0):
 
 def groups(bootstrap, *, state=None, kind=None):
     """State and kind of each group, in small letters."""
-    wanted = {}
+    wanted: dict[str, Any] = {}
     if state is not None:
         wanted["states"] = {ConsumerGroupState[state.upper()]}
     if kind is not None:
@@ -303,7 +304,7 @@ def group_offsets(bootstrap, group):
 
 
 def set_group_offsets(bootstrap, group, offsets):
-    places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+    places = [TopicPartition(topic, index, offset) for (topic, index), offset in offsets.items()]
     wanted = [ConsumerGroupTopicPartitions(group, places)]
     found = ask(bootstrap, lambda client: client.alter_consumer_group_offsets(wanted))
     for each in found.topic_partitions:

@@ -165,7 +165,9 @@ def waiting(bootstrap, topic, offset, *, partition=0, isolation="read_committed"
 def query(bootstrap, topic, partition, timestamp, isolation="read_committed"):
     level = ("-X", f"isolation.level={isolation}")
     said = kcat(bootstrap, "-Q", "-t", f"{topic}:{partition}:{timestamp}", *level).decode()
-    return int(re.search(r"offset (-?\d+)", said)[1])
+    found = re.search(r"offset (-?\d+)", said)
+    assert found is not None, said
+    return int(found[1])
 
 
 def bounds(bootstrap, topic, partition=0, isolation="read_committed"):

@@ -71,7 +71,10 @@ class Confluent:
 
     def offsets(self, positions, group):
         """Positions by (topic, partition); a group's id, or a consumer that is its member."""
-        places = [confluent_kafka.TopicPartition(*where, at) for where, at in positions.items()]
+        places = [
+            confluent_kafka.TopicPartition(topic, index, offset)
+            for (topic, index), offset in positions.items()
+        ]
         if isinstance(group, str):
             group = self._strangers.get(group) or self._strangers.setdefault(
                 group, confluent_kafka.Consumer({"group.id": group})

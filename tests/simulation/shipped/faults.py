@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.shipped.machine import Machine
@@ -33,8 +34,8 @@ class Faults:
         self._coordinator = cluster.coordinator
         self._until = until
         for machine in self._machines.values():
-            machine.on_exit = lambda machine=machine: self._later(machine)
-            machine.on_power_cut = lambda machine=machine: self._lost_power(machine)
+            machine.on_exit = partial(self._later, machine)
+            machine.on_power_cut = partial(self._lost_power, machine)
 
     def begin(self) -> None:
         self._network.loss = self._cluster.shape.loss

@@ -155,7 +155,8 @@ class Process:
         self.lives += 1
         self.has_power, self.is_paused = True, False
         self.world.tell(f"{self.name} starts")
-        loop = self.loop = SimLoop(self)
+        # Everything that the broker and its libraries use is there; the rest stays abstract.
+        loop = self.loop = SimLoop(self)  # type: ignore[abstract]
 
         async def life() -> None:
             try:
@@ -256,27 +257,31 @@ class SimLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return 1000.0 + (self.world.now - self._began) * self._rate
 
-    def call_soon(
-        self, callback: Callable[..., object], *arguments: Any, context: Context = None
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *arguments: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, arguments, self, context)
         if not self.is_dead:
             self.world.soon(self, handle, READY)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
         *arguments: Any,
-        context: Context = None,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *arguments, context=context)
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *arguments: Any, context: Context = None
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *arguments: Any,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, arguments, self, context)
         if not self.is_dead:
@@ -298,7 +303,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return SimFuture(next(self._serials), self)
 
     def create_task(
-        self, coro: Any, *, name: str | None = None, context: Context = None
+        self, coro: Any, *, name: str | None = None, context: Context | None = None
     ) -> SimTask:
         task = SimTask(next(self._serials), coro, loop=self, name=name, context=context)
         if len(self._tasks) >= _TASKS_KEPT:
@@ -306,7 +311,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._tasks.append(task)
         return task
 
-    def run_in_executor(
+    def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *arguments: Any
     ) -> asyncio.Future[Any]:
         """What a thread would do is done in one go, some time from now; its end is heard later."""
@@ -375,7 +380,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         try:
             for task in self._tasks:
                 if not task.done():
-                    task._log_destroy_pending = False
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close(task.get_coro())
         finally:
             asyncio._set_running_loop(None)

@@ -117,7 +117,8 @@ class Machine(Process):
         self.is_serving = True
         self.world.tell(f"{self.name} serves")
         told = asyncio.ensure_future(stopped.wait())
-        await asyncio.wait([told, broker.failed], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [told, broker.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if broker.failed.done():
             told.cancel()
             self.world.note(f"{self.name} cannot go on: {broker.failed.exception()}")

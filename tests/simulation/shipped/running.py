@@ -83,7 +83,7 @@ def _controlled(simulation: Simulation) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     concurrent.futures.ThreadPoolExecutor = _Inline  # type: ignore[misc, assignment]
-    Replica.fetched = witnessed  # type: ignore[method-assign]
+    Replica.fetched = witnessed  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -238,7 +238,7 @@ class Simulation:
 
     def _judge(self) -> None:
         """What clients were told, by Kafka's promises alone."""
-        logs = {}
+        logs: dict[Partition, list[tuple[int, bytes | None]]] = {}
         for partition, state in self.witness.states():
             if self.checker.truth(partition).is_lossy:
                 continue

@@ -16,7 +16,7 @@ from hightide.settings import Listener
 from hightide.wire import frame
 from hightide.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tests.simulation.shipped.loop import Failed, Process, World
-from tests.simulation.shipped.network import Listening, Network
+from tests.simulation.shipped.network import Network
 
 PORT = 9092
 
@@ -38,7 +38,7 @@ class Cluster:
         self.world.run(until)
 
     async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop: Any = asyncio.get_running_loop()
         listening = self.network.listen(self.server, PORT)
         await loop.create_server(Echo, sock=listening)
         await asyncio.sleep(1e9)
@@ -231,13 +231,13 @@ def test_what_nobody_catches_is_the_end_of_the_run(cluster: Cluster) -> None:
 def test_the_shipped_client_talks_to_the_shipped_server(cluster: Cluster) -> None:
     settings = Settings()
 
-    def serve(_served: Served, _buf: bytearray, view: memoryview, start: int, end: int) -> bytes:
+    def serve(connection: Served, buf: bytearray, view: memoryview, start: int, end: int) -> bytes:
         correlation_id = int.from_bytes(view[start + 4 : start + 8], "big")
         offered = [ApiVersion(api_key=18, min_version=0, max_version=4)]
         answer = ApiVersionsResponse(api_keys=offered)
         return frame.encode_response(answer, 4, correlation_id)
 
-    def listen(_host: str, port: int, _backlog: int) -> Listening:
+    def listen(_host: str, port: int, _backlog: int) -> Any:
         return cluster.network.listen(cluster.server, port)
 
     async def run_server() -> None:

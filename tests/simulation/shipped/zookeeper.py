@@ -110,7 +110,7 @@ class ZooKeeperServer(Process):
         self._numbers = count(1)
 
     async def main(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop: Any = asyncio.get_running_loop()
         for number in self._channels:
             self.tree.watches.forget(number)
         self._channels = {}
@@ -153,7 +153,8 @@ class ZooKeeperServer(Process):
             self.write(CloseSession(), channel.session_id)
             channel.send((Answer, None))
         elif kind in ("get", "exists", "children"):
-            channel.send((Answer, self._read(kind, *body, channel.number)))
+            path, watches = body
+            channel.send((Answer, self._read(kind, path, watches, channel.number)))
         else:
             outcome = self.write(body, channel.session_id)
             channel.send((Answer, outcome))
