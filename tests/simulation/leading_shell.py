@@ -1,6 +1,6 @@
 """A partition led by a simulated broker, in one leader epoch: requests in, answers out.
 
-What is here is only what connects the machine (`core.replica.Leader`) with the log, the network and
+What is here is only what connects the machine (`core/partition/leader.py`) with the log, the network and
 those who wait.
 """
 

@@ -129,7 +129,7 @@ class Leader:
     ) -> Changes:
         """A follower fetched from `offset`: its log has everything before it.
 
-        This holds only for a fetch that `fetch_verdict` allows, in this leader epoch, whose last
+        This holds only for a fetch that `fetch_error` allows, in this leader epoch, whose last
         epoch does not diverge.  Fetches of removed replicas and of former broker epochs are
         ignored.
         """
