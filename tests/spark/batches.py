@@ -1,4 +1,4 @@
-"""Record batches made and read without the pipeline's own codecs: what tests compare with."""
+"""Record batches made and parsed without the pipeline's codecs, for comparison."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from hightide.spark.blocking_client import FetchedBatches, Identity
 from hightide.wire import batch
 
-NOBODY = Identity(-1, -1)
+NO_PRODUCER = Identity(-1, -1)
 
 
 def made(
     values: Sequence[bytes],
-    identity: Identity = NOBODY,
+    identity: Identity = NO_PRODUCER,
     sequence: int = -1,
     *,
     key: bytes | None = None,
     **named: bool,
 ) -> bytes:
-    """One batch."""
+    """Return one batch."""
     return bytes(
         batch.build(
             [(at, 1_000 + at, key, value, ()) for at, value in enumerate(values)],
@@ -31,18 +31,19 @@ def made(
 
 
 def values(fetched: Iterable[FetchedBatches], start: int, end: int) -> list[bytes]:
-    """The values in a range, those of aborted transactions left out."""
+    """Return the values in a range, without those of aborted transactions."""
     found = []
-    for each in fetched:
-        aborted = each.aborted
-        for at, header in batch.batches(each.data):
-            spoiled = any(
-                header.producer_id == who and header.base_offset >= first for who, first in aborted
+    for response in fetched:
+        aborted = response.aborted
+        for at, header in batch.batches(response.data):
+            is_aborted = any(
+                header.producer_id == producer_id and header.base_offset >= first
+                for producer_id, first in aborted
             )
             if header.is_control:
                 marked = header.producer_id, header.base_offset
                 aborted = [pair for pair in aborted if pair[0] != marked[0] or pair > marked]
-            elif not (header.is_transactional and spoiled):
-                records = batch.records(each.data, at)
+            elif not (header.is_transactional and is_aborted):
+                records = batch.records(response.data, at)
                 found += [record.value for record in records if start <= record.offset < end]
     return found

@@ -1,4 +1,4 @@
-"""One Spark session and one broker for all tests of the pipeline: to start one takes seconds."""
+"""One Spark session and one broker for all tests of the pipeline: each takes seconds to start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spark():
     from hightide.spark.session import session
 
     settings = {"spark.driver.memory": "1g"}
-    # Spark's own connector is compared with; nothing of ours needs it.
+    # Spark's own connector, for comparison only.
     with contextlib.suppress(NoMaven):
         settings["spark.jars"] = ",".join(map(str, jars_of(*SPARK_CONNECTOR)))
     made = session("hightide-tests", "local[2]", settings)
@@ -37,19 +37,19 @@ def spark():
 
 @pytest.fixture(scope="session")
 def broker():
-    """One broker, whose topics have to have names of their own."""
+    """One broker; each test uses its own topics."""
     with Cluster(brokers=1) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def three():
-    """Three brokers.  A test that kills one brings it back."""
+    """Three brokers. A test that kills one restarts it."""
     with Cluster(brokers=3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """Where a query of one test keeps its progress."""
+    """The checkpoint of the query of one test."""
     return str(tmp_path / "checkpoint")

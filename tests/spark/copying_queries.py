@@ -1,7 +1,7 @@
-"""Queries that write exactly once, drivers that die, and a reader of committed records as judge.
+"""Exactly-once queries, drivers that die, and a `read_committed` consumer that checks the result.
 
-A driver in these tests dies without a process: its sink hears nothing any more from some request
-on, the query fails, and another query goes on from the checkpoint with another sink, as a restarted
+A driver in these tests dies without a process: from some request on, its sink gets no responses,
+the query fails, and another query continues from the checkpoint with another sink, as a restarted
 process would.
 """
 
@@ -25,12 +25,14 @@ BATCH = 40
 
 
 class Dead(Exception):
-    """What a dead driver's requests end with."""
+    """The error of a dead driver's requests."""
 
 
 class Mortal:
-    """Brokers to a driver that dies before or after its nth request of a kind, or to which that
-    request or its answer is lost."""
+    """The client of a driver that dies before or after its nth request of a kind.
+
+    Or that request or its response is lost.
+    """
 
     def __init__(self, inner, request: str, when: str, nth: int) -> None:
         self._inner = inner
@@ -60,7 +62,7 @@ class Mortal:
 
 
 class MortalSink(ExactlyOnce):
-    """A sink whose driver dies at a moment; None: it lives."""
+    """A sink whose driver dies at a moment; never, if it is None."""
 
     def __init__(self, *arguments, moment=None) -> None:
         super().__init__(*arguments)
@@ -89,8 +91,8 @@ class MortalSink(ExactlyOnce):
             raise Dead("dead before Spark's commit log")
 
 
-# Every moment of the first batch of a run.  Before it, the run takes over, and makes one request of
-# most kinds for that.
+# Every moment of the first batch of a run. Before it, the run takes over, with one request of most
+# kinds.
 TAKING_OVER = [
     ("producer", "before", 1),
     ("producer", "after", 1),
@@ -118,7 +120,7 @@ LOSSES = [
 
 @dataclass
 class Copy:
-    """A query that writes 40 rows in each batch, or what has become of five keys so far."""
+    """A query that writes 40 rows in each batch, or the latest totals of five keys."""
 
     spark: object
     bootstrap: str
@@ -163,7 +165,7 @@ class Copy:
         )
 
     def live(self, moment=None) -> MortalSink:
-        """One life of the driver: until there is no more input at the moment, or until it dies."""
+        """Run the driver until there is no more input, or until it dies."""
         sink = self.sink(moment)
         query = self.start(sink)
         try:
@@ -174,7 +176,7 @@ class Copy:
         return sink
 
     def expected(self, batches: int) -> Counter:
-        """What readers must see after so many batches."""
+        """Return what consumers must see after this many batches."""
         if self.mode == "append":
             return Counter(
                 (b"k%d" % (number % KEYS), b"%d" % number) for number in range(batches * BATCH)
@@ -188,7 +190,7 @@ class Copy:
         return found
 
     def check(self, batches: int) -> None:
-        """0 missing, 0 twice."""
+        """Check that no record is missing or duplicated."""
         seen = Counter(
             (record.key(), record.value())
             for record in committed(self.bootstrap, self.name, self.partitions)
@@ -199,7 +201,7 @@ class Copy:
 
 
 def committed(bootstrap: str, topic: str, partitions: int = 1) -> Sequence:
-    """The records of a topic that a client of others sees when it reads committed ones."""
+    """Return the records of a topic that another client sees with read_committed."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

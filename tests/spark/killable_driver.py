@@ -1,10 +1,10 @@
-"""A driver that is a process of its own, for tests that kill it.
+"""A driver in its own process, for tests that kill it.
 
     python -m tests.spark.killable_driver BOOTSTRAP NAME CHECKPOINT FLAGS
 
-It runs the query of `copying_queries` with tasks that Spark tries three times.  The first task that
-writes dies of it once.  From the third batch on, a task that has written something says so with a
-file in FLAGS and then takes its time.
+It runs the query of `copying_queries` with tasks that Spark tries three times. The first task that
+writes fails once. From the third batch on, a task that has written something creates a file in
+FLAGS and then waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A shop's orders, written to topics as JSON, and read back by who sees committed records only."""
+"""A shop's orders, written to topics as JSON, and read back with read_committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def at(seconds):
-    """So many seconds after noon."""
+    """Return the time this many seconds after noon."""
     return NOON + timedelta(seconds=seconds)
 
 
@@ -22,7 +22,7 @@ def order(number, user, amount, seconds):
 
 
 def send(cluster, topic, rows, *, key=None, partition=-1):
-    """Write dicts as JSON, and bytes or None as they are; `key` names the field that is the key."""
+    """Write dicts as JSON, and bytes or None unchanged; `key` names the key field."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for row in rows:
         name, value = row if isinstance(row, tuple) else (None, row)
@@ -34,7 +34,7 @@ def send(cluster, topic, rows, *, key=None, partition=-1):
 
 
 def received(cluster, topic):
-    """The committed records: keys as text, values as dicts."""
+    """Return the committed records: keys as text, values as dicts."""
     found = read(cluster, subscribe=topic, kafka_isolation_level="read_committed")
     return [(row["key"] and row["key"].decode(), json.loads(row["value"])) for row in found]
 

@@ -1,7 +1,7 @@
-"""A Spark cluster of real processes, from what pip installed: a master and workers.
+"""A Spark cluster of real processes, from pip's PySpark: a master and workers.
 
-Each worker is in a process group of its own together with its executors, so that killing the group
-is what the death of a machine would be.
+Each worker is in its own process group with its executors, so killing the group is like the death
+of a machine.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HOME = Path(pyspark.__file__).parent
 DEADLINE_S = 240
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
-# A short life: what Java would compile for a long one costs more than it brings.
+# A short run: Java's optimising compiler would cost more than it saves.
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def until(process: subprocess.Popen[Any], condition: Callable[[], object]) -> None:
-    """Wait for something that a process does, as long as it lives and has any excuse."""
+    """Wait for something that a process does, as long as the process runs."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert process.poll() is None, "the process has ended"
@@ -37,16 +37,16 @@ def until(process: subprocess.Popen[Any], condition: Callable[[], object]) -> No
 
 
 def python_without_hightide(folder: Path) -> Path:
-    """A Python that has all that `hightide[spark]` stands on, and not Hightide."""
+    """Return a Python with the dependencies of `hightide[spark]`, but without Hightide."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    # The folder itself, but none of the .pth files in it, by which a source tree is found.
+    # The folder itself, without its .pth files, which would add the source tree.
     (site / "installed.pth").write_text(f"{HOME.parent}\n")
     return folder / "bin" / "python"
 
 
 class SparkCluster:
-    """A master and workers with one core each, as long as the `with` block."""
+    """A master and workers with one core each, during the `with` block."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class SparkCluster:
         self.stop()
 
     def kill(self, number: int) -> None:
-        """The end of a worker and of its executors, with no chance to say goodbye."""
+        """Kill a worker and its executors with SIGKILL."""
         os.killpg(self.workers[number].pid, signal.SIGKILL)
         self.workers[number].wait()
 
@@ -94,7 +94,7 @@ class SparkCluster:
             "SPARK_DAEMON_JAVA_OPTS": JAVA,
             "SPARK_WORKER_DIR": str(self.folder / "work"),
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
-            # Nothing of ours may reach the executors but by being shipped.
+            # Executors must get Hightide only from the archive.
             "PYTHONPATH": "",
         }
         command = [str(HOME / "bin" / "spark-class"), main, "--host", "127.0.0.1"]

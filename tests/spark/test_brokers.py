@@ -1,4 +1,4 @@
-"""What driver and executors stand on, against real brokers that are killed meanwhile."""
+"""The blocking client of drivers and executors, against real brokers that are killed meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def one(broker):
 
 
 def write(cluster, topic, partition, count, identity=None, **named):
-    """Records "0", "1", … in batches of ten; the writer."""
+    """Write records "0", "1", … in batches of ten, and return the writer."""
     writer = cluster.writer(topic, partition, identity=identity, **named)
     for first in range(0, count, 10):
         numbers = [b"%d" % number for number in range(first, min(first + 10, count))]
@@ -78,7 +78,7 @@ def test_offsets_of_transactions_and_aborted_ones_are_gaps_in_a_range(one):
     assert end == 63
     assert values(one.read(*place, 0, end, read_committed=True), 0, end) == numbers(20)
     assert values(one.read(*place, 0, end), 0, end) == 3 * numbers(20)
-    # The last offset is a marker's; the range ends there although it holds no record.
+    # The last offset is that of a marker; the range ends there although it holds no record.
     assert values(one.read(*place, 62, end), 62, end) == []
 
 
@@ -95,7 +95,7 @@ def test_an_open_transaction_is_not_read_and_its_offsets_are_waited_for(one):
     waiting = threading.Thread(target=lambda: found.append(one.committed("open-group", [place])))
     waiting.start()
     one.end_transaction("brokers-open", identity, commit=True)
-    one.end_transaction("brokers-open", identity, commit=True)  # As after an answer that was lost.
+    one.end_transaction("brokers-open", identity, commit=True)  # As after a lost response.
     waiting.join()
     assert found == [{place: (7, "seven")}]
 
@@ -148,7 +148,7 @@ def test_two_processes_write_in_one_transaction_until_another_takes_over(one, br
     write(one, topic, 0, 10, identity, transactional_id=topic)
     assert afar(broker, topic, identity) == "1"
     one.end_transaction(topic, identity, commit=True)
-    one.producer(topic)  # Somebody else; it waits until the commit is complete.
+    one.producer(topic)  # Another producer; InitProducerId waits until the commit is complete.
     ends = one.offsets({(topic, 0): LATEST, (topic, 1): LATEST}, read_committed=True)
     assert list(ends.values()) == [11, 2]
     assert values(one.read(topic, 1, 0, 2, read_committed=True), 0, 2) == [b"from afar"]
@@ -209,9 +209,9 @@ def test_what_is_wrong_is_told_in_words(one):
         writer.flush()
     with pytest.raises(ValueError, match=r"bootstrap\.servers is not set"):
         shared_client({})
-    nobody = shared_client({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    unreachable = shared_client({"bootstrap.servers": f"127.0.0.1:{free_port()}"})
     with pytest.raises(ConnectionFailed, match="Is a broker running there"):
-        nobody.topics()
+        unreachable.topics()
     assert ignored_options(
         {"bootstrap.servers": "a:1", "fetch.min.bytes": "7", "ssl.ca.pem": ""}
     ) == ["fetch.min.bytes"]
@@ -254,7 +254,7 @@ def test_a_range_that_ends_after_the_log_is_not_waited_for_forever(one):
 COMPACTING = {
     "log.initial.task.delay.ms": 0,
     "log.cleaner.backoff.ms": 50,
-    # Only what is known to be safely on disk is compacted.
+    # Only what is flushed to disk is compacted.
     "log.flush.offset.checkpoint.interval.ms": 50,
 }
 COMPACTED = {
@@ -285,7 +285,7 @@ def test_what_compaction_has_emptied_is_passed_over():
             assert time.monotonic() < deadline, kept
         for start in range(0, 40, 3):
             for end in range(start, 41, 4):
-                # Compaction may go on, but the last of each key stays.
+                # Compaction may continue, but the last record of each key stays.
                 least = set(range(max(31, start), end))
                 assert least <= set(found(start, end)) <= {at for at in kept if at < end}
         cluster.close()

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, a jar that knows nothing of Hightide, against our brokers."""
+"""Spark's own Kafka connector, a jar without Hightide's code, against our brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from bench.harness.maven import SPARK_CONNECTOR, NoMaven, jars_of
 
 @pytest.fixture(scope="module")
 def kafka(spark, broker):
-    """Options for `format("kafka")`; the session has the connector if Maven could bring it."""
+    """Return options for `format("kafka")`; the session has the connector if Maven could download
+    it.
+    """
     try:
         jars_of(*SPARK_CONNECTOR)
     except NoMaven as error:
@@ -65,7 +67,7 @@ def test_it_does_not_see_what_is_not_committed(spark, broker, kafka):
         producer.begin_transaction()
         for number in range(at * 10, at * 10 + 10):
             producer.produce(topic, str(number))
-        producer.flush()  # An abort forgets what was not sent yet.
+        producer.flush()  # An abort drops records that were not sent yet.
         producer.commit_transaction() if is_committed else producer.abort_transaction()
     committed = read(spark, kafka, topic, **{"kafka.isolation.level": "read_committed"})
     assert numbers(committed) == [*range(10), *range(20, 30)]

@@ -44,7 +44,7 @@ class Process:
         self._lines.put(None)
 
     def until(self, words):
-        """Wait for a line with these words."""
+        """Wait for a line that matches."""
         deadline = time.monotonic() + LINE_S
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Rows of a query are in their topic once, although drivers, tasks and brokers die."""
+"""Each row of a query is in its topic once, although drivers, tasks and brokers die."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_driver_may_die_at_every_step(spark, broker, checkpoint, mode, tasks, 
     for moment in moments:
         assert copy.live(moment).is_dead, moment
     last = copy.live()
-    assert last.replayed  # the last one died between the end of its transaction and Spark's log
+    assert last.replayed  # the last one died between EndTxn and Spark's commit log
     copy.check(last.last.batch + 1)
 
 
@@ -59,7 +59,7 @@ def test_a_driver_that_hears_nothing_of_its_commit_finds_out_what_became_of_it(
     copy.check(len(LOSSES))
 
 
-# Classes that run on executors are made in functions, so that they travel with all they need.
+# Classes that run on executors are made in functions, so that they are pickled by value.
 
 
 def failing_once(flag: Path):
@@ -90,11 +90,11 @@ def test_a_task_that_dies_after_writing_costs_another_transaction_and_no_record(
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(600)  # it starts a Spark of its own
+@pytest.mark.timeout(600)  # it starts its own Spark
 def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
     spark, broker, checkpoint, tmp_path
 ):
-    """Tasks of that driver are also retried by Spark, and refuse."""
+    """Spark also retries that driver's tasks, which refuse."""
     copy = Copy(spark, broker.bootstrap, "killed", "update", checkpoint).create()
     command = processes.module(
         "tests.spark.killable_driver", broker.bootstrap, "killed", checkpoint, str(tmp_path)
@@ -110,7 +110,7 @@ def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     assert (tmp_path / "died").exists()
-    # Two batches are there, and a third that is whole but not committed.
+    # Two batches are committed, and a third is whole but not committed.
     sink = copy.live()
     assert sink.last.batch >= 2
     assert sink.replayed == []
@@ -118,7 +118,7 @@ def test_a_driver_that_is_killed_with_its_tasks_is_followed_by_one_that_goes_on(
 
 
 def waiting(flags: Path):
-    """One task, the first, waits after its first record batch; Spark has cores for others."""
+    """Let the first task wait after its first record batch; Spark has cores for others."""
 
     class Waiting(Append):
         def append(self, batches):
@@ -157,7 +157,7 @@ def test_a_broker_that_is_killed_in_mid_batch_costs_nothing(
 
 
 def numbers(spark, batch: int):
-    """Rows for who calls a sink by hand."""
+    """Return rows for calling a sink without a query."""
     frame = spark.range(batch * BATCH, (batch + 1) * BATCH, 1, 2)
     return frame.selectExpr("CAST(id AS STRING) AS value", "CONCAT('k', id % 5) AS key")
 
@@ -168,7 +168,7 @@ def test_a_driver_that_was_replaced_stops_and_has_written_nothing(
     copy = Copy(spark, broker.bootstrap, "zombie", "append", "").create()
     older, newer = copy.sink(), copy.sink()
     older(numbers(spark, 0), 0)
-    # Now it falls asleep in the middle of a batch, which another driver writes meanwhile.
+    # Now it is suspended in the middle of a batch, which another driver writes meanwhile.
     monkeypatch.setattr(foreach_batch, "Append", waiting(tmp_path))
     failures = []
 

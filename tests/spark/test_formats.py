@@ -65,7 +65,7 @@ class Order:
 
 
 def raw(spark, *values):
-    """Records as a source gives them, each key being the number of its record."""
+    """Return records as a source does, each with its number as the key."""
     rows = [
         (b"%d" % at, value, "orders", 0, at, AT, 0, [("h", b"%d" % at)])
         for at, value in enumerate(values)
@@ -213,7 +213,7 @@ class TestAvro:
     def test_values_become_columns_and_bad_ones_dead_letters(self, spark) -> None:
         value = as_avro(ROW)
         frame = raw(spark, value, b"\0\0\0\0\x07" + value, b"oops", None)
-        # Timestamps are moments, whatever zone the session shows them in.
+        # Timestamps are instants, independent of the session's time zone.
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
         try:
             good, bad = decoded(frame, avro(AVRO), on_error="dlq:dead", app="shop", query="q")
@@ -253,7 +253,7 @@ class TestAvro:
 
 @pytest.fixture(scope="module")
 def shop():
-    """The descriptors, rows and all, that the tests without Spark use."""
+    """The descriptors and rows of the tests without Spark."""
     path = Path(__file__).parents[1] / "unit" / "spark" / "test_formats_protobuf.py"
     spec = importlib.util.spec_from_file_location("formats_protobuf", path)
     module = importlib.util.module_from_spec(spec)

@@ -53,7 +53,7 @@ def run(*arguments, cluster, folder, stdin=None) -> subprocess.CompletedProcess:
 
 
 def records(cluster, topic, isolation="read_committed"):
-    """All records that a topic has now."""
+    """Return all records of a topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -95,7 +95,7 @@ class TestFiles:
             "hightide.position": b"13",
             "hightide.host": socket.gethostname().encode(),
         }
-        # The same again: nothing is new.
+        # A second run finds nothing new.
         run("files", "*.log", "--to", topic, "--once", cluster=broker, folder=tmp_path)
         assert len(records(broker, topic)) == 3
 
@@ -173,7 +173,7 @@ class TestFiles:
     def test_a_collector_that_was_ended_says_so_although_the_library_has_lost_the_reason(
         self, broker
     ) -> None:
-        """A call about a record that raises and catches something clears the library's error."""
+        """A delivery callback that raises and catches an exception clears librdkafka's error."""
 
         class Swallowing(ExactlyOnceSender):
             def _delivered(self, error, message) -> None:
@@ -190,13 +190,13 @@ class TestFiles:
 
 
 def grown(cluster, topic, before) -> bool:
-    """Whether a topic has records that it had not, be they committed or not."""
+    """Return whether a topic has new records, committed or not."""
     return len(values(cluster, topic, isolation="read_uncommitted")) > before
 
 
 @contextlib.contextmanager
 def written_and_rotated(log: Path):
-    """Lines with numbers, written all the time; every 300 the file is renamed."""
+    """Write numbered lines continuously, and rename the file every 300 lines."""
     stop, written = threading.Event(), []
 
     def write() -> None:
@@ -294,7 +294,7 @@ class TestHttp:
         gzipped = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
         assert call(server, "POST", "/?key=k", body)[0] == 200
         assert call(server, "POST", "/", gzip.compress(body), gzipped)[0] == 200
-        # A body whose length is not known comes in chunks.
+        # A body of unknown length is chunked.
         assert call(server, "POST", "/", iter([b'{"a":', b"\n1}"]))[0] == 200
         found = records(broker, "ingest-http")
         assert [(record.key(), record.value()) for record in found] == [
@@ -385,7 +385,7 @@ def test_a_transaction_of_another_collector_does_not_hide_positions(broker, tmp_
     assert other.flush(DEADLINE_S) == 0
     with (tmp_path / "a.log").open("a") as file:
         file.write("two\n")
-    # Ours is behind the open one, and the next start has to wait for it to see its own positions.
+    # Ours is behind the open transaction; the next start must wait for it to see its positions.
     ending = threading.Timer(2, lambda: other.commit_transaction(DEADLINE_S))
     ending.start()
     done = run(*arguments, cluster=broker, folder=tmp_path)

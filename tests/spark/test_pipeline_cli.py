@@ -1,7 +1,7 @@
-"""`hightide pipeline …` as people type it, against a real broker and on real Spark.
+"""`hightide pipeline …` as users type it, against a real broker and on real Spark.
 
-Commands that end by themselves run in this process and share its session, which spares the start of
-Spark; the one that runs until it is told to stop is a process of its own.
+Commands that end by themselves run in this process and share its session, which saves the start of
+Spark; the one that runs until a signal is a separate process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FAILING = """
 
 @pytest.fixture
 def app(broker, tmp_path, monkeypatch):
-    """An app in a folder of its own, made of the body of its query."""
+    """Write an app with this query body into its own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HIGHTIDE_BOOTSTRAP", broker.bootstrap)
     name = f"shop{abs(hash(tmp_path)) % 10**8}"
@@ -62,7 +62,7 @@ def app(broker, tmp_path, monkeypatch):
 
 @pytest.fixture
 def hightide(spark, capfd):
-    """Run a command: its exit code, its data and its talk."""
+    """Run a command; return its exit code, stdout and stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -73,7 +73,7 @@ def hightide(spark, capfd):
 
 
 def line_of(words: str, further: int = 0) -> str:
-    """Where in the file of the app these words are, or so many lines further."""
+    """Return the line of the app's file with these words, or one that many lines later."""
     lines = Path("shop.py").read_text().splitlines()
     return f"shop.py:{next(at for at, line in enumerate(lines, 1) if words in line) + further}"
 
@@ -171,7 +171,7 @@ def test_an_app_that_is_told_to_stop_finishes_what_it_has_begun(
         try:
             orders(broker, name, range(100))
             until(process, lambda: len(written(broker, name)) == 49)
-            # The status is the first to know that it runs, and nobody else may run it meanwhile.
+            # The status shows that it runs, and no second run is allowed meanwhile.
             (status,) = json.loads(hightide("status", name, "-o", "json")[1])
             assert (status["state"], status["pid"]) == ("running", process.pid)
             code, _, refused = hightide("run", "shop.py", "--once")

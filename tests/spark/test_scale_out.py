@@ -1,4 +1,4 @@
-"""The same app on a Spark cluster: it travels to the workers, and one of them may die."""
+"""The same app on a Spark cluster: it is shipped to the workers, and one of them may die."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_app_on_a_cluster_loses_and_repeats_nothing_when_a_worker_is_killed(
 
     found = Counter((value["n"], value["twice"]) for value in values(broker, "doubled"))
     assert found == Counter((number, 2 * number) for number in range(NUMBERS))
-    # In update mode every record is a new count, so one that came twice would not be greater.
+    # In update mode every record is a new count, so a duplicate would not be greater.
     by_last: dict[int, list[int]] = {}
     for value in values(broker, "counted"):
         by_last.setdefault(value["last"], []).append(value["count"])
@@ -93,7 +93,7 @@ def counted(broker):
 
 @contextmanager
 def running(cluster, broker, folder):
-    """The driver, which is no part of the cluster; its words go where pytest shows them."""
+    """Run the driver, outside of the cluster; its output goes to pytest."""
     command = [sys.executable, "-m", "hightide", "pipeline", "run", str(folder / "app/scaled.py")]
     command += ["--master", cluster.url, "--bootstrap", broker.bootstrap]
     command += ["--state", str(folder / "state")]

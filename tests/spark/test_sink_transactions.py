@@ -1,4 +1,4 @@
-"""The protocol of exactly once on real brokers, without Spark: quick enough for every moment."""
+"""The exactly-once protocol on real brokers, without Spark: fast enough for every moment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS = 3
 
 
 class Driver:
-    """One life of a driver, which writes batches of numbers."""
+    """One run of a driver, which writes batches of numbers."""
 
     def __init__(self, cluster, name, life, moment=None, timeout_ms=60_000):
         self.real = shared_client({"bootstrap.servers": cluster.bootstrap})
@@ -63,7 +63,7 @@ def check(cluster, name, batches):
 
 
 def test_a_driver_may_die_at_every_request(broker):
-    """As Spark would, each life begins with the batch that the last one did not get through."""
+    """As with Spark, each run starts with the batch that the last one did not finish."""
     create(broker, "requests")
     done = 0
     moments = [*TAKING_OVER, *WRITING, *ENDING[:-1]]

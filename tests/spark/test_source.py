@@ -1,4 +1,4 @@
-"""Batches of topics.  Most need no Spark: what reads in a task is called here as Spark calls it."""
+"""Batch queries of topics. Most tests call what a task runs as Spark does, without Spark."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def gappy(found):
     return found if len(offsets) < offsets[-1] - offsets[0] + 1 else None
 
 
-# -- what is missing -------------------------------------------------------------------------
+# -- lost records ----------------------------------------------------------------------------
 
 
 def test_records_that_are_gone_are_a_loss_or_a_warning(broker, caplog):
@@ -215,7 +215,7 @@ def test_records_that_are_gone_are_a_loss_or_a_warning(broker, caplog):
         early.partitions()
     assert values(rows(lenient, tolerated)) == named(6, 7, 8, 9)
     assert "offsets 2 to 5 are no longer in the log" in caplog.text
-    # Who asks for the earliest wants what there is.
+    # With "earliest", a later log start is no loss.
     assert values(rows(whole, all_of_it)) == named(6, 7, 8, 9)
     beyond = {"subscribe": topic, "endingOffsets": json.dumps({topic: {"0": 99}})}
     with pytest.raises(DataLoss, match="ends at offset 99, but the log ends at 10"):

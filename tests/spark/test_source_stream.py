@@ -28,7 +28,7 @@ from tests.spark.topics import (
 from tests.support.eventually import eventually
 
 ALL = ReadAllAvailable()
-# Topics are looked up again with each batch, so that tests need not wait for it.
+# Metadata is refreshed with each batch, so that tests need not wait for it.
 FRESH = {"kafka_metadata.max.age.ms": 0, "fetchOffset_retryIntervalMs": 10}
 
 
@@ -37,13 +37,13 @@ def told(*offsets, topic):
 
 
 def batch(reader, start, limit=ALL):
-    """What Spark does for one batch: where it ends, and what it reads."""
+    """Do what Spark does for one batch; return where it ends and what it reads."""
     end = json.loads(json.dumps(reader.latestOffset(start, limit)))
     return end, values(rows(reader, reader.partitions(start, end)))
 
 
 def until(reader, start, wanted, limit=ALL):
-    """Batches until one ends as wanted, which takes as long as brokers need to hear of it."""
+    """Run batches until one ends as wanted: metadata takes a moment to reach all brokers."""
 
     def one():
         nonlocal start
@@ -69,7 +69,7 @@ def test_a_stream_from_the_earliest_goes_on_where_it_was(broker):
     assert (end, found) == (told(2, 0, topic=topic), named(0, 1))
     assert batch(reader, end) == (end, [])
     produce(broker, topic, named(2), partition=1)
-    # A reader that comes after it needs nothing but the offsets.
+    # A new reader needs only the offsets.
     later = pickle.loads(pickle.dumps(reader))
     assert batch(later, end) == (told(2, 1, topic=topic), named(2))
     assert later.reportLatestOffset() == told(2, 1, topic=topic)
@@ -106,7 +106,7 @@ def test_a_limit_is_kept_and_everything_is_read_in_the_end(broker):
         start = end
         end, found = batch(reader, start, limit)
     assert sorted(read) == named(*range(40))
-    # Whoever asks for everything gets it.
+    # ReadAllAvailable ignores the minimum.
     assert batch(reader, told(0, 0, topic=topic))[0] == told(30, 10, topic=topic)
 
 
@@ -200,7 +200,7 @@ def test_a_stream_goes_on_when_the_leader_dies(three):
         three.restart(leader)
 
 
-# -- what is missing -------------------------------------------------------------------------
+# -- lost records ----------------------------------------------------------------------------
 
 
 def test_a_deleted_topic_stops_the_query_or_is_forgotten(broker, caplog):
@@ -228,7 +228,7 @@ def test_a_deleted_topic_stops_the_query_or_is_forgotten(broker, caplog):
 
 
 def test_a_topic_made_anew_stops_the_query_or_is_read_from_its_beginning(broker):
-    topic = broker.create_topic("stream-anew")
+    topic = broker.create_topic("stream-recreated")
     produce(broker, topic, named(*range(5)))
     given = {"subscribe": topic, "startingOffsets": "earliest", **FRESH}
     strict = stream(broker, **given)
@@ -307,7 +307,7 @@ def test_a_query_stops_and_goes_on_and_its_group_shows_how_far_it_is(spark, brok
     (source,) = query.lastProgress.sources
     assert json.loads(source.endOffset) == told(30, 0, topic=topic)
     assert json.loads(source.latestOffset) == told(30, 0, topic=topic)
-    # The last batch too, although Spark never tells a source that it was finished.
+    # The last batch too, although Spark does not tell a source that it is finished.
     assert committed(broker, "watched") == {(topic, 0): 30, (topic, 1): 0}
     produce(broker, topic, named(30, 31), partition=1)
     run()

@@ -1,4 +1,4 @@
-"""Apps on a real broker: every kind of query, with results that plain Python finds too."""
+"""Apps on a real broker: every kind of query, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERS = "id BIGINT NOT NULL, user STRING, amount DOUBLE, ts TIMESTAMP"
 # Two micro-batches see these; after the first of them the watermark is at 125 - 10 seconds.
 FIRST = [order(n, ("ada", "bob", "eve")[n % 3], float(n), n * 5) for n in range(51)]
 # The last sees these: on time, late within its window, too late, and the same order again.
-# A batch leaves out what was late already when the batch before it began to write.
+# A batch drops rows that were late already when the previous batch started to write.
 SECOND = [
     order(100, "ada", 100.0, 400),
     order(101, "bob", 7.0, 245),
@@ -35,10 +35,12 @@ BAD = b'{"id": "no number"}'
 
 
 def best_so_far():
-    """A processor; inside a function, because Spark's workers cannot import this file."""
+    """Return a processor class; made in a function, because Spark's workers cannot import this
+    file.
+    """
 
     class Best(StatefulProcessor):
-        """The highest amount of each user so far, told whenever it rises."""
+        """The highest amount of each user so far, emitted whenever it rises."""
 
         def init(self, handle):
             self._best = handle.getValueState("best", "amount DOUBLE")
@@ -54,7 +56,7 @@ def best_so_far():
 
 
 def declare(app, topic):
-    """One query of each kind; all read the same topic."""
+    """Declare one query of each kind; all read the same topic."""
     orders = app.topic(
         topic,
         ORDERS,
@@ -109,7 +111,7 @@ def declare(app, topic):
 
 @pytest.fixture(scope="module", autouse=True)
 def lightly(spark):
-    """For so few rows, Spark would spend most of its time compiling code for them."""
+    """Settings for few rows: Spark would spend most of its time compiling code."""
     name = "spark.sql.codegen.wholeStage"
     spark.conf.set(name, "false")
     yield
@@ -134,13 +136,13 @@ def seconds(row):
 
 
 def on_time(size):
-    """The orders whose window was still open when they came; of the first, all were."""
+    """Return the orders whose window was still open when they came."""
     still = [bought for bought in SECOND if seconds(bought) // size * size + size > WATERMARK_S]
     return FIRST + still
 
 
 def closed(start, size):
-    """Whether a window has ended before the last watermark."""
+    """Return whether a window ended before the last watermark."""
     return start + timedelta(seconds=size) <= at(900 - LATE_S)
 
 
@@ -154,7 +156,7 @@ def test_tumbling_windows_leave_out_what_comes_too_late(broker, shop):
     assert Counter(
         (moment(row["window"]["start"]), row["user"], row["total"]) for _, row in found
     ) == Counter((*key, total) for key, total in expected.items())
-    # The order of half a minute past noon came after its window had been told.
+    # The order of half a minute past noon came after its window had been written.
     assert (NOON, "ada") in expected
     assert len(expected) > 10
 
@@ -175,7 +177,7 @@ def test_sliding_windows_count_a_row_in_each_window_that_it_is_in(broker, shop):
 
 def test_sessions_end_when_nothing_happens(broker, shop):
     # Each user orders every 15 seconds, so no two orders are in one session of 14; but bob's late
-    # order joins the session that he has at that time.
+    # order joins his session of that time.
     times = defaultdict(list)
     for bought in FIRST + [row for row in SECOND if seconds(row) + 14 > WATERMARK_S]:
         times[bought["user"]].append(seconds(bought))

@@ -1,4 +1,4 @@
-"""Streams joined to streams and to tables, apps while they run, and apps that cannot run."""
+"""Streams joined to streams and to tables, running apps, and apps that cannot run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAID = [
     {"order_id": n, "paid": float(n), "at": at(n + n * 10).isoformat()}
     for n in range(0, 60, 2)  # Every other order is paid, each later than the one before.
 ]
-# What moves both watermarks far ahead, so that it is known what stays unpaid.
+# Moves both watermarks far ahead, so that unpaid orders are final.
 LAST_ORDER = order(1000, "eve", 1.0, 7200)
 LAST_PAYMENT = {"order_id": -1, "paid": 0.0, "at": at(7200).isoformat()}
 WITHIN_S = 300
@@ -47,7 +47,7 @@ class Order:
 
 @pytest.fixture(scope="module", autouse=True)
 def lightly(spark):
-    """For so few rows, Spark would spend most of its time compiling code for them."""
+    """Settings for few rows: Spark would spend most of its time compiling code."""
     name = "spark.sql.codegen.wholeStage"
     spark.conf.set(name, "false")
     yield
@@ -61,7 +61,7 @@ def joined(spark, broker, tmp_path_factory):
     app = st.App("joins", brokers=broker.bootstrap, state=folder / "state")
     for name in ("sold", "paid", "sold-users"):
         broker.create_topic(name)
-    # What comes last is in a micro-batch of its own.
+    # The last rows are in a separate micro-batch.
     first = {"maxOffsetsPerTrigger": str(len(SOLD))}
     sold = app.topic("sold", ORDERS, time="ts", late="10 s", options=first)
     first = {"maxOffsetsPerTrigger": str(len(PAID))}
@@ -99,7 +99,7 @@ def test_rows_of_two_streams_meet_within_an_interval_or_are_told_alone(broker, j
     assert 2 < len(met) < len(PAID)
     found = received(broker, "joined-outer")
     assert all(key == str(row["id"]) for key, row in found)
-    # Of the last orders it is not known yet whether they will be paid.
+    # The last orders may still be paid.
     assert Counter((row["id"], row["paid"]) for _, row in found) == Counter(
         (row["id"], float(row["id"]) if row["id"] in met else None) for row in SOLD
     )
@@ -107,7 +107,7 @@ def test_rows_of_two_streams_meet_within_an_interval_or_are_told_alone(broker, j
 
 def test_a_table_has_the_latest_of_each_key_until_it_is_deleted(spark, joined):
     found = tables.read(spark, f"parquet:{joined}/cities").collect()
-    # Eve is gone; ada was told twice, and the last word counts.
+    # Eve is deleted; ada was written twice, and the last record counts.
     expected = {row["id"]: "London" for row in SOLD} | {1001: "London"}
     assert Counter((row["id"], row["city"]) for row in found) == Counter(expected.items())
 
@@ -120,7 +120,7 @@ def test_a_topic_with_a_key_is_a_table_in_sql(broker, joined):
 
 @pytest.fixture
 def live(spark, broker, tmp_path):
-    """An app that runs until it is stopped, with a function that takes its time over order 3."""
+    """An app that runs until it is stopped, with a function that is slow for order 3."""
     broker.create_topic("live-users", partitions=2)
     broker.create_topic("live")
     app = st.App("live", brokers=broker.bootstrap, state=tmp_path / "state")
@@ -136,7 +136,7 @@ def live(spark, broker, tmp_path):
                 time.sleep(1)
             return number
 
-        # The schema of users has no such column, so it is the record's key.
+        # The schema has no such column, so it is the record's key.
         rows = orders.stream().join(users.table("user"), "user")
         return rows.select(F.udf(slowly, "bigint")("id").alias("id"), "city")
 
@@ -160,7 +160,7 @@ def test_a_running_query_sees_a_table_change_and_is_stopped_between_batches(brok
         running.stop()
     assert not running.is_active
     assert running.queries["out"].exception() is None
-    # Bob is gone from the table, and the batch that was under way was finished.
+    # Bob is deleted from the table, and the current batch was finished.
     assert values(broker, "live-out")[1:] == [{"id": 3, "city": "Bergen"}]
 
 
@@ -292,7 +292,7 @@ def test_a_query_is_tried_on_dicts_without_brokers(spark):
         {"id": 2, "user": "ada", "amount": 3.0, "ts": "2026-01-31T12:00:59"},
         {"id": 3, "user": "ada", "amount": 4.0, "ts": at(60)},
         {"id": 4, "user": "bob", "amount": 5.0, "ts": NOON},
-        {"id": 5, "user": "ada", "ts": NOON},  # Without an amount it is no order.
+        {"id": 5, "user": "ada", "ts": NOON},  # Without an amount it is not an order.
     ]
     found = app.test(sums, orders=sold, users=people)
     totals = sorted((row["window"]["start"], row["total"]) for row in found)
@@ -306,10 +306,10 @@ def test_a_query_is_tried_on_dicts_without_brokers(spark):
 
 @pytest.fixture
 def example(spark, monkeypatch, tmp_path):
-    """The app of the documentation, as a file beside nothing else."""
+    """The documentation's app, alone in a folder."""
     monkeypatch.chdir(tmp_path)
     module = ModuleType("shop_example")
-    # Its dataclasses are looked up in their module, and its functions travel to workers as values.
+    # Dataclasses are looked up in their module, and functions are pickled by value.
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec((EXAMPLES / "shop.py").read_text(), module.__dict__)
     return module

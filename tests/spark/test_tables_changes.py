@@ -1,4 +1,4 @@
-"""What becomes of rows in a table: added, replaced by key, deleted, and given new columns."""
+"""Rows in a table: added, replaced by key, deleted, and with new columns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Each batch is in a table once, wherever its driver died, whoever reads it.
+"""Each batch is in a table once, wherever its driver died, and for every reader.
 
-A query reads files, one in each batch, and is killed at every step of writing one: something raises
-there, the query fails, and another with fresh objects goes on from the checkpoint.  Delta and
-Iceberg are read by DuckDB and Spark through what `deltalake` and `pyiceberg` make of them: DuckDB's
-own extensions and Spark's jars would have to be downloaded.
+A query reads files, one in each batch, and is killed at every step of writing one: an exception is
+raised there, the query fails, and another with fresh objects continues from the checkpoint. DuckDB
+and Spark read Delta and Iceberg through `deltalake` and `pyiceberg`: DuckDB's own extensions and
+Spark's jars would have to be downloaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCHEMA = "id LONG, day_of INT, _timestamp TIMESTAMP"
 
 
 class Died(Exception):
-    """What a driver does that is killed."""
+    """The error of a killed driver."""
 
 
 class Death:
@@ -89,7 +89,7 @@ class Death:
 
 
 def feed(spark, folder: Path, batch: int) -> None:
-    """One file of a stream: ids that are nobody else's, over two days."""
+    """Write one file of the stream: unique ids, over two days."""
     rows = [(batch * ROWS + at, at % 2, None) for at in range(ROWS)]
     day = F.timestamp_seconds(F.lit(1_794_787_200) + F.col("day_of") * 86_400)
     frame = spark.createDataFrame(rows, SCHEMA).withColumn("_timestamp", day)
@@ -108,7 +108,7 @@ def run(spark, source: Path, checkpoint: str, write) -> None:
 
 
 def ids_by_reader(spark, kind: str, table: Path) -> dict[str, Counter]:
-    """The ids of a table as each reader sees them."""
+    """Return the ids of a table as each reader sees them."""
     target = f"{kind}:{table}"
     found = {"spark": [row.id for row in read(spark, target).select("id").collect()]}
     if kind == "parquet":

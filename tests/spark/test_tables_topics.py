@@ -1,4 +1,4 @@
-"""Topics of a real broker as tables, by the command that people type."""
+"""Topics of a real broker as tables, by the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark import topics
 
 @pytest.fixture
 def table(spark, broker, tmp_path, capsys):
-    """`hightide table …` in this process and with this session."""
+    """Run `hightide table …` in this process and session."""
 
     def run(*arguments):
         more = ["--state", str(tmp_path / "state")]

@@ -1,4 +1,4 @@
-"""Topics to read, filled and spoilt by a client that is not ours, and readers without Spark."""
+"""Topics filled and changed by another client, and readers without Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEADLINE_S = 60
 def produce(
     cluster, topic, values: Iterable[bytes], *, partition=0, key=None, settings=None, **fields
 ):
-    """Write records; each value is the key of its record too, unless `key` makes another of it."""
+    """Write records; the value is also the key, unless `key` makes another of it."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, **(settings or {})})
     for value in values:
         made = value if key is None else key(value)
@@ -25,7 +25,7 @@ def produce(
 
 
 def transaction(cluster, topic, values, *, commit, partition=0):
-    """Write records in a transaction that ends one way or the other."""
+    """Write records in a transaction, and commit, abort, or leave it open."""
     name = f"tx-{topic}-{time.monotonic_ns()}"
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": name})
     producer.init_transactions(DEADLINE_S)
@@ -43,14 +43,14 @@ def transaction(cluster, topic, values, *, commit, partition=0):
 
 
 def administer(cluster, what):
-    """Have an administrator do something, and wait until it is done."""
+    """Call an admin function, and wait until it is done."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for found in what(client).values():
         found.result(DEADLINE_S)
 
 
 def create_topic(cluster, name, partitions=1):
-    """For a cluster that is not of our making; others make topics themselves."""
+    """Create a topic in a cluster that is not of `hightide.testing`."""
     administer(cluster, lambda client: client.create_topics([NewTopic(name, partitions, 1)]))
     return name
 
@@ -69,7 +69,7 @@ def grow(cluster, topic, partitions):
 
 
 def options(cluster, **given):
-    """Options of a source: `kafka_` at the beginning stands for the prefix."""
+    """Return options of a source; a leading `kafka_` stands for the prefix."""
     found = {"kafka.bootstrap.servers": cluster.bootstrap}
     for key, value in given.items():
         name = key.replace("kafka_", "kafka.").replace("_", ".") if "_" in key else key
@@ -78,7 +78,7 @@ def options(cluster, **given):
 
 
 def read(cluster, **given):
-    """A batch, without Spark: rows as dicts, in the order of partitions and offsets."""
+    """Read a batch without Spark: rows as dicts, by partition and offset."""
     reader = BatchReader(for_batch(options(cluster, **given)))
     return rows(reader, reader.partitions())
 
@@ -97,10 +97,10 @@ def values(found):
 
 
 def stream(cluster, **given):
-    """A stream, without Spark."""
+    """Return a stream reader, without Spark."""
     return StreamReader(for_stream(options(cluster, **given)))
 
 
 def named(*numbers):
-    """Values that tell where they belong."""
+    """Return values that contain their numbers."""
     return [b"%03d" % number for number in numbers]

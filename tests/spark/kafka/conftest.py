@@ -1,6 +1,7 @@
-"""The tests of the pipeline with Apache Kafka where they have a broker of ours otherwise.
+"""The tests of the pipeline with Apache Kafka instead of a Hightide broker.
 
-On demand (`make spark-kafka`), because Kafka and the way to its jars take longer than the tests.
+On demand (`make spark-kafka`), because Kafka and the download of its jars take longer than the
+tests.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.spark.apache import Kafka, NoKafka
 
 
 class Node:
-    """Apache Kafka, with what tests ask of `hightide.testing.Cluster`."""
+    """Apache Kafka with the interface of `hightide.testing.Cluster` that tests use."""
 
     _numbers = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""The same client against Apache Kafka: records, transactions, and all ways to be let in.
+"""The same client against Apache Kafka: records, transactions, and all security protocols.
 
 On demand: `make spark-kafka`.
 """
@@ -52,7 +52,7 @@ def test_records_are_written_in_order_and_read_back(cluster):
 
 
 def test_transactions_keep_their_epoch_over_several_ends(cluster):
-    """As a driver with many micro-batches has it, also in a cluster that has the new protocol."""
+    """As for a driver with many micro-batches, also in a cluster with the new protocol."""
     cluster.create_topic("many")
     place, name = ("many", 0), "many"
     identity = cluster.producer(name)

@@ -1,4 +1,4 @@
-"""Source and sink on Apache Kafka: the same tests, and another broker."""
+"""Source and sink on Apache Kafka: the same tests with another broker."""
 
 from __future__ import annotations
 

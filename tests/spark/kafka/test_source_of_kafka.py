@@ -1,4 +1,4 @@
-"""The source reads Apache Kafka as it reads Hightide, through each of its ways in."""
+"""The source reads Apache Kafka as it reads Hightide, through each of its listeners."""
 
 from __future__ import annotations
 

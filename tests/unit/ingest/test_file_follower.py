@@ -1,4 +1,4 @@
-"""Files that grow, are renamed, copied, cut and made anew, with collectors that die in between."""
+"""Files that grow, are renamed, copied, truncated and created again, with collectors that die."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = "x" * 50
 
 
 class Watch:
-    """A follower with a clock of its own; `kept` is what would be in the state file."""
+    """A follower with its own clock; `kept` is the content of the state file."""
 
     def __init__(self, *patterns, **rules) -> None:
         self.rules = FollowRules(tuple(map(str, patterns)), **rules)
@@ -32,7 +32,7 @@ class Watch:
         self.follower = FileFollower(self.rules, existing(self.kept))
 
     def crash(self) -> None:
-        """Die and start again, from what was kept."""
+        """Die and start again from the state file."""
         self.follower.close()
         self.start()
 
@@ -106,7 +106,7 @@ def test_a_renamed_file_is_read_to_its_end_beside_the_new_one(log) -> None:
     assert sorted(watch.look()) == ["three", "two"]
     add(log, "four")
     assert watch.look(later_s=2) == ["four"]
-    # Nobody writes to the old one any more: what it has is a line now.
+    # The old file has no more writes: its rest is a line now.
     assert watch.look(later_s=5) == ["last"]
     assert len(watch.follower.open) == 2
     watch.look()
@@ -186,7 +186,7 @@ def test_an_inode_that_is_used_again_is_another_file(log) -> None:
     assert watch.look() == ["one"]
     watch.follower.close()
     ((identity, place),) = watch.kept.items()
-    # What a file system does that gives the inode of a deleted file to the next one.
+    # As if the file system had reused the inode of a deleted file.
     watch.kept = {identity: replace(place, fingerprint="0" * 24)}
     watch.start()
     assert watch.look() == ["one"]
@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_read_is_told(log, tmp_path) -> None:
 
 
 class Rotation(RuleBasedStateMachine):
-    """A writer that rotates by renaming, and a collector that dies: none missing, none twice."""
+    """A writer that rotates by renaming, and a collector that dies: no line is lost."""
 
     @initialize(is_wide=st.booleans())
     def begin(self, is_wide) -> None:
@@ -273,7 +273,7 @@ class Rotation(RuleBasedStateMachine):
     def rotate(self) -> None:
         if self.log.exists():
             if not self.is_wide:
-                # Rotated files do not match: each has to be known before it is.
+                # Rotated files do not match the pattern: each must be known before it is rotated.
                 self.watch_once(delivered=True)
                 self.write(2, torn=False)
             self.rotations += 1

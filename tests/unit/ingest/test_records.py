@@ -34,7 +34,7 @@ def test_json_has_the_line_and_where_it_was() -> None:
         "position": 7,
         "host": "web1",
         "at": "1970-01-01T00:00:00+00:00",
-        # Bytes that are no text can be read back.
+        # Bytes that are not UTF-8 can be read back.
         "line": "\\xe9\\xff",
     }
     assert made.key is None

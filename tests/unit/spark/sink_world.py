@@ -1,11 +1,11 @@
-"""A small world in which drivers write batches in transactions, and anything may happen to them.
+"""A small world in which drivers write batches in transactions, and anything may fail.
 
     Broker          one transactional id: epochs, an open transaction, what is committed
     Checkpoint      Spark's: the input of each batch, decided once, and how many batches are done
     Driver          the shipped `Transactions`, called as Spark would call it, in its own thread
-    World           lets one driver at a time make one request, and chooses what becomes of it
+    World           lets one driver at a time make one request, and chooses its fate
 
-Only one thread ever runs, so a world is as deterministic as the choices that are made in it.
+Only one thread runs at a time, so a world is as deterministic as the choices that are made in it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ SIZE = 2
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """What happens to a request."""
 
     DONE = "done"
-    LOST = "lost"  # it never comes, and its sender hears nothing
-    UNHEARD = "unheard"  # it is done, and its sender hears nothing
-    LATE = "late"  # its sender hears nothing, and it comes at any time later
-    KILLED = "killed"  # its sender dies before it
-    KILLED_AFTER = "killed after"  # its sender dies when it is done
+    LOST = "lost"  # it is lost; no response
+    UNHEARD = "unheard"  # it is executed; the response is lost
+    LATE = "late"  # no response; it arrives at any later time
+    KILLED = "killed"  # the sender dies before it
+    KILLED_AFTER = "killed after"  # the sender dies after it
 
 
 class Killed(BaseException):
-    """The driver is no more; no handler of exceptions of the code under test shall see it."""
+    """The driver is dead; no exception handler of the code under test may catch it."""
 
 
 class Broker:
@@ -54,7 +54,7 @@ class Broker:
         self._last_commit = -1
 
     def complete(self) -> None:
-        """The group hears of what was committed."""
+        """Make the committed offsets visible to the group."""
         self.marker |= self.decided
         self.decided = {}
 
@@ -85,7 +85,7 @@ class Broker:
         self._drop()
 
     def time_out(self) -> None:
-        """A transaction that was open for too long is aborted, and its producer fenced."""
+        """Abort a transaction that was open for too long, and fence its producer."""
         if self.open is not None:
             self._drop()
             self.epoch += 1
@@ -99,7 +99,7 @@ class Broker:
 
 
 class Checkpoint:
-    """What Spark remembers of a query."""
+    """What Spark stores of a query."""
 
     def __init__(self, query: str = "q") -> None:
         self.query = query
@@ -113,7 +113,7 @@ class Checkpoint:
 
 
 class Driver(threading.Thread):
-    """Runs the batches of a query until it is done, dies or is told to stop."""
+    """Runs the batches of a query until it is done, dies or is stopped."""
 
     def __init__(self, world: World, name: str, home: str | None) -> None:
         super().__init__(name=name, daemon=True)
@@ -126,10 +126,10 @@ class Driver(threading.Thread):
         self._back = threading.Semaphore(0)
         self._sink = Transactions(self, "sink", home=home, pause=lambda _: None)
 
-    # -- the baton ---------------------------------------------------------------------------
+    # -- turns -------------------------------------------------------------------------------
 
     def step(self, fate: Fate) -> None:
-        """Let it go on until its next request, which has this fate."""
+        """Let it run to its next request, which has this fate."""
         self.fate = fate
         self._turn.release()
         self._back.acquire()
@@ -147,7 +147,7 @@ class Driver(threading.Thread):
             self._back.release()
 
     def _request(self, work):
-        """Wait for the turn, and do or do not what is asked."""
+        """Wait for the turn, and execute the request or not, by its fate."""
         self._back.release()
         self._turn.acquire()
         match self.fate:
@@ -162,7 +162,7 @@ class Driver(threading.Thread):
                 self._try(work)
             case Fate.LATE:
                 self.world.late.append(work)
-        raise ConnectionFailed("nobody answers")
+        raise ConnectionFailed("no response")
 
     @staticmethod
     def _try(work) -> None:
@@ -188,7 +188,9 @@ class Driver(threading.Thread):
 
             self._sink.batch(claim, write, replay)
             with suppress(ConnectionFailed):
-                self._request(lambda: None)  # Here it may die before Spark's commit log knows.
+                self._request(
+                    lambda: None
+                )  # It may die here, before Spark's commit log has the batch.
             batch += 1
             checkpoint.done = max(checkpoint.done, batch)
 
@@ -196,7 +198,7 @@ class Driver(threading.Thread):
 
     def committed(self, group, *, require_stable):
         broker = self.world.broker
-        # The real one asks again until nothing is open that could change the answer.
+        # The real client asks again until no open transaction could change the response.
         while require_stable and broker.open_marker:
             self._request(lambda: None)
         if require_stable:
@@ -215,7 +217,7 @@ class Driver(threading.Thread):
 
 
 class World:
-    """All of it."""
+    """All drivers, the broker and the checkpoint."""
 
     def __init__(self, home: str | None = "out") -> None:
         self.broker = Broker()
@@ -235,7 +237,7 @@ class World:
         return [driver for driver in self.drivers if not driver.is_over]
 
     def deliver(self, at: int) -> None:
-        """One of the requests that are late comes now."""
+        """Deliver one of the late requests now."""
         if self.late:
             Driver._try(self.late.pop(at % len(self.late)))
 
@@ -244,7 +246,7 @@ class World:
             driver.step(Fate.KILLED)
 
     def finish(self) -> None:
-        """Everybody dies, and a driver to whom nothing happens does the rest."""
+        """Kill all drivers, and let one without failures do the rest."""
         self.kill_all()
         last = self.start()
         while not last.is_over:
@@ -255,7 +257,7 @@ class World:
             self.deliver(0)
 
     def check(self) -> None:
-        """Nothing is there twice, and batches are whole and in order."""
+        """Check that no row is there twice, and that batches are whole and in order."""
         everything = [row for rows in self.checkpoint.inputs for row in rows]
         assert self.broker.records == everything[: len(self.broker.records)]
         assert len(self.broker.records) % SIZE == 0

@@ -33,7 +33,7 @@ Plain = tuple[int, int, bytes | None, bytes | None, Headers]
 
 @pytest.fixture(params=[CompiledBuffers, without_numba.PythonBuffers], ids=["native", "plain"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of decoding, whichever of them this machine would choose."""
+    """Both decoders, with and without numba."""
     monkeypatch.setattr(kernels, "is_compiled", request.param is CompiledBuffers)
 
 
@@ -93,7 +93,7 @@ def many_records(draw: st.DrawFn) -> list[Plain]:
 
 
 def as_rows(made: Sequence[Plain], kind: int = 0) -> list[dict[str, object]]:
-    """What Spark should see."""
+    """Return the rows that Spark should see."""
     return [
         {
             "key": key,
@@ -110,7 +110,7 @@ def as_rows(made: Sequence[Plain], kind: int = 0) -> list[dict[str, object]]:
 
 
 def whole_rows(data: bytes, **how: object) -> list[dict[str, object]]:
-    """With times as numbers, since datetime has no year 10,000."""
+    """Return rows with times as numbers, because datetime has no year 10,000."""
     found = []
     for batch in decoded(data, headers=True, **how):  # type: ignore[arg-type]
         place = batch.schema.get_field_index("timestamp")
@@ -314,7 +314,7 @@ class TestDamage:
 
 
 def reference(data: bytes) -> list[tuple[object, ...]] | None:
-    """What the plain decoder reads, None if it finds damage."""
+    """Return what the plain decoder reads, None if it finds damage."""
     try:
         return [
             (
@@ -331,7 +331,7 @@ def reference(data: bytes) -> list[tuple[object, ...]] | None:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A batch in which bytes were changed, left out and put in, with a checksum that fits."""
+    """Return a batch with changed, deleted and inserted bytes, and a valid checksum."""
     made = draw(many_records())
     data = build(made, base_offset=made[0][0])
     for _ in range(draw(st.integers(0, 4))):

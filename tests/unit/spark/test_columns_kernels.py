@@ -1,4 +1,4 @@
-"""The kernels do the same compiled and uncompiled, and need neither numba nor a cache."""
+"""The kernels give the same results compiled and uncompiled, and need neither numba nor a cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not kernels.is_compiled, reason="numba is not in
 
 @pytest.fixture(scope="module")
 def uncompiled() -> ModuleType:
-    """The kernels as they are imported where numba cannot be."""
+    """The kernels as imported without numba."""
     path = kernels.__file__
     module = ModuleType("uncompiled")
     kept = sys.modules.get("numba")
@@ -39,7 +39,7 @@ def uncompiled() -> ModuleType:
         else:
             sys.modules["numba"] = kept
     assert not module.is_compiled
-    # They are chosen only for what they are compared with.
+    # Used only for the comparison.
     module.is_compiled = True  # type: ignore[attr-defined]
     return module
 
@@ -101,7 +101,7 @@ def test_compiled_and_uncompiled_are_equal(
         assert partitioner.partitions_of(rows.column("key"), 12).tolist() == chosen
 
 
-# The smallest kernel, since compiling takes its time.
+# The smallest kernel, because compiling is slow.
 COMPILED = """
 import pyarrow as pa
 from hightide.spark.columns.partitioner import partitions_of
@@ -127,7 +127,7 @@ SOURCE = Path(hightide.__file__).parents[1]
 
 
 def told(program: str, source: Path, **environment: str) -> str:
-    """What the program prints in a process of its own."""
+    """Return what the program prints in a separate process."""
     run = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -140,7 +140,7 @@ def told(program: str, source: Path, **environment: str) -> str:
 
 
 def packed(folder: Path) -> Path:
-    """What Spark's `addPyFile` would ship: the package in a zip file."""
+    """Return the zip that Spark's `addPyFile` would ship."""
     archive = folder / "hightide.zip"
     with zipfile.ZipFile(archive, "w") as out:
         for path in (SOURCE / "hightide").rglob("*.py"):
@@ -149,7 +149,7 @@ def packed(folder: Path) -> Path:
 
 
 def test_the_package_works_from_a_zip_where_no_cache_can_be_written(tmp_path: Path) -> None:
-    # A file where folders should be made: there not even root can write.
+    # A file in place of the folder: not even root can write there.
     blocked = tmp_path / "file"
     blocked.touch()
     nowhere = {"HOME": str(blocked), "XDG_CACHE_HOME": str(blocked)}

@@ -1,4 +1,4 @@
-"""Errors in words: from the texts that Spark makes to what a person is told."""
+"""Errors explained: from Spark's texts to what the user sees."""
 
 from __future__ import annotations
 

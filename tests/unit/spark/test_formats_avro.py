@@ -1,4 +1,4 @@
-"""Avro without Spark: what a schema is in Spark, and values in and out by whole batches."""
+"""Avro without Spark: the types of a schema in Spark, and values in whole batches."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ NEW = {
 
 @pytest.fixture
 def registry():
-    """A registry that has the old schema as 1, the new one as 2, and is counted."""
+    """A registry with the old schema as 1 and the new one as 2, which counts requests."""
     asked: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -229,7 +229,7 @@ class TestRegistry:
         value = struct.pack(">bI", 0, 1) + written(OLD, {"gone": 1, "n": 7, "at": self.AT})
         found, errors = codec(NEW, registry=registry.url).decode([value] * 3)
         assert errors == [None] * 3
-        # The unit of the time has changed as well, and the moment has not.
+        # The unit of the timestamp has changed as well, and the instant has not.
         assert rows(found) == [{"n": 7, "at": self.AT, "currency": "EUR"}] * 3
         assert registry.asked == ["/schemas/ids/1"]
 

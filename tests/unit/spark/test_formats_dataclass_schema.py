@@ -89,7 +89,7 @@ def test_defaults_and_listed_values_are_kept_with_the_field() -> None:
     assert fields(Order)["note"].metadata == {}
     assert fields(Order)["kind"].metadata == {ALLOWED: ["new", "old"]}
     assert fields(Order)["level"].metadata == {ALLOWED: [1, 2]}
-    # Values that nothing can be said about are written by name.
+    # Members with other values are written by name.
     assert fields(Order)["shape"].metadata == {ALLOWED: ["ROUND"]}
 
 

@@ -1,4 +1,4 @@
-"""Protobuf without Spark: what a message is in Spark, and values in and out by whole batches."""
+"""Protobuf without Spark: the types of a message in Spark, and values in whole batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def field(name, number, kind, *, of=None, repeated=False, optional=False, messag
 
 
 def shop() -> bytes:
-    """The file that protoc would make of a shop with orders."""
+    """Return the file that protoc would make of a shop with orders."""
     file = described.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     file.dependency.extend(file.DESCRIPTOR.name for file in KNOWN)
     first = file.message_type.add(name="First")

@@ -1,4 +1,4 @@
-"""From a file to an app: what is found, and what is said when nothing is."""
+"""From a file to an app: what is loaded, and the error if nothing is."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_files_that_are_no_apps_are_refused(write, tmp_path) -> None:
         assert told in str(caught.value)
 
 
-# -- what a cluster is given -----------------------------------------------------------------------
+# -- the archive for a cluster ---------------------------------------------------------------------
 
 
 def test_a_cluster_gets_hightide_and_the_modules_beside_the_app_but_not_the_app(write, tmp_path):
@@ -144,7 +144,7 @@ def test_what_the_app_says_of_spark_comes_before_what_we_say(write, tmp_path) ->
     assert (tmp_path / "shop" / "log4j2.properties").exists()
 
 
-# -- where the noise goes --------------------------------------------------------------------------
+# -- logs ------------------------------------------------------------------------------------------
 
 
 def test_what_processes_say_on_stderr_goes_to_a_file(tmp_path, capfd) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a running app."""
+"""How a running app is shown."""
 
 from __future__ import annotations
 

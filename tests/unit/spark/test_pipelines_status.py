@@ -1,4 +1,4 @@
-"""The figures of an app, the file that they are kept in, and the lock that says who runs."""
+"""The figures of an app, its status file, and the lock of its process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hightide.spark.pipelines.status import AppStatus, QueryStatus, State, advan
 
 
 def progress(batch=0, at="2026-01-01T00:00:01.000Z", rows=10, **more):
-    """A report as Spark makes it, of a query that reads two partitions."""
+    """Return a progress report of Spark, of a query that reads two partitions."""
     return {
         "timestamp": at,
         "batchId": batch,

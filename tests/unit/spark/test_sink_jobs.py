@@ -1,4 +1,4 @@
-"""Whether Spark has run each part of a job once is read from its account, which comes late."""
+"""Whether Spark ran each task of a job once is read from its status, which lags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hightide.spark.sink.tasks import Repeated
 
 
 def context(*account):
-    """A Spark context whose account of a stage is one of these after the other."""
+    """Return a Spark context with these statuses of a stage, one after the other."""
     told = iter(account)
     return SimpleNamespace(statusTracker=lambda: SimpleNamespace(getStageInfo=lambda _: next(told)))
 

@@ -34,7 +34,7 @@ def table(**columns):
 
 
 def written(batches):
-    """The records of each partition, as a reader would see them."""
+    """Return the records of each partition, as a consumer would see them."""
     found = defaultdict(list)
     for batch in batches:
         check(batch.batch, 0, len(batch.batch))

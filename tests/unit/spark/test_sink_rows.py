@@ -1,4 +1,4 @@
-"""What can be written is told from what cannot, before anything runs."""
+"""Rows and options that cannot be written are refused before anything runs."""
 
 from __future__ import annotations
 

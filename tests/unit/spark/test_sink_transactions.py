@@ -1,4 +1,4 @@
-"""One batch is one transaction, whoever dies when: the shipped protocol in a world of accidents."""
+"""One batch is one transaction, whatever fails: the shipped protocol in a world of failures."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ offsets = st.dictionaries(partitions, st.integers(0, 1 << 40), max_size=12)
 sizes = st.lists(st.integers(1, 100_000), min_size=1, max_size=8)
 
 
-# -- as Spark keeps them ---------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------------
 
 
 def test_offsets_are_written_as_sparks_kafka_source_writes_them() -> None:
@@ -148,7 +148,7 @@ def test_a_limited_batch_gets_on_and_never_reads_too_much(
     }
     ends = shared_out(start, latest, limit)
     assert all(start[partition] < ends[partition] <= latest[partition] for partition in start)
-    # Whoever has a share of less than one record gets one.
+    # A share of less than one record is rounded up to one.
     assert backlog(start, ends) <= limit + len(start)
 
 
@@ -170,7 +170,7 @@ def test_batch_after_batch_reads_every_record_once_whatever_comes_and_when(histo
         for partition, count in grown.items():
             latest[partition] = latest.get(partition, 3) + count
         begins = changes(known, latest).to_begin
-        # Each log begins at offset 3.
+        # Each log starts at offset 3.
         end = end_of_batch(known, latest, dict.fromkeys(begins, 3), limit)
         for piece in ranges(known, end):
             where = (piece.topic, piece.partition)

@@ -1,4 +1,4 @@
-"""Options of the source: what people write, what it means, and what they are told."""
+"""Options of the source: what users write, what it means, and the errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_partitions_are_chosen_by_one_of_three_options(
             {"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "LATEST"},
             SinceTimestamp(1, latest_if_none=True),
         ),
-        # A timestamp for all weighs more than one for each, and both more than offsets.
+        # A timestamp for all takes precedence over one for each, and both over offsets.
         (
             {
                 "startingTimestamp": "1",

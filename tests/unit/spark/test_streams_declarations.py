@@ -1,4 +1,4 @@
-"""Apps as they are declared: names, targets, lengths of time, queries, all without Spark."""
+"""Declarations of apps: names, targets, durations, queries, all without Spark."""
 
 from __future__ import annotations
 

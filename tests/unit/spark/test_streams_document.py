@@ -1,4 +1,4 @@
-"""Apps in files of YAML: what they may say, and that mistakes are named with their path."""
+"""Apps in YAML files: what they may contain, and errors that name the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables decide before anything is written: names, repeats, schemas, which files to join."""
+"""What tables decide before anything is written: names, repeats, schemas, which files to merge."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_format_needs_what_it_needs():
             schema_for(format, schema)
 
 
-# -- joining files -------------------------------------------------------------------------------
+# -- merging files -------------------------------------------------------------------------------
 
 SIZES = st.lists(st.tuples(st.integers(1, 5_000), st.sampled_from("ab")), max_size=60)
 

@@ -1,4 +1,4 @@
-"""The three ledgers change as a whole or not at all; no Spark is needed to see that."""
+"""The three table stores change whole or not at all; this needs no Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(request, tmp_path):
 
 
 def staged(store, ids, schema=None) -> NewFile:
-    """A file as executors leave it."""
+    """Return a file as executors leave it."""
     store.workspace.mkdir(parents=True, exist_ok=True)
     name = f"w-{next(numbers)}.parquet"
     table = pa.table({"id": list(ids)}, schema=schema or pa.schema([("id", pa.int64())]))
@@ -127,7 +127,7 @@ def test_a_failure_to_join_costs_nothing(store, monkeypatch, caplog):
 
 
 def test_a_change_that_dies_anywhere_has_happened_or_not(store, monkeypatch):
-    """Killed at each rename in turn, and once more after the last."""
+    """Killed at each rename in turn, and once after the last."""
     real = Path.rename
     expected: list[int] = []
     for fatal in range(1, 9):
@@ -152,7 +152,7 @@ def test_a_change_that_dies_anywhere_has_happened_or_not(store, monkeypatch):
 
 
 def test_readers_of_parquet_see_whole_batches_while_it_is_written_and_joined(tmp_path):
-    """DuckDB and pandas look all the time: each batch has ten rows, so they count in tens."""
+    """DuckDB and pandas read continuously: each batch has ten rows, so they count in tens."""
     store = ParquetStore(tmp_path / "rows")
     store.create(SCHEMA, Layout())
     store.commit(Change((staged(store, range(10)),)))
