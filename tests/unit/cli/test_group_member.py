@@ -110,7 +110,9 @@ def test_what_is_taken_away_is_pushed_out_first(pushes):
     consumer = Consumer([0], None, Message(0, 1), Message(0, 2))
     found = group_member.read(consumer, "t", count=None, follow=True)
     list(islice(found, 2))
+    pushed = len(pushes)
     consumer.revoked(consumer, [])
+    assert len(pushes) == pushed + 1
     assert consumer.stored == {0: 2}
 
 

@@ -217,6 +217,8 @@ def test_the_elr_is_read_page_by_page():
             return await admin.replicas.describe()
 
     assert asyncio.run(ask()).partitions[0].state.elr == (2,)
+    cursors = [request.cursor for request in one.asked if hasattr(request, "cursor")]
+    assert [cursor and cursor.partition_index for cursor in cursors] == [None, 1]
 
 
 def test_elections_tell_what_was_refused():
