@@ -273,7 +273,9 @@ def try_(
             wrong_usage(f"there is no test {name!r}; expected one of {', '.join(found.tests)}")
     with explained(found, file, trace=trace):
         _start_spark(found, file)
-        rows = [pipeline_rows.tried(name, found.tests[name], file) for name in names or found.tests]
+        rows = [
+            pipeline_rows.run_test(name, found.tests[name], file) for name in names or found.tests
+        ]
     render.show(rows, output, ("test", "result", "seconds"))
     for row in rows:
         if row.error and output is not Output.JSON:

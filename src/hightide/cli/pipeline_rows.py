@@ -94,7 +94,7 @@ def plan_page(row: PlanRow, *, logical: bool) -> str:
 # -- tests ---------------------------------------------------------------------------------------
 
 
-def tried(name: str, test: Callable[[], Any], file: Path) -> TrialRow:
+def run_test(name: str, test: Callable[[], Any], file: Path) -> TrialRow:
     """Run one test, and return its result."""
     from hightide.spark import explain
 

@@ -8,7 +8,6 @@ or cut-off cells, so that they can be piped into `awk` as they are.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
@@ -123,10 +122,14 @@ def push() -> None:
 
 def json_line(value: Any) -> str:
     """One line of JSON Lines."""
+    import json  # imported here, because `hightide up` prints no JSON and must start fast
+
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _print_json(value: Any) -> None:
+    import json
+
     write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 

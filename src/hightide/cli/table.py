@@ -195,12 +195,12 @@ def compact(which: Which, state: StateOption = STATE) -> None:
     """
     require_spark()
     with _explained():
-        from hightide.spark.tables.compaction import compact as join_files
+        from hightide.spark.tables.compaction import compact as merge_files
         from hightide.spark.tables.table_access import open_table
 
         _, to = _found(which, state)
         store = open_table(to)
-        fewer = join_files(store)
+        fewer = merge_files(store)
         store.clean()
     render.say(f"{to} has {fewer} fewer files." if fewer else f"{to} has no small files to merge.")
 

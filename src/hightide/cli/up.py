@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from hightide.cli.render import say, write
 from hightide.process import (
     BrokerProcess,
     ServiceFailed,
@@ -157,7 +157,7 @@ def supervise(options: argparse.Namespace, folder: Path) -> int:
         move_old_zookeeper_data(folder)
         cluster = LocalCluster.of(options, folder)
         cluster.start()
-        print(f"bootstrap: {','.join(broker.address for broker in cluster.brokers)}", flush=True)
+        write(f"bootstrap: {','.join(broker.address for broker in cluster.brokers)}\n")
         say(f"zookeeper: {cluster.zookeeper.address}")
         say(f"data: {'in memory' if options.memory else folder}   logs: {folder}/*.log")
         say("Ctrl-C stops it.")
@@ -312,7 +312,3 @@ def make_room(log: Path) -> None:
     """Keep one old log file: daily starts must not fill the disk with logs."""
     if log.exists() and log.stat().st_size > LOG_BYTES_KEPT:
         log.replace(log.with_suffix(".log.1"))
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
