@@ -72,12 +72,14 @@ def test_a_topic_with_unknown_settings_is_flushed_at_once_and_keeps_everything()
             await configs.read(["t"])
         broker = Settings(log_retention_bytes=1, log_cleanup_policy=("compact", "delete"))
         settings = TopicSettings.effective(broker, configs.overrides("t"))
+        assert not configs.is_known("t")
         assert settings.flush_messages == 1
         assert (settings.retention_ms, settings.retention_bytes) == (-1, -1)
         assert "compact" not in settings.cleanup_policy
         zookeeper.is_unreachable = False
         await configs.read_missing()
         settings = TopicSettings.effective(Settings(), configs.overrides("t"))
+        assert configs.is_known("t")
         assert settings.flush_messages == 10
         assert settings.cleanup_policy == ("compact",)
         assert changed == ["t"]

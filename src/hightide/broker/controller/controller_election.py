@@ -149,7 +149,7 @@ class ControllerElection:
         return results[1:]
 
     async def resign(self, timeout_s: float = _RESIGN_BACKOFF_S) -> int:
-        """Resign, and return the id of the new controller, or NOBODY if there is none in time.
+        """Resign, and return the id of the new controller, or NO_BROKER if there is none in time.
 
         After the timeout this broker runs again, so that the cluster gets a controller.
         """

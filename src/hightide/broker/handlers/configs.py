@@ -6,7 +6,8 @@ Errors per resource:
 UNKNOWN_TOPIC_OR_PARTITION   there is no such topic
 INVALID_TOPIC_EXCEPTION      the name is not valid for a topic
 INVALID_CONFIG               a setting that does not exist, cannot change or has an invalid value
-REQUEST_TIMED_OUT            ZooKeeper is unreachable; the change may or may not have happened
+REQUEST_TIMED_OUT            ZooKeeper is unreachable: the settings of a new topic are not known
+                             yet, or a change may or may not have happened
 INVALID_REQUEST              another type of resource, another broker, or a resource named twice
 """
 
@@ -78,6 +79,12 @@ def describe_configs(
 def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> Iterable[DescribedSetting]:
     if resource.resource_type == TOPIC:
         overrides = _topic_overrides(broker, resource.resource_name)
+        if not broker.topic_configs.is_known(resource.resource_name):
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"the settings of topic {resource.resource_name} could not be read from ZooKeeper"
+                " yet; try again later",
+            )
         return TopicSettings.effective(broker.settings, overrides).describe()
     if resource.resource_type == BROKER:
         own = _is_one_broker(broker, resource.resource_name)

@@ -254,6 +254,10 @@ class TopicConfigs:
         self._overrides: dict[str, dict[str, str]] = {}
         self._unread: dict[str, None] = {}
 
+    def is_known(self, name: str) -> bool:
+        """Whether `overrides` are the topic's own, not the safe ones of an unread topic."""
+        return name not in self._unread
+
     def overrides(self, name: str) -> Mapping[str, str]:
         if name in self._unread:
             return _UNKNOWN
