@@ -1,6 +1,7 @@
 """Group requests to a whole broker: coordinators, waiting requests, refusals."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hightide.broker.broker import Broker
 from hightide.broker.controller.topic_changes import internal_overrides
 from hightide.broker.environment import RealEnvironment
+from hightide.broker.replication.replica import Replica
 from hightide.client.connection import Connection
 from hightide.log.disk import MemoryDisk
 from hightide.settings import Broker as Settings
@@ -250,6 +252,20 @@ async def test_a_coordinator_that_loads_again_knows_the_offsets(world: World) ->
             break
         await asyncio.sleep(0.01)
     assert await world.committed() == {0: 10, 1: 11}
+
+
+@served()
+async def test_a_replica_of_a_deleted_topic_ends_no_coordinator_of_its_successor(
+    world: World,
+) -> None:
+    """The replicas of a topic that was created again under its name outlive the old ones."""
+    await world.find()
+    partition = world.broker.groups.find("g")
+    assert not isinstance(partition, ErrorCode)
+    replica = partition.coordinator_log.replica
+    deleted = Replica(replica.log, uuid.uuid4(), 0, world.broker.replica_manager)
+    world.broker.groups.role_changed(deleted)
+    assert world.broker.groups.find("g") is partition
 
 
 # -- members -------------------------------------------------------------------------------------

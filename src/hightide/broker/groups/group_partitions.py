@@ -45,8 +45,11 @@ class GroupPartitions:
 
     def role_changed(self, replica: Replica) -> None:
         """Start, restart or stop the coordinator of a partition whose leader has changed."""
-        former = self.partitions.pop(replica.partition, None)
+        former = self.partitions.get(replica.partition)
         if former is not None:
+            if former.coordinator_log.replica is not replica and replica.leader is None:
+                return  # the replica belongs to a deleted topic of the same name
+            del self.partitions[replica.partition]
             former.resign()
         if replica.leader is not None:
             self._begin(CoordinatorLog(replica, self._broker.flusher))
